@@ -35,7 +35,7 @@ from hpcai500.ensemble.journal import read_ensemble  # noqa: E402
 from hpcai500.ensemble.members import MOST_FILES, Memory  # noqa: E402
 from hpcai500.ensemble.slurm import SlurmScheduler  # noqa: E402
 from hpcai500.ensemble.status import status_of  # noqa: E402
-from hpcai500.launch.site import Site  # noqa: E402
+from hpcai500.launch.slurm.site import Site  # noqa: E402
 
 SIZES = (100, 1000, 10_000)
 EPOCH_SECONDS, INTERVAL_SECONDS = 600.0, 10.0

@@ -251,7 +251,7 @@ def _link(found: dict[str, _Measured], name: str) -> Link | None:
 # Machine files, TOML or JSON.
 
 
-# Tables that only the other kind of file in recipes/sites has (launch/site.py); both have one named [node].
+# Tables that only the other kind of file in recipes/sites has (launch/slurm/site.py); both have one named [node].
 _OF_SITES = {"slurm", "launcher", "container", "mpi", "environment"}
 
 

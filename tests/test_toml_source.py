@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.errors import HpcAi500Error, RecipeError
-from hpcai500.launch.site import load_site
+from hpcai500.launch.slurm.site import load_site
 from hpcai500.recipe import load_recipe
 from hpcai500.record import read_record
 from hpcai500.results.acceptance.contract import load_contract

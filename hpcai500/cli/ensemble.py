@@ -327,7 +327,7 @@ def _follow(watch: Watch, interval: float) -> int:
 @cache
 def _slurm(site: str | None) -> Scheduler:
     from hpcai500.ensemble.slurm import SlurmScheduler
-    from hpcai500.launch.site import Site, load_site
+    from hpcai500.launch.slurm.site import Site, load_site
 
     return SlurmScheduler(load_site(site) if site else Site())
 

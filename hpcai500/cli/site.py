@@ -350,8 +350,8 @@ def render(
 
     hpcai500 slurm render ic --nodes 4 --site mysite.toml --data /data/imagenet -o ic.sh && sbatch ic.sh
     """
-    from hpcai500.launch.slurm import RenderRequest, plan_job  # keeps `--help` fast
-    from hpcai500.launch.slurm import render as rendered
+    from hpcai500.launch.slurm.script import RenderRequest, plan_job  # keeps `--help` fast
+    from hpcai500.launch.slurm.script import render as rendered
     from hpcai500.plugins import require_benchmark
 
     require_benchmark(benchmark, "slurm render")
@@ -371,7 +371,7 @@ def render(
 @app.command(short_help="Print a site file that explains every field.")
 def example() -> None:
     """Print the site file in which every field is explained: `hpcai500 slurm example > mysite.toml`."""
-    from hpcai500.launch.site import find_site  # keeps `--help` fast
+    from hpcai500.launch.slurm.site import find_site  # keeps `--help` fast
 
     show(find_site("example").read_text(encoding="utf-8").splitlines())
 

@@ -1,8 +1,8 @@
-"""The interface of what runs the members of an ensemble: Slurm on a cluster, processes on one machine."""
+"""How what runs the members of an ensemble sees them: Slurm on a cluster, processes on one machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -34,19 +34,7 @@ class MemberJob:
 
 
 class Scheduler(Protocol):
-    """Runs members, and says how they stand."""
-
-    name: str
-
-    def submit(
-        self, ensemble: Ensemble, members: Sequence[int], *, at_once: int | None = None, exclude: Sequence[str] = ()
-    ) -> Sequence[str]:
-        """Have `members` run, at most `at_once` at a time and on none of the hosts `exclude`; returns their jobs' ids.
-
-        Raises:
-            EnvironmentLacksError: there is no such scheduler here.
-            RunError: it refuses.
-        """
+    """What says how members stand."""
 
     def jobs(self, ensemble: Ensemble) -> Mapping[int, MemberJob]:
         """How all members that were ever submitted stand, from a single question to the scheduler.
@@ -54,12 +42,4 @@ class Scheduler(Protocol):
         Raises:
             EnvironmentLacksError: there is no such scheduler here.
             RunError: it does not answer.
-        """
-
-    def cancel(self, ensemble: Ensemble) -> Sequence[str]:
-        """End what runs or waits, running members with a checkpoint; returns ids of what was ended.
-
-        Raises:
-            EnvironmentLacksError: there is no such scheduler here.
-            RunError: it refuses.
         """

@@ -1,29 +1,28 @@
-"""Slurm as the scheduler of an ensemble: submits its scripts, reads squeue and sacct, ends jobs with checkpoints.
+"""Slurm as the scheduler of an ensemble: members run as elements of job arrays, and a job behind them collects.
 
-Before anything is queued, plan, site and recipe are checked against each other. Members run as elements of job arrays;
-a job behind the arrays collects, and may have missing members run again, once.
+Before anything is queued, plan, site and recipe are checked against each other. The job that collects may have missing
+members run again, once. Jobs that are cancelled end with checkpoints.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
 from hpcai500.ensemble.journal import Ensemble, parse_members, read_ensemble
 from hpcai500.ensemble.local import MOST_FAILURES, is_done
 from hpcai500.ensemble.members import Failure, read_failures
-from hpcai500.ensemble.scheduler import MemberJob, State
+from hpcai500.ensemble.scheduler import MemberJob
 from hpcai500.ensemble.slurm_scripts import (
     FOLDER,
     MEMBER,
@@ -33,201 +32,76 @@ from hpcai500.ensemble.slurm_scripts import (
     SITE,
     SUBMIT,
     Submission,
+    first_members,
+    first_of,
     job_names,
     scripts,
-    standing,
-    submissions,
 )
 from hpcai500.errors import DataError, EnvironmentLacksError, ExitCode, RecordError, RunError, UsageError, error_kind
 from hpcai500.files import write_atomically
 from hpcai500.hosts import expand_hosts
-from hpcai500.launch.site import NO_CONTAINER, Site, load_site
-from hpcai500.launch.slurm import check_site, with_image
+from hpcai500.launch.slurm.queue import Element, Elements, accounted, call, has, queued
+from hpcai500.launch.slurm.script import check_site, with_image
+from hpcai500.launch.slurm.site import NO_CONTAINER, Site, load_site
 from hpcai500.record import iterate, read_record
 from hpcai500.streams import say
 from hpcai500.system.container import find_container
 
 # ----------------------------------------------------------------------------------------------------
-# Slurm's commands: called with a bound on their time; what they print on stderr goes into our errors.
-
-
-_PATIENCE_SECONDS = 120.0
-# Prefixes of a user's own settings, which could filter the answers; and no bound on how many array elements are listed.
-_FILTERS = ("SQUEUE_", "SACCT_")
-_ALL_NUMBERS = {"SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
-
-
-def call(environment: Mapping[str, str], program: str, *words: str) -> str:
-    """What `program` printed on stdout.
-
-    Raises:
-        EnvironmentLacksError: there is no such program here.
-        RunError: it failed, with its own words, or does not answer.
-    """
-    path = shutil.which(program, path=environment.get("PATH"))
-    if path is None:
-        raise EnvironmentLacksError(
-            f"no {program} here: call this where Slurm's commands are: on a login node, not in the image"
-        )
-    kept = {name: value for name, value in environment.items() if not name.startswith(_FILTERS)}
-    try:
-        ended = subprocess.run(
-            [path, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={**kept, **_ALL_NUMBERS},
-            timeout=_PATIENCE_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunError(f"{program} did not answer within {_PATIENCE_SECONDS:g} s: try again later") from error
-    except OSError as error:
-        raise EnvironmentLacksError(f"{path} cannot be started: {error.strerror}") from error
-    if ended.returncode != 0:
-        raise RunError(f"{program}: {_said(program, ended.stderr) or f'exit code {ended.returncode}'}")
-    return ended.stdout
-
-
-def has(environment: Mapping[str, str], program: str) -> bool:
-    return shutil.which(program, path=environment.get("PATH")) is not None
-
-
-def _said(program: str, text: str) -> str:
-    lines: Sequence[str] = [line.removeprefix(f"{program}: ").removeprefix("error: ") for line in text.splitlines()]
-    return "; ".join(line.strip() for line in lines if line.strip())[:400]
-
-
-# ----------------------------------------------------------------------------------------------------
-# What squeue and sacct print of job arrays, parsed. Pending elements stand in one line: `0-4,7,10-20:2%10`. Pure.
-
-
-# For `squeue --Format`: without a width, a column is as wide as its content.
-QUEUE_COLUMNS = ("ArrayJobID", "ArrayTaskID", "State", "NodeList", "RestartCnt", "Reason")
-QUEUE_FORMAT = ",".join(f"{column}:|" for column in QUEUE_COLUMNS)
-ACCOUNT_COLUMNS = ("JobID", "State", "NodeList", "ExitCode")
-ACCOUNT_FORMAT = ",".join(ACCOUNT_COLUMNS)
-
-_STATES: Mapping[str, State] = {
-    **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"), "waiting"),
-    **dict.fromkeys(("CONFIGURING", "RUNNING", "COMPLETING", "RESIZING", "SIGNALING"), "running"),
-    **dict.fromkeys(("STAGE_OUT", "STOPPED", "SUSPENDED"), "running"),
-    **dict.fromkeys(("BOOT_FAIL", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"), "failed"),
-    **dict.fromkeys(("OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "TIMEOUT"), "failed"),
-    **dict.fromkeys(("CANCELLED", "REVOKED"), "cancelled"),
-    "COMPLETED": "ended",
-}  # fmt: skip
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
-_JOB = re.compile(r"(\d{1,18})(?:_(?:(\d{1,9})|\[([^\]]*)\]))?")
-_NO_HOSTS = ("", "None", "None assigned", "(null)", "n/a")
-_SHOWN_CHARACTERS = 100
-# Slurm's own bound of MaxArraySize.
-_MOST_TASKS = 4_000_001
+# What was submitted, from the ensemble's journal.
 
 
 @dataclass(frozen=True)
-class Element:
-    """One element of an array, or of another job.
+class Submitted:
+    """What one `submit` put into the queue.
 
     Attributes:
-        job: number of the array or job.
-        task: number of the element. None: the job is no array, or this stands for all that was left of a cancelled
-            array.
-        hosts: that it runs on, or ran on last.
-        restarts: how often it has come back from the queue.
+        arrays: number of each array, by the member whose element number is, or would be, 0.
+        at_once: members side by side at most.
+        exclude: hosts that must not be used.
+        after: the collecting job that submitted it; None: a person did.
     """
 
-    job: str
-    task: int | None
-    state: State
-    word: str
-    hosts: tuple[str, ...] = ()
-    restarts: int = 0
-    reason: str = ""
+    arrays: Mapping[int, str]
+    collector: str
+    members: tuple[int, ...]
+    at_once: int | None
+    exclude: tuple[str, ...]
+    after: str | None
+    is_cancelled: bool
+
+    def element(self, member: int) -> tuple[str, int]:
+        """Number of a member's array, and of its element in it."""
+        first = first_of(member)
+        return self.arrays[first], member - first
 
 
-def read_queue(text: str) -> Iterator[Element]:
-    """The elements in the output of `squeue --noheader --Format=QUEUE_FORMAT`.
+def submissions(ensemble: Ensemble) -> list[Submitted]:
+    """All that was ever submitted to Slurm, in order.
 
     Raises:
-        RunError: the text has another format.
+        RecordError: an event lacks something.
     """
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|", len(QUEUE_COLUMNS) - 1)]
-        if len(cells) != len(QUEUE_COLUMNS) or not (cells[0].isdecimal() and cells[4].isdecimal()):
-            raise RunError(f"squeue: {_unexpected(line)}")
-        job, tasks, word, nodes, restarts, reason = cells
-        state, hosts, why = _state("squeue", word, line), _hosts("squeue", nodes, line), reason.removesuffix("|")
-        for task in _tasks("squeue", tasks, line):
-            yield Element(job, task, state, word, hosts, int(restarts), "" if why == "None" else why)
-
-
-def read_accounts(text: str) -> Iterator[Element]:
-    """The elements in the output of `sacct --allocations --duplicates --noheader --parsable2 --format=ACCOUNT_FORMAT`.
-
-    sacct has a line for each run of a job that came back from the queue; they are one element here.
-
-    Raises:
-        RunError: the text has another format.
-    """
-    found: dict[tuple[str, int | None], Element] = {}
-    for line in text.splitlines():
-        cells = line.split("|")
-        match = _JOB.fullmatch(cells[0])
-        if len(cells) != len(ACCOUNT_COLUMNS) or match is None:
-            raise RunError(f"sacct: {_unexpected(line)}")
-        # `CANCELLED by 1000`.
-        word = cells[1].partition(" ")[0].rstrip("+")
-        state, hosts = _state("sacct", word, line), _hosts("sacct", cells[2], line)
-        reason = "" if cells[3] == "0:0" else f"exit code {cells[3].removesuffix(':0')}"
-        for task in _tasks("sacct", match[2] or match[3] or "N/A", line):
-            known = found.get((match[1], task))
-            element = Element(match[1], task, state, word, hosts, 0 if known is None else known.restarts + 1, reason)
-            # A cancelled array lists its remaining elements once more, without a host.
-            if known is not None and not hosts and known.hosts:
-                element = replace(known)
-            found[match[1], task] = element
-    yield from found.values()
-
-
-def by_element(elements: Iterable[Element]) -> Mapping[tuple[str, int | None], Element]:
-    return {(element.job, element.task): element for element in elements}
-
-
-def _tasks(program: str, text: str, line: str) -> Sequence[int | None]:
-    """Numbers in `3`, `0-4,7%2`, `0-400:2`; `[None]` for a job that is no array."""
-    if text in ("N/A", "", "4294967294"):
-        return [None]
-    found: list[int | None] = []
-    for part in text.partition("%")[0].split(","):
-        match = _RANGE.fullmatch(part)
-        numbers = range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1) or 1) if match else range(0)
-        if not 0 < len(numbers) <= _MOST_TASKS:
-            raise RunError(f"{program}: {_unexpected(line)}")
-        found += numbers
-    return found
-
-
-def _state(program: str, word: str, line: str) -> State:
-    if not re.fullmatch(r"[A-Z_]{2,30}", word):
-        raise RunError(f"{program}: {_unexpected(line)}")
-    return _STATES.get(word, "unknown")
-
-
-def _hosts(program: str, text: str, line: str) -> tuple[str, ...]:
-    if text in _NO_HOSTS:
-        return ()
-    if not re.fullmatch(r"[\w.,\[\]-]+", text, re.ASCII):
-        raise RunError(f"{program}: {_unexpected(line)}")
+    cancels = [event["seq"] for event in ensemble.events if event["key"] == "cancel"]
+    told = [event for event in ensemble.events if event["key"] == "submit" and event["value"]["scheduler"] == "slurm"]
     try:
-        return tuple(expand_hosts(text))
-    except UsageError as error:
-        raise RunError(f"{program}: {error}") from error
+        return [_submitted(event["value"], event["seq"] < max(cancels, default=-1)) for event in told]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{ensemble.path}: an event submit lacks something: {error}") from error
 
 
-def _unexpected(line: str) -> str:
-    return f"has answered something that this version of hpcai500 does not understand: {line[:_SHOWN_CHARACTERS]!r}"
+def _submitted(value: Mapping[str, Any], is_cancelled: bool) -> Submitted:
+    *arrays, collector = map(str, value["jobs"])
+    members = tuple(map(int, value["members"]))
+    return Submitted(
+        arrays=dict(zip(first_members(members), arrays, strict=True)),
+        collector=collector,
+        members=members,
+        at_once=value["at_once"],
+        exclude=tuple(map(str, value["exclude"])),
+        after=value.get("after"),
+        is_cancelled=is_cancelled,
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -249,17 +123,16 @@ def again_after(ensemble: Ensemble, collector: str) -> Again:
     Raises:
         RecordError: what a member has left cannot be read.
     """
-    last = standing(ensemble)
-    if last is None or last.collector != collector or last.after:
+    told = submissions(ensemble)
+    if not told or told[-1].is_cancelled or told[-1].collector != collector or told[-1].after:
         return Again()
-    missing = [member for member in last.members if not is_done(ensemble, member)]
-    arrays = last.arrays.values()
-    told = {member: failures(ensemble.folder(member), arrays) for member in last.members}
-    members = [member for member in missing if not _is_given_up(told[member])]
-    if not members:
+    last = told[-1]
+    failed = {member: failures(ensemble.folder(member), last.arrays.values()) for member in last.members}
+    missing = [member for member in last.members if not is_done(ensemble, member) and not _is_given_up(failed[member])]
+    if not missing:
         return Again()
-    everyone = [failure for member in last.members for failure in told[member]]
-    return Again(members, last.at_once, list(dict.fromkeys([*last.exclude, *_bad_hosts(ensemble, everyone)])))
+    bad = _bad_hosts(ensemble, [failure for member in last.members for failure in failed[member]])
+    return Again(missing, last.at_once, list(dict.fromkeys([*last.exclude, *bad])))
 
 
 def failures(folder: Path, jobs: Iterable[str]) -> list[Failure]:
@@ -327,68 +200,31 @@ def plan_submission(ensemble: Ensemble, request: SubmitRequest) -> Submission | 
     Raises:
         UsageError: site, plan, image or data cannot be used, or do not fit together.
     """
-    site = site_of(ensemble, request)
+    before = ensemble.path / FOLDER / SITE
+    named = request.site or (str(before) if before.is_file() else None)
+    site = with_image(load_site(named) if named else Site(), named, request.environment)
     _check(ensemble, site, request)
-    at_once, exclude = request.at_once, expand_hosts(request.exclude) if request.exclude else []
     if request.after:
         again = again_after(ensemble, request.after)
-        members, at_once, exclude = list(again.members), again.at_once, list(again.exclude)
+        members, at_once, exclude, earlier = again.members, again.at_once, again.exclude, []
     else:
         wanted = parse_members(request.members, ensemble) if request.members else ensemble.members
-        members = [member for member in wanted if not is_done(ensemble, member)]
+        members = sorted(member for member in wanted if not is_done(ensemble, member))
+        at_once, exclude = request.at_once, expand_hosts(request.exclude) if request.exclude else []
+        earlier = [one for one in submissions(ensemble) if not set(members).isdisjoint(one.members)]
     if not members:
         return None
-    return submission_of(
+    return Submission(
         ensemble,
         site,
         members,
         at_once=at_once,
         exclude=exclude,
         after=request.after,
+        in_queue=[array for one in earlier for array in one.arrays.values()],
+        submits_inside=find_container(request.environment) is not None,
         rendered_by=request.rendered_by,
-        environment=request.environment,
     )
-
-
-def submission_of(
-    ensemble: Ensemble,
-    site: Site,
-    members: Sequence[int],
-    *,
-    environment: Mapping[str, str],
-    at_once: int | None = None,
-    exclude: Sequence[str] = (),
-    after: str | None = None,
-    rendered_by: Sequence[str] = (),
-) -> Submission:
-    """What has to be submitted so that `members` run."""
-    return Submission(
-        folder=ensemble.path.absolute(),
-        benchmark=str(ensemble.start["benchmark"]),
-        identity=ensemble.identity,
-        shape=ensemble.shape,
-        data=ensemble.data,
-        stage=ensemble.stage,
-        site=site,
-        members=sorted(members),
-        at_once=at_once,
-        exclude=exclude,
-        after=after,
-        in_queue=() if after else _arrays_of(ensemble, members),
-        submits_inside=find_container(environment) is not None,
-        rendered_by=rendered_by,
-    )
-
-
-def site_of(ensemble: Ensemble, request: SubmitRequest) -> Site:
-    """The site of `request`.
-
-    Raises:
-        UsageError: its file cannot be used, or names no image.
-    """
-    before = ensemble.path / FOLDER / SITE
-    named = request.site or (str(before) if before.is_file() else None)
-    return with_image(load_site(named) if named else Site(), named, request.environment)
 
 
 def last_site(ensemble: Ensemble) -> Site:
@@ -403,7 +239,7 @@ def last_site(ensemble: Ensemble) -> Site:
 
 def warnings_of(submission: Submission) -> list[str]:
     """What may disturb the measurement, but may be intended."""
-    slurm, shape = submission.site.slurm, submission.shape
+    slurm, shape = submission.site.slurm, submission.ensemble.shape
     if slurm.exclusive or shape.members_a_node > 1 or len(submission.members) < 2 or submission.at_once == 1:
         return []
     return [
@@ -459,12 +295,6 @@ def _check(ensemble: Ensemble, site: Site, request: SubmitRequest) -> None:
         raise DataError(f"{ensemble.data}: the data of this plan is not there: mount it, or plan again with --data DIR")
 
 
-def _arrays_of(ensemble: Ensemble, members: Sequence[int]) -> list[str]:
-    wanted = set(members)
-    told = [one for one in submissions(ensemble) if wanted.intersection(one.members)]
-    return [array for one in told for array in one.arrays.values()]
-
-
 # ----------------------------------------------------------------------------------------------------
 # The scheduler itself.
 
@@ -475,8 +305,6 @@ _POLL_SECONDS = 0.5
 _CLOCKS = timedelta(hours=1)
 # Least time that members get for a checkpoint, however short the site's warning is.
 _LEAST_PATIENCE_SECONDS = 60.0
-
-Elements = Mapping[tuple[str, int | None], Element]
 
 
 class SlurmScheduler:
@@ -495,15 +323,6 @@ class SlurmScheduler:
     def can_submit(self) -> bool:
         """Whether jobs can be submitted from here: Slurm's commands are on the host, not in an image."""
         return find_container(self._environment) is None and has(self._environment, "sbatch")
-
-    def submit(
-        self, ensemble: Ensemble, members: Sequence[int], *, at_once: int | None = None, exclude: Sequence[str] = ()
-    ) -> Sequence[str]:
-        """Have `members` run; see `Scheduler.submit`. Returns the arrays' jobs and, last, the job that collects."""
-        submission = submission_of(
-            ensemble, self._site, members, at_once=at_once, exclude=exclude, environment=self._environment
-        )
-        return self.queue(ensemble, write_submission(submission))
 
     def queue(self, ensemble: Ensemble, script: Path) -> Sequence[str]:
         """Run a script that submits; returns the numbers of the arrays and of the job that collects.
@@ -535,10 +354,16 @@ class SlurmScheduler:
         arrays = list(dict.fromkeys(array for array, _ in names.values()))
         if not arrays:
             return {}
-        queue = self._queue(ensemble, arrays, "--states=all")
+        queue = queued(self._environment, arrays, job_names(ensemble), "--states=all")
         accounts = self._accounts(ensemble, arrays) if set(names.values()) - queue.keys() else {}
         jobs = {member: _member_job(member, names[member], queue, accounts) for member in sorted(names)}
-        return {member: _as_cancelled(job) if last[member].is_cancelled else job for member, job in jobs.items()}
+        return {
+            # A member that stops with a checkpoint ends with an exit code, which Slurm takes for a failure.
+            member: replace(job, state="cancelled", reason="")
+            if job.state == "failed" and last[member].is_cancelled
+            else job
+            for member, job in jobs.items()
+        }
 
     def in_queue(self, ensemble: Ensemble) -> Sequence[str]:
         """Numbers of the arrays that still have elements in the queue, and of the jobs that collect.
@@ -547,38 +372,40 @@ class SlurmScheduler:
             EnvironmentLacksError: there is no Slurm here.
             RunError: it does not answer.
         """
-        return list(dict.fromkeys(element.job for element in self._left(ensemble).values()))
+        return list(dict.fromkeys(element.job for element in self._left(ensemble)))
 
     def cancel(self, ensemble: Ensemble) -> Sequence[str]:
-        """End all jobs; see `Scheduler.cancel`. Returns when nothing is left in the queue.
+        """End all jobs, running members with a checkpoint; returns their names when nothing is left in the queue.
 
         Jobs that still run after the time that the site's warning gives for a checkpoint are killed.
+
+        Raises:
+            EnvironmentLacksError: there is no Slurm here.
+            RunError: it does not answer, or refuses.
         """
         collectors = {one.collector for one in submissions(ensemble)}
         left = self._left(ensemble)
-        ended = dict.fromkeys(map(_name, left.values()))
+        ended = dict.fromkeys(element.name for element in left)
         asked: set[str] = set()
         limit = time.monotonic() + max(_LEAST_PATIENCE_SECONDS, self._site.slurm.warning_seconds)
         while left and time.monotonic() < limit:
-            asked |= self._ask_to_end(left, collectors, asked)
+            asked.update(self._ask_to_end(left, collectors, asked))
             time.sleep(_POLL_SECONDS)
             left = self._left(ensemble)
-            ended |= dict.fromkeys(map(_name, left.values()))
+            ended |= dict.fromkeys(element.name for element in left)
         if left:
-            self._say(f"{len(left)} jobs have not stopped in time, and are killed: {_some(map(_name, left.values()))}")
-            call(self._environment, "scancel", *map(_name, left.values()))
+            names = [element.name for element in left]
+            self._say(f"{len(names)} jobs have not stopped in time, and are killed: {_some(names)}")
+            call(self._environment, "scancel", *names)
         return list(ended)
 
-    def _ask_to_end(self, left: Elements, collectors: set[str], asked: set[str]) -> set[str]:
+    def _ask_to_end(self, left: Sequence[Element], collectors: set[str], asked: set[str]) -> Sequence[str]:
         """Cancel what waits, and ask what runs to stop with a checkpoint; returns the names of those asked now."""
-        collecting = [name for name in map(_name, left.values()) if name in collectors]
-        waiting = sorted({element.job for element in left.values() if element.state == "waiting"} - collectors)
-        running = [
-            _name(element)
-            for element in left.values()
-            # What is completing ends by itself.
-            if element.word in ("RUNNING", "SUSPENDED") and element.job not in collectors
-        ]
+        collecting = [element.name for element in left if element.job in collectors]
+        members = [element for element in left if element.job not in collectors]
+        waiting = sorted({element.job for element in members if element.state == "waiting"})
+        # What is completing ends by itself.
+        running = [element.name for element in members if element.word in ("RUNNING", "SUSPENDED")]
         new = [name for name in running if name not in asked]
         if collecting:
             call(self._environment, "scancel", *collecting)
@@ -592,54 +419,26 @@ class SlurmScheduler:
                 call(self._environment, "scancel", "--signal=TERM", "--batch", *new)
             except RunError:
                 # Some have ended meanwhile: the others are asked again.
-                return set()
-        return set(new)
+                return []
+        return new
 
-    def _left(self, ensemble: Ensemble) -> Elements:
-        numbers = _numbers(ensemble)
-        return self._queue(ensemble, numbers) if numbers else {}
+    def _left(self, ensemble: Ensemble) -> Sequence[Element]:
+        """What is in the queue of all that was ever submitted."""
+        jobs = [job for one in submissions(ensemble) for job in (*one.arrays.values(), one.collector)]
+        return list(queued(self._environment, jobs, job_names(ensemble)).values()) if jobs else []
 
-    def _queue(self, ensemble: Ensemble, numbers: Sequence[str], *words: str) -> Elements:
-        ours = [f"--jobs={','.join(numbers)}", f"--name={_names(ensemble)}"]
-        command = ["--noheader", *ours, f"--Format={QUEUE_FORMAT}", *words]
-        try:
-            return by_element(read_queue(call(self._environment, "squeue", *command)))
-        except RunError as error:
-            # Slurm forgets jobs some minutes after their end.
-            if "Invalid job id" in str(error):
-                return {}
-            raise
-
-    def _accounts(self, ensemble: Ensemble, numbers: Sequence[str]) -> Elements:
+    def _accounts(self, ensemble: Ensemble, arrays: Sequence[str]) -> Elements:
         if not self._has_accounts:
             return {}
         # Job numbers start again when a cluster is set up anew, so older jobs are left out.
         first_s = next(event["time_ms"] for event in ensemble.events if event["key"] == "submit") / 1000
-        start = (datetime.fromtimestamp(first_s, UTC) - _CLOCKS).strftime("%Y-%m-%dT%H:%M:%S")
-        command = ["--allocations", "--duplicates", "--noheader", "--parsable2", f"--format={ACCOUNT_FORMAT}"]
+        since = datetime.fromtimestamp(first_s, UTC) - _CLOCKS
         try:
-            text = call(
-                {**self._environment, "TZ": "UTC"},
-                "sacct",
-                *command,
-                f"--jobs={','.join(numbers)}",
-                f"--name={_names(ensemble)}",
-                f"--starttime={start}",
-            )
+            return accounted(self._environment, arrays, job_names(ensemble), since)
         except (RunError, EnvironmentLacksError) as error:
             self._has_accounts = False
             self._say(f"accounting does not answer, so that squeue and the records alone tell: {error}")
             return {}
-        return by_element(read_accounts(text))
-
-
-def _names(ensemble: Ensemble) -> str:
-    return ",".join(job_names(ensemble.start["benchmark"], ensemble.identity))
-
-
-def _numbers(ensemble: Ensemble) -> list[str]:
-    """Numbers of all jobs that were ever submitted."""
-    return [number for one in submissions(ensemble) for number in (*one.arrays.values(), one.collector)]
 
 
 def _member_job(member: int, name: tuple[str, int], queue: Elements, accounts: Elements) -> MemberJob:
@@ -652,15 +451,5 @@ def _member_job(member: int, name: tuple[str, int], queue: Elements, accounts: E
     return MemberJob(member, element.state, f"{array}_{task}", element.hosts, element.restarts, why)
 
 
-def _as_cancelled(job: MemberJob) -> MemberJob:
-    """A member that stops with a checkpoint ends with an exit code, which Slurm takes for a failure."""
-    return replace(job, state="cancelled", reason="") if job.state == "failed" else job
-
-
-def _name(element: Element) -> str:
-    return element.job if element.task is None else f"{element.job}_{element.task}"
-
-
-def _some(names: Sequence[str] | map[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:8]) + (" …" if len(listed) > 8 else "")
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (" …" if len(names) > 8 else "")

@@ -15,7 +15,7 @@ from made_slurm import MadeSlurm, submit_arrays
 from hpcai500.ensemble.members import MOST_FILES, Memory
 from hpcai500.ensemble.slurm import SlurmScheduler
 from hpcai500.ensemble.status import Watch
-from hpcai500.launch.site import Site
+from hpcai500.launch.slurm.site import Site
 
 HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 

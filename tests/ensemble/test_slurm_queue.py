@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.ensemble.slurm import Element, by_element, read_accounts, read_queue
 from hpcai500.errors import RunError
+from hpcai500.launch.slurm.queue import Element, read_accounts, read_queue
 
 # Three elements run, one has come back and waits, the rest waits; another job waits behind them.
 QUEUE = """\
@@ -30,7 +30,7 @@ ACCOUNTS = """\
 
 
 def test_a_compressed_line_stands_for_each_of_its_elements() -> None:
-    queue = by_element(read_queue(QUEUE))
+    queue = read_queue(QUEUE)
     assert sorted(task for job, task in queue if job == "1" and task is not None) == [
         *(0, 4, 36, 49, 64, 81, 100),
         *(121, 122, 123),
@@ -42,26 +42,26 @@ def test_a_compressed_line_stands_for_each_of_its_elements() -> None:
 
 
 def test_numbers_with_a_step_are_counted_by_it() -> None:
-    (low, *_, high) = read_queue("8|0-400:2|PENDING||0|JobHeldUser|")
+    (low, *_, high) = read_queue("8|0-400:2|PENDING||0|JobHeldUser|").values()
     assert (low.task, high.task) == (0, 400)
-    assert len(list(read_queue("8|0-400:2%3|PENDING||0|None|"))) == 201
+    assert len(read_queue("8|0-400:2%3|PENDING||0|None|")) == 201
 
 
 def test_runs_of_one_element_are_one_with_its_restarts() -> None:
-    accounts = by_element(read_accounts(ACCOUNTS))
+    accounts = read_accounts(ACCOUNTS)
     assert accounts["1", 0] == Element("1", 0, "ended", "COMPLETED", ("n2",), 1)
     assert (accounts["1", 2].state, accounts["1", 2].reason) == ("failed", "exit code 1")
     assert accounts["2", None].state == "ended"
 
 
 def test_a_cancelled_rest_does_not_hide_what_ran() -> None:
-    accounts = by_element(read_accounts(ACCOUNTS))
+    accounts = read_accounts(ACCOUNTS)
     assert (accounts["1", 49].state, accounts["1", 49].hosts) == ("cancelled", ("n1",))
     assert (accounts["1", 64].state, accounts["1", 64].hosts) == ("cancelled", ())
 
 
 def test_a_state_that_we_do_not_know_is_unknown() -> None:
-    (element,) = read_queue("1|0|DREAMING|n1|0|None|")
+    (element,) = read_queue("1|0|DREAMING|n1|0|None|").values()
     assert element.state == "unknown"
 
 
@@ -81,7 +81,7 @@ def test_a_state_that_we_do_not_know_is_unknown() -> None:
 )
 def test_what_is_not_of_squeue_is_refused_with_the_line(line: str) -> None:
     with pytest.raises(RunError, match=r"^squeue: "):
-        list(read_queue(line))
+        read_queue(line)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_not_of_squeue_is_refused_with_the_line(line: str) -> None:
 )
 def test_what_is_not_of_sacct_is_refused_with_the_line(line: str) -> None:
     with pytest.raises(RunError, match=r"^sacct: "):
-        list(read_accounts(f"{line}\n"))
+        read_accounts(f"{line}\n")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
@@ -97,7 +97,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     said = []
     for read in (read_queue, read_accounts):
         try:
-            said += [element.job for element in read(text)]
+            said += [element.job for element in read(text).values()]
         except RunError as error:
             said.append(str(error))
     assert all("\n" not in line for line in said)

@@ -12,10 +12,10 @@ import pytest
 from test_ensemble_folder import planned
 
 from hpcai500.ensemble.journal import Ensemble, append
-from hpcai500.ensemble.slurm import SlurmScheduler
-from hpcai500.ensemble.slurm_scripts import ELEMENTS, standing, submissions
+from hpcai500.ensemble.slurm import SlurmScheduler, submissions
+from hpcai500.ensemble.slurm_scripts import ELEMENTS
 from hpcai500.errors import EnvironmentLacksError, RecordError, RunError
-from hpcai500.launch.site import Site
+from hpcai500.launch.slurm.site import Site
 
 Programs = Callable[..., SlurmScheduler]
 
@@ -116,8 +116,7 @@ def test_a_member_is_where_it_was_submitted_last(programs: Programs, tmp_path: P
     ensemble = submitted(submitted(planned(tmp_path / "e", 3), ["1", "2"], [0, 1, 2]), ["3", "4"], [1], after="2")
     scheduler = programs(squeue='echo "1|0-2|COMPLETED|n1|0|None|"; echo "3|1|RUNNING|n2|0|None|"')
     assert [job.job for job in scheduler.jobs(ensemble).values()] == ["1_0", "3_1", "1_2"]
-    last = standing(ensemble)
-    assert last is not None
+    last = submissions(ensemble)[-1]
     assert (last.collector, last.after) == ("4", "2")
 
 
@@ -134,7 +133,7 @@ def test_what_was_cancelled_has_not_failed(programs: Programs, tmp_path: Path) -
     ensemble = append(ensemble, "cancel", {"jobs": ["1", "2"]})
     scheduler = programs(squeue='echo "1|0|FAILED|n1|0|NonZeroExitCode|"; echo "1|N/A|CANCELLED||0|None|"', sacct="")
     assert [job.state for job in scheduler.jobs(ensemble).values()] == ["cancelled", "cancelled"]
-    assert standing(ensemble) is None
+    assert submissions(ensemble)[-1].is_cancelled
 
 
 def test_a_journal_with_other_numbers_of_jobs_is_refused(tmp_path: Path) -> None:

@@ -11,35 +11,36 @@ from pathlib import Path
 import pytest
 
 from hpcai500 import __version__
+from hpcai500.ensemble.journal import Ensemble
 from hpcai500.ensemble.mapping import Shape, in_ranges
 from hpcai500.ensemble.slurm_scripts import (
     Submission,
     collect_script,
-    failure,
     member_script,
-    own_failures,
     script_name,
     scripts,
     submit_script,
 )
 from hpcai500.errors import FAULTY_DEVICE, UsageError
-from hpcai500.launch.site import Site, SlurmTable, load_site
+from hpcai500.launch.slurm.site import Site, load_site
 
 GOLDEN = Path(__file__).with_name("slurm_member.golden.sh")
+SHAPE = Shape(8, 8, 4)
 
 
 def site(**tables: dict[str, object]) -> Site:
     return Site.model_validate({"container": {"command": "none"}, **tables})
 
 
-def submission(**changes: object) -> Submission:
+def submission(
+    folder: Path = Path("/runs/big ensemble"),
+    shape: Shape = SHAPE,
+    stage: str | None = None,
+    **changes: object,
+) -> Submission:
+    start = {"benchmark": "ic", "data": "/data/imagenet", "stage": stage}
     given: dict[str, object] = {
-        "folder": Path("/runs/big ensemble"),
-        "benchmark": "ic",
-        "identity": "0123456789abcdef" * 4,
-        "shape": Shape(8, 8, 4),
-        "data": Path("/data/imagenet"),
-        "stage": None,
+        "ensemble": Ensemble(folder, "0123456789abcdef" * 4, "", {}, start, shape, ()),
         "site": load_site("example"),
         "members": range(8),
         "at_once": 4,
@@ -109,7 +110,8 @@ def test_a_folder_that_cannot_be_bound_is_refused() -> None:
 
 FAKES = {
     # They stand for Slurm's programs (tests/site has the real ones), and write down how they were called.
-    "srun": 'trap "${ON_USR1-}" USR1; echo "srun $*" >>"$CALLS"; [[ -z ${SIGNAL-} ]] || kill -"$SIGNAL" $PPID; '
+    "srun": 'trap "${ON_USR1-}" USR1; echo "srun $*" >>"$CALLS"; echo "${SAYS-}"; '
+    '[[ -z ${SIGNAL-} ]] || kill -"$SIGNAL" $PPID; '
     'while [[ ${UNTIL-} ]] && ! grep -q -e "$UNTIL" "$CALLS"; do sleep 0.05; done; sleep 0.2; exit ${CODE:-0}',
     "scontrol": 'if [[ $1 == show ]]; then echo "${3}"; else echo "scontrol $*" >>"$CALLS"; fi',
     "sbatch": 'echo "sbatch $*" >>"$CALLS"; if [[ $1 == --parsable ]]; then echo "$(wc -l <"$CALLS")0;cluster"; '
@@ -376,16 +378,9 @@ def test_the_last_job_submits_members_that_may_be_run_again_instead(run: Run, he
         (f"… alone, host n2, cpu: {FAULTY_DEVICE}\nhpcai500: member 3: job 7_3 on n1, restart 1\nlost", "n1,n2", ""),
     ],
 )  # fmt: skip
-def test_a_faulty_device_leaves_out_its_own_host_at_once(tmp_path: Path, said: str, blamed: str, excluded: str) -> None:
-    (tmp_path / "output.txt").write_text(f"hpcai500: error: {said}\n", encoding="utf-8")
-    script = "\n".join([
-        "set -u", f"folder={tmp_path} member=3 element=7_3", "say() { :; }", "sbatch() { return 0; }",
-        'scontrol() { case $1 in show) printf "n1\\nn2\\n" ;; *) echo "$*" ;; esac; }',
-        *own_failures(), *failure(SlurmTable(), 3, ()), "fail 1",
-    ])  # fmt: skip
-    environment = {"PATH": "/usr/bin:/bin", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_ARRAY_JOB_ID": "7"}
-    ended = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1, ended.stderr
-    assert json.loads((tmp_path / "failures.jsonl").read_text())["host"] == blamed
-    told = "requeue 7_3\n" + (f"update JobId=7_3 ExcNodeList={excluded}\n" if excluded else "")
-    assert ended.stdout == told
+def test_a_faulty_device_leaves_out_its_own_host_at_once(
+    run: Run, here: Submission, said: str, blamed: str, excluded: str
+) -> None:
+    ran = run(member_script(here), CODE="1", SAYS=f"hpcai500: error: {said}", SLURM_JOB_NODELIST="n1\nn2")
+    assert [failure["host"] for failure in ran.failures] == [blamed]
+    assert ran.of("scontrol") == ["requeue 17_3", *([f"update JobId=17_3 ExcNodeList={excluded}"] if excluded else [])]

@@ -125,7 +125,7 @@ def test_the_collecting_job_has_missing_members_run_again_once(tmp_path: Path) -
     assert again_after(ensemble, "2").members == [0, 1, 2]
     submission = plan_submission(ensemble, request(tmp_path, after="2"))
     assert submission is not None
-    assert (submission.members, submission.after, submission.in_queue) == ([0, 1, 2], "2", ())
+    assert (submission.members, submission.after, submission.in_queue) == ([0, 1, 2], "2", [])
     # A job that came back from the queue after it had submitted.
     ensemble = submitted(ensemble, ["3", "4"], [0, 1, 2], after="2")
     assert again_after(ensemble, "2").members == ()

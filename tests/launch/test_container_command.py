@@ -7,8 +7,8 @@ import shlex
 import pytest
 
 from hpcai500.errors import UsageError
-from hpcai500.launch.site import ContainerTable, MpiTable
-from hpcai500.launch.slurm import bind_of, container_environment, in_container, sources_on_host
+from hpcai500.launch.slurm.script import bind_of, container_environment, in_container, sources_on_host
+from hpcai500.launch.slurm.site import ContainerTable, MpiTable
 
 IMAGE = ContainerTable(image="/apps/hpcai500.sif")
 GPU = ContainerTable(command="singularity", image="/my apps/h.sif", flags=("--nv", "--contain"), binds=("/scratch:/s",))

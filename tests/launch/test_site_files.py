@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from hpcai500.errors import UsageError
-from hpcai500.launch.site import Site, find_site, load_site, parse_site, seconds, shipped_sites, sites_folder
+from hpcai500.launch.slurm.site import Site, find_site, load_site, parse_site, seconds, shipped_sites, sites_folder
 from hpcai500.recipe import shipped_recipes
 from hpcai500.toml_source import Source
 

@@ -10,8 +10,8 @@ import pytest
 from many_ranks import clean_environment
 
 from hpcai500.errors import UsageError
-from hpcai500.launch.site import load_site
-from hpcai500.launch.slurm import Planned, RenderRequest, plan_job
+from hpcai500.launch.slurm.script import Planned, RenderRequest, plan_job
+from hpcai500.launch.slurm.site import load_site
 
 GPU_SITE = """
 [node]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500 import __version__
-from hpcai500.launch.site import Site, load_site
-from hpcai500.launch.slurm import BatchJob, Expression, array, comment, render, word
+from hpcai500.launch.slurm.script import BatchJob, Expression, array, comment, render, word
+from hpcai500.launch.slurm.site import Site, load_site
 from hpcai500.recipe import load_recipe
 from hpcai500.record import RecordWriter, require_unused
 
@@ -130,7 +130,7 @@ def test_a_command_line_of_any_text_stays_a_comment(text: str) -> None:
 
 @given(st.lists(TOKEN, max_size=5))
 def test_bash_reads_an_array_as_the_tokens_that_it_was_made_of(tokens: list[str]) -> None:
-    script = "\n".join([*array("a", tokens[:2]), *array("a", tokens[2:], append=True, indent="  ")])
+    script = "\n".join([*array("a", tokens[:2]), *array("a", tokens[2:], append=True, indent=2)])
     read = subprocess.run(
         ["bash", "-c", script + '\n[ ${#a[@]} -eq 0 ] || printf "%s\\0" "${a[@]}"'], capture_output=True, check=True
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm import Job, Slurm
 from tiny_runs import TINY
 
-from hpcai500.launch.slurm import RenderRequest, plan_job, render
+from hpcai500.launch.slurm.script import RenderRequest, plan_job, render
 from hpcai500.record import Record, read_record
 
 

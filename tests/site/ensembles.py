@@ -37,7 +37,7 @@ import dataclasses, json, sys
 from pathlib import Path
 from hpcai500.ensemble.journal import read_ensemble
 from hpcai500.ensemble.slurm import SlurmScheduler
-from hpcai500.launch.site import Site
+from hpcai500.launch.slurm.site import Site
 jobs = SlurmScheduler(Site()).jobs(read_ensemble(Path(sys.argv[1])))
 print(json.dumps([dataclasses.asdict(job) for job in jobs.values()]))
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,54 +16,12 @@ from hpcai500.recipe import recipes_folder
 from hpcai500.system.container import find_container
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
 
-# ----------------------------------------------------------------------------------------------------
-# Options of `apptainer exec` that a site file may not have, because they hide the launcher's variables from the ranks.
-
-
-# --compat implies --containall, which implies --cleanenv; so do these variables, which Apptainer reads as options.
-_LOSING_OPTIONS = ("cleanenv", "containall", "compat")
-_LOSING_LETTERS = "eC"
-# What follows one of these letters in a word is its value: -B/data/eC.
-_LETTERS_WITH_VALUE = "BHSWo"
-
-
-def require_one_word(flag: str) -> str:
-    """`flag`, which Apptainer gets as one word.
-
-    Raises:
-        ValueError: it is two words; a value after `=` may have spaces.
-    """
-    option, _, rest = flag.partition(" ")
-    if option.startswith("-") and rest and "=" not in option:
-        raise ValueError(
-            f'{flag!r} would be one word: write "{option}", "{rest.strip()}": each flag and each value is a string'
-        )
-    return flag
-
-
-def losing_flag(flags: Iterable[str]) -> str | None:
-    """The first of `flags` that hides the launcher's variables from a rank, which then does not know its number."""
-    return next(filter(_loses, flags), None)
-
-
-def losing_variable(names: Iterable[str]) -> str | None:
-    """The first of the variables `names` that does the same."""
-    losing = {f"{runtime}_{option}".upper() for runtime in ("apptainer", "singularity") for option in _LOSING_OPTIONS}
-    return next((name for name in names if name in losing), None)
-
-
-def _loses(flag: str) -> bool:
-    if flag.startswith("--"):
-        return flag[2:].partition("=")[0] in _LOSING_OPTIONS
-    letters = re.split(f"[={_LETTERS_WITH_VALUE}]", flag[1:])[0] if flag.startswith("-") else ""
-    return any(letter in letters for letter in _LOSING_LETTERS)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The tables of a site file, and how it is found and read.
-
-
 NO_CONTAINER = "none"
+
+# ----------------------------------------------------------------------------------------------------
+# Kinds of values; what is not of its kind is told with what was expected.
+
+
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)")
 
@@ -90,21 +48,18 @@ def seconds(time_limit: str) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
-def _word(text: str) -> str:
-    if text and not re.fullmatch(r"[\w.,:@%+=/-]+", text, re.ASCII):
-        raise ValueError(f"expected one word of letters, digits and . , : @ % + = / - _, got {text!r}")
-    return text
-
-
-def _option(text: str) -> str:
-    if not re.fullmatch(r"--?[a-zA-Z][^\n]*", text):
-        raise ValueError(f'expected options on one line, as in "--constraint=a100", got {text!r}')
-    return text
-
-
 def _time_limit(text: str) -> str:
     seconds(text)
     return text
+
+
+def _matching(pattern: str, expected: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            raise ValueError(f"expected {expected}, got {text!r}")
+        return text
+
+    return AfterValidator(check)
 
 
 def _line(text: str) -> str:
@@ -125,17 +80,31 @@ def _bind(text: str) -> str:
     return text
 
 
-Word = Annotated[str, AfterValidator(_word)]
-Option = Annotated[str, AfterValidator(_option)]
+def _flag(text: str) -> str:
+    """Apptainer gets it as one word; a value after `=` may have spaces."""
+    option, _, rest = _line(text).partition(" ")
+    if option.startswith("-") and rest and "=" not in option:
+        raise ValueError(
+            f'{text!r} would be one word: write "{option}", "{rest.strip()}": each flag and each value is a string'
+        )
+    return text
+
+
+Word = Annotated[str, _matching(r"[\w.,:@%+=/-]*", "one word of letters, digits and . , : @ % + = / - _")]
+Option = Annotated[str, _matching(r"--?[a-zA-Z][^\n]*", 'options on one line, as in "--constraint=a100"')]
 Line = Annotated[str, AfterValidator(_line)]
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-Flag = Annotated[str, AfterValidator(_line), AfterValidator(require_one_word)]
+Flag = Annotated[str, AfterValidator(_flag)]
 Bind = Annotated[str, AfterValidator(_bind)]
 TimeLimit = Annotated[str, AfterValidator(_time_limit)]
 Count = Annotated[int, Field(ge=1, le=10**6)]
 CountOrNone = Annotated[int, Field(ge=0, le=10**6)]
 # TOML has arrays, not tuples; strict mode would refuse them.
 _ARRAY = Field(default=(), strict=False)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The tables of a site file.
 
 
 class _Table(BaseModel):
@@ -187,6 +156,19 @@ class LauncherTable(_Table):
 
 # These take neither the image, a single file, nor Apptainer's options.
 _OTHER_RUNTIMES = {"docker", "podman", "enroot", "sarus", "shifter", "ch-run"}
+# Options that hide the launcher's variables from a rank, which then does not know its number: --compat implies
+# --containall, which implies --cleanenv; so do -e, -C, and variables that Apptainer reads as options.
+_LOSING_OPTIONS = ("cleanenv", "containall", "compat")
+_LOSING_VARIABLES = {
+    f"{runtime}_{option}".upper() for runtime in ("apptainer", "singularity") for option in _LOSING_OPTIONS
+}
+
+
+def _loses_variables(flag: str) -> bool:
+    if flag.startswith("--"):
+        return flag[2:].partition("=")[0] in _LOSING_OPTIONS
+    # What follows one of B, H, S, W, o in a word is its value: -B/data/eC.
+    return re.match("-[^=BHSWoeC]*[eC]", flag) is not None
 
 
 class ContainerTable(_Table):
@@ -198,18 +180,14 @@ class ContainerTable(_Table):
     binds: tuple[Bind, ...] = _ARRAY
 
     @model_validator(mode="after")
-    def _is_a_container_of_this_kind(self) -> ContainerTable:
+    def _can_hold_ranks(self) -> ContainerTable:
         if Path(self.command).name in _OTHER_RUNTIMES:
             raise ValueError(
                 f"command: expected apptainer, singularity, a path to one of them, or none, got {self.command}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_the_environment(self) -> ContainerTable:
-        if flag := losing_flag(self.flags):
+        if lost := next(filter(_loses_variables, self.flags), None):
             raise ValueError(
-                f"flags: {flag} keeps the launcher's variables from the ranks, and each would be a run of its own: "
+                f"flags: {lost} keeps the launcher's variables from the ranks, and each would be a run of its own: "
                 "leave it out (--contain is fine)"
             )
         return self
@@ -246,12 +224,16 @@ class Site(_Table):
         for name in self.environment:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"[environment] {name!r} is no name of a variable: letters, digits and _")
-        if lost := losing_variable(self.environment):
-            raise ValueError(
-                f"[environment] {lost} keeps the launcher's variables from the ranks, and each would be a run of its "
-                "own: leave it out"
-            )
+            if name in _LOSING_VARIABLES:
+                raise ValueError(
+                    f"[environment] {name} keeps the launcher's variables from the ranks, and each would be a run of "
+                    "its own: leave it out"
+                )
         return self
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a site file is found and read.
 
 
 def sites_folder() -> Path:
@@ -286,8 +268,7 @@ def load_site(name: str) -> Site:
     Raises:
         UsageError: with file, line, table, key and the allowed values, one line for each mistake.
     """
-    source = read_source(find_site(name), UsageError)
-    return parse_site(source)
+    return parse_site(read_source(find_site(name), UsageError))
 
 
 def parse_site(source: Source) -> Site:

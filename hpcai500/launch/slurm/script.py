@@ -1,0 +1,667 @@
+"""Batch scripts for Slurm: readable bash, made from a request, a site and a recipe that are checked against each other.
+
+What would fail after hours in the queue is refused before. `hpcai500.ensemble` makes its scripts of the same parts.
+All but the last section is pure: no path is looked for, and nothing is started.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+
+from hpcai500 import __version__
+from hpcai500.errors import DataError, UsageError
+from hpcai500.launch.crew import World, fitting_overrides
+from hpcai500.launch.launchers import Layout, mpirun, srun
+from hpcai500.launch.slurm.site import NO_CONTAINER, ContainerTable, MpiTable, NodeTable, Site, SlurmTable, load_site
+from hpcai500.layers import Recipe
+from hpcai500.recipe import default_recipe, find_recipe, is_shipped, load_recipe
+from hpcai500.system.container import IMAGE_FILE, find_container
+
+# ----------------------------------------------------------------------------------------------------
+# Words of bash: every token is quoted so that the shell reads it as that one token. And templates of scripts.
+
+
+_WIDTH = 116
+_HOLE = re.compile(r"^( *)@(\w+)@\n|@(\w+)@", re.MULTILINE)
+
+
+class Expression(str):
+    """A word in which the shell expands $NAME; in all other words nothing is expanded."""
+
+    __slots__ = ()
+
+
+def word(token: str) -> str:
+    """`token` as one word of printable characters, because people read scripts and terminals show them."""
+    if isinstance(token, Expression):
+        return f'"{token}"'
+    if token.isprintable():
+        return shlex.quote(token)
+    plain = set(range(0x20, 0x7F)) - set(rb"\'")
+    letters = (chr(byte) if byte in plain else rf"\x{byte:02x}" for byte in os.fsencode(token))
+    return f"$'{''.join(letters)}'"
+
+
+def array(name: str, tokens: Sequence[str], *, append: bool = False, indent: int = 0) -> Iterator[str]:
+    """Lines that set the array `name`, or append to it; an option stays on one line with its value.
+
+    They are kept short enough to be indented by `indent`.
+    """
+    phrases, opening, width = list(_phrases(tokens)), f"{name}{'+' if append else ''}=(", _WIDTH - indent
+    if len(whole := f"{opening}{' '.join(phrases)})") <= width:
+        yield whole
+        return
+    yield opening
+    line = ""
+    for phrase in phrases:
+        if line and len(f"    {line} {phrase}") > width:
+            yield f"    {line}"
+            line = ""
+        line = f"{line} {phrase}".strip()
+    yield f"    {line}"
+    yield ")"
+
+
+def comment(text: str) -> Iterator[str]:
+    """`text` as comment lines."""
+    for line in text.splitlines() or [""]:
+        yield f"# {line}".rstrip()
+
+
+def told(usage: Mapping[str, str]) -> Iterator[str]:
+    """Comment lines that say what commands do."""
+    width = max(map(len, usage))
+    return comment("\n".join(f"    {command:{width}}  {what}" for command, what in usage.items()))
+
+
+def several(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count > 1)}"
+
+
+def fill(template: str, **values: str | Iterable[str]) -> str:
+    """`template` with its `@NAME@` replaced by words or by lines; a paragraph of which nothing is left goes.
+
+    Lines stand where `@NAME@` has a line of its own, and are indented as it is.
+    """
+    texts = {name: value if isinstance(value, str) else "\n".join(value) for name, value in values.items()}
+
+    def filled(hole: re.Match[str]) -> str:
+        indent, block, word_here = hole.groups()
+        if word_here:
+            return texts[word_here]
+        return "".join(f"{indent}{line}\n" for line in texts[block].split("\n")) if texts[block] else ""
+
+    return re.sub(r"\n{3,}", "\n\n", _HOLE.sub(filled, template))
+
+
+def _phrases(tokens: Sequence[str]) -> Iterator[str]:
+    for at, token in enumerate(tokens):
+        if at and _takes_value(tokens[at - 1], token):
+            continue
+        value = tokens[at + 1 : at + 2]
+        words = [token, *value] if value and _takes_value(token, value[0]) else [token]
+        yield " ".join(map(word, words))
+
+
+def _takes_value(option: str, value: str) -> bool:
+    return option.startswith("-") and "=" not in option and not value.startswith("-")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The tokens that run a command in the image.
+
+
+def in_container(
+    container: ContainerTable,
+    command: Sequence[str],
+    *,
+    mpi: MpiTable | None = None,
+    binds: Sequence[str] = (),
+    folder: str | None = None,
+) -> list[str]:
+    """`command`, run in the image of `container`; unchanged where the site has no container.
+
+    Args:
+        binds: what the command needs beside the site's binds: `SOURCE`, `SOURCE:TARGET[:ro]`.
+        folder: where the command starts.
+
+    Raises:
+        UsageError: there is no image, or a path cannot be bound.
+    """
+    if container.command == NO_CONTAINER:
+        return list(command)
+    if not container.image:
+        raise UsageError(
+            '[container] image: is missing; give its path, image = "/apps/hpcai500.sif", or run without a container: '
+            f'command = "{NO_CONTAINER}"'
+        )
+    # So that a record can name the image's SHA-256.
+    seen = [bind_of(container.image, f"/{IMAGE_FILE}", "ro")] if container.image.endswith(".sif") else []
+    hosts_mpi = [bind_of(path, path, "ro") for path in (mpi.folder, *mpi.library_folders) if path] if mpi else []
+    return [
+        *[container.command, "exec", *container.flags],
+        *[token for bind in (*container.binds, *seen, *hosts_mpi, *binds) for token in ("--bind", bind)],
+        *(["--pwd", folder] if folder else []),
+        container.image,
+        *command,
+    ]
+
+
+def bind_of(path: str, *rest: str) -> str:
+    """The value of --bind that shows `path` inside, under the same name or as `rest` says (target, options).
+
+    Raises:
+        UsageError: the path has a comma or colon, which separate the parts of such a value.
+    """
+    if bad := [character for character in ",:" if character in path]:
+        raise UsageError(f"{path}: a path with {bad[0]!r} cannot be bound into a container: rename it, or link to it")
+    return ":".join([path, *rest])
+
+
+def container_environment(container: ContainerTable, mpi: MpiTable) -> Mapping[str, str]:
+    """Variables that show the container where the host's MPI lies; its runtime would not take them over by itself."""
+    if container.command == NO_CONTAINER or mpi.model != "bind":
+        return {}
+    prefix = "SINGULARITYENV" if PurePosixPath(container.command).name == "singularity" else "APPTAINERENV"
+    paths = ":".join([f"{mpi.folder}/lib", *mpi.library_folders])
+    # Without OPAL_PREFIX, the host's Open MPI would look for its plugins where the container's has them.
+    return {f"{prefix}_LD_LIBRARY_PATH": paths, f"{prefix}_OPAL_PREFIX": mpi.folder}
+
+
+def sources_on_host(tokens: Sequence[str]) -> list[str]:
+    """Paths that must exist on the host for a container to start: the first part of each bind."""
+    return [bind.partition(":")[0] for option, bind in pairwise(tokens) if option == "--bind"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Parts that all batch scripts have: what they ask of Slurm, how they start ranks and pass signals on.
+
+
+def directives(slurm: SlurmTable, job_name: str, size: Iterable[str], output: str) -> list[str]:
+    """What sbatch reads: the site's options, `size` (and what else is asked for), and where the output goes."""
+    queue = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
+    options = [
+        f"--job-name={job_name}",
+        *(f"--{name}={value}" for name, value in queue.items() if value),
+        f"--time={slurm.time_limit}",
+        *size,
+        f"--output={output}",
+        # Otherwise a job that comes back from the queue would overwrite the file.
+        "--open-mode=append",
+        "--requeue" if slurm.requeue else "--no-requeue",
+        # B: only the script gets the signal, so that it knows why the ranks end; it passes it on.
+        *([f"--signal=B:USR1@{slurm.warning_seconds}"] if slurm.warning_seconds else ()),
+        *slurm.extra,
+    ]
+    return [f"#SBATCH {option}" for option in options]
+
+
+def size_of(node: NodeTable, nodes: int, tasks: int) -> Iterator[str]:
+    """Options for `tasks` ranks on each of `nodes` nodes, with their share of a node's cores and GPUs."""
+    yield f"--nodes={nodes}"
+    yield f"--ntasks-per-node={tasks}"
+    if node.cores_per_task:
+        yield f"--cpus-per-task={node.cores_per_task}"
+    if node.gpus and node.gpu_request != "none":
+        kind = f"{node.gpu_type}:" if node.gpu_type else ""
+        gpus = node.gpus * tasks // node.tasks
+        yield f"--{node.gpu_request}={'gpu:' * (node.gpu_request == 'gres')}{kind}{gpus}"
+
+
+PROLOGUE = """\
+set -euo pipefail
+say() { echo "hpcai500: ${*//[[:cntrl:]]/ }" >&2; }"""
+_MODULES = """\
+# `module` is a function of login shells, and was not written for set -u.
+set +u
+type module >/dev/null 2>&1 || . /etc/profile || true
+module load @names@
+set -u"""
+
+
+def opening(site: Site) -> str:
+    """The first commands: what is said and how, the site's modules and variables."""
+    modules = fill(_MODULES, names=shlex.join(site.launcher.modules)) if site.launcher.modules else ""
+    variables = [f"export {name}={word(value)}" for name, value in _exports(site).items()]
+    return "\n\n".join(filter(None, [PROLOGUE, modules, "\n".join(variables)]))
+
+
+def _exports(site: Site) -> Mapping[str, str]:
+    """Variables for the ranks, and for the container's runtime on every node."""
+    launcher = site.launcher
+    # mpirun does not tell the ranks where rank 0 is: on the first node, as is this script.
+    leader = {"MASTER_ADDR": Expression("$SLURMD_NODENAME")} if launcher.program == "mpirun" else {}
+    by_mpi = ["OMPI_MCA_btl_tcp_if_include"] if launcher.program == "srun" and launcher.pmi != "none" else []
+    networks = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *by_mpi] if launcher.interface else []
+    return {
+        **leader,
+        **dict.fromkeys(networks, launcher.interface),
+        **container_environment(site.container, site.mpi),
+        **site.environment,
+    }
+
+
+def launcher(site: Site, nodes: int, tasks: int) -> list[str]:
+    """The tokens that start the ranks, before the command that they run."""
+    layout = Layout(
+        nodes=nodes,
+        per_node=tasks,
+        cores_per_rank=site.node.cores_per_task or None,
+        interface=site.launcher.interface or None,
+        # mpirun passes no other variables to other nodes.
+        exported=list(_exports(site)),
+    )
+    return mpirun(layout, []) if site.launcher.program == "mpirun" else srun(layout, [], pmi=site.launcher.pmi)
+
+
+_CHECKS = """\
+if ! command -v @command@ >/dev/null; then
+    say @missing@
+    @leave@ 69
+fi"""
+_CHECKS_OF_PATHS = """
+@needed@
+for path in "${needed[@]}"; do
+    [[ -e $path ]] || { say "$path: not on $HOSTNAME: image, binds, data must be on all nodes"; @leave@ 69; }
+done"""
+
+
+def checks(site: Site, container: Sequence[str], leave: str = "exit") -> str:
+    """Commands that check what would otherwise fail with an obscure message of srun or of the container's runtime.
+
+    Args:
+        container: tokens that start each rank, with those binds alone whose sources can be looked for.
+        leave: what ends the script with an exit code.
+    """
+    missing = f"{container[0]}: no such command on this node: load its module, or give its path in the site file"
+    has_image = site.container.command != NO_CONTAINER
+    sources = list(dict.fromkeys([site.container.image, *sources_on_host(container)]))
+    return fill(
+        _CHECKS + _CHECKS_OF_PATHS * has_image,
+        command=word(container[0]),
+        missing=word(missing),
+        leave=leave,
+        needed=array("needed", sources),
+    )
+
+
+# Between two requests to stop: a whole array may be warned at once, so Slurm is not asked more often.
+_AGAIN_SECONDS = 15
+# What the script itself needs to requeue its job.
+_AT_LEAST_SECONDS = 30
+_START_AND_WAIT = """\
+# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm
+# gives it to all processes of the job's steps, and with --full to those below this script, where mpirun is;
+# who does not listen lives on: what mounts an image, ranks that start. So it is said until they have ended,
+# and as USR1 where Slurm does not answer, and in the end.
+warned='' heard='' ranks='' told=''
+said() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
+tell() {
+    local last=$((SECONDS + @patience@))
+    while kill -0 "$ranks" 2>/dev/null; do
+        if ! said @job@ || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        sleep @again@ >/dev/null 2>&1
+    done
+}
+pass_on() {
+    heard=yes
+    if [[ $ranks && ! $told ]]; then
+        tell </dev/null &
+        told=$!
+    fi
+}
+trap 'warned=yes; pass_on' USR1
+trap @on_end@ TERM
+@command@ &
+ranks=$!
+if [[ $heard ]]; then pass_on; fi
+while true; do
+    heard='' code=0
+    wait "$ranks" || code=$?
+    # A signal ends the wait, not the ranks.
+    [[ $heard ]] || break
+done
+if [[ $told ]]; then kill "$told" 2>/dev/null || true; fi"""
+
+
+def start_and_wait(slurm: SlurmTable, command: str, job: str, on_end: str = "pass_on") -> str:
+    """Commands that run `command` (words of bash) to its end, and set `code`.
+
+    `warned` is set when Slurm said that time is up.
+
+    Args:
+        slurm: how long before the end it warns.
+        job: words of bash that give the job's number.
+        on_end: what SIGTERM does.
+    """
+    # A process that reacts only to USR1 (one that stages data, say) must have ended before time is up.
+    patience = max(slurm.warning_seconds - _AT_LEAST_SECONDS, slurm.warning_seconds // 2, _AGAIN_SECONDS)
+    return fill(
+        _START_AND_WAIT,
+        patience=str(patience),
+        again=str(_AGAIN_SECONDS),
+        job=job,
+        on_end=word(on_end),
+        command=command,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The script of a run or campaign: it begins a record, or goes on with one.
+
+
+_SCRIPT = """\
+#!/bin/bash
+# hpcai500 @benchmark@ on @nodes@, @ranks@.
+#
+@usage@
+#
+# Change what you like; what shall stay belongs into the site file. Written by hpcai500 @version@ with:
+#
+@rendered_by@
+
+@directives@
+
+@opening@
+
+# The same folder when the job comes back from the queue.
+record=@record@
+record=${HPCAI500_RECORD:-"$record"}
+[[ $record == /* ]] || record=$PWD/$record
+parent=$(dirname -- "$record")
+if [[ $parent == / ]]; then
+    say "$record: lies in /, which cannot be bound into a container: give /DIR/RECORD"
+    exit 64
+fi
+# Without a slash at its end.
+record=$parent/$(basename -- "$record")
+mkdir -p -- "$parent"
+
+@checks@
+@check_of_names@
+
+@launcher@
+@hpcai500@
+
+# A run that died before it began to train has nothing to go on with: it is kept, and another one begins.
+# A campaign keeps what never began by itself, and makes another attempt.
+if [[ -e $record/events.jsonl && ! -e $record/DONE ]]; then
+    code=0
+    grep -q '"key":"run_start",.*}$' -- "$record/events.jsonl" || code=$?
+    # More than 1: it cannot be read.
+    if (( code == 1 )); then
+        aside=$record.failed-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+        say "$record: ended before it began to train: it is kept as $aside, and begins anew"
+        mv -T -- "$record" "$aside"
+    fi
+fi
+goes_on=''
+for file in DONE events.jsonl campaign.jsonl; do
+    if [[ -e $record/$file ]]; then goes_on=yes; fi
+done
+# A job that comes back from the queue still has the words with which its record began.
+if [[ $goes_on ]] && (( $# > 0 && ${SLURM_RESTART_COUNT:-0} == 0 )); then
+    say "$record is there already, and goes on as it began: leave out what follows FILE ($*),"
+    say "or begin another one: HPCAI500_RECORD=runs/NEW sbatch FILE $*"
+    exit 64
+fi
+
+if [[ -e $record/DONE ]]; then
+    say "$record is done already; its score:"
+    exec "${hpcai500[@]}" score "$record"
+fi
+
+@arguments@
+if [[ $goes_on ]]; then
+    arguments+=(--resume)
+else
+    @new_arguments@
+fi
+
+@start_and_wait@
+
+# Stopped because time is up and not because something is wrong: there is more to do. Any code but that of a
+# missed target: the signal may have ended an image's file system before the ranks.
+if [[ $warned ]] && (( code != 2 )); then
+    @requeue@
+fi
+
+exit "$code"
+"""
+_CHECK_OF_NAMES = """\
+if [[ $PWD$record == *[,:]* ]]; then
+    say "$PWD, $record: a path with , or : cannot be bound into a container: submit from another folder"
+    exit 64
+fi"""
+_GO_ON = 'say "go on with: HPCAI500_RECORD=$record sbatch FILE"'
+_REQUEUE = """\
+most=@most@
+if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
+    say "the job has come back $most times already: no more"
+    @go_on@
+elif scontrol requeue "$SLURM_JOB_ID"; then
+    say "time is up: job $SLURM_JOB_ID goes back to the queue, and goes on with $record"
+else
+    @go_on@
+fi"""
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """What a script shall do.
+
+    Attributes:
+        site: names the image, unless it uses no container.
+        arguments: of the command, whether it begins or resumes.
+        new_arguments: of the command when it begins.
+        binds: what the job needs of the host besides the site's binds.
+        record: folder of the record; None: one for each job under `runs/`.
+        rendered_by: the command that asked for the script.
+    """
+
+    benchmark: str
+    nodes: int
+    site: Site
+    arguments: Sequence[str] = ()
+    new_arguments: Sequence[str] = ()
+    binds: Sequence[str] = ()
+    record: str | None = None
+    rendered_by: Sequence[str] = ()
+
+
+def render(job: BatchJob) -> str:
+    """The script.
+
+    Raises:
+        UsageError: a path cannot be bound into a container, or there is no image.
+    """
+    site, slurm, tasks = job.site, job.site.slurm, job.site.node.tasks
+
+    def container(*binds: str) -> list[str]:
+        return in_container(site.container, ["hpcai500"], mpi=site.mpi, binds=[*job.binds, *binds], folder=here)
+
+    here, parent = Expression("$PWD"), Expression("$parent")
+    usage = {
+        "sbatch FILE": "submits it",
+        "sbatch FILE --set hyperparameters.seed=2": "the same with another seed: what follows FILE goes to hpcai500",
+        f"HPCAI500_RECORD=runs/{job.benchmark}-17 sbatch FILE": "goes on with the run of job 17",
+        "scancel --signal=TERM --batch JOB": "stops it with a checkpoint",
+    }
+    size = [*size_of(site.node, job.nodes, tasks), *(["--exclusive"] if slurm.exclusive else [])]
+    return fill(
+        _SCRIPT,
+        benchmark=job.benchmark,
+        nodes=several(job.nodes, "node"),
+        ranks=several(job.nodes * tasks, "rank"),
+        usage=told(usage),
+        version=__version__,
+        rendered_by=comment(f"    {' '.join(map(word, job.rendered_by))}"),
+        directives=directives(slurm, f"hpcai500-{job.benchmark}", size, f"hpcai500-{job.benchmark}-%j.out"),
+        opening=opening(site),
+        record=word(Expression(f"runs/{job.benchmark}-$SLURM_JOB_ID") if job.record is None else job.record),
+        checks=checks(site, container()),
+        check_of_names="" if site.container.command == NO_CONTAINER else _CHECK_OF_NAMES,
+        launcher=array("launcher", launcher(site, job.nodes, tasks)),
+        hpcai500=array("hpcai500", container(here, parent)),
+        arguments=array("arguments", [job.benchmark, *job.arguments, "--out", Expression("$record")]),
+        new_arguments=array("arguments", [*job.new_arguments, Expression("$@")], append=True, indent=4),
+        start_and_wait=start_and_wait(slurm, '"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"', '"$SLURM_JOB_ID"'),
+        requeue=fill(_REQUEUE, most=str(slurm.most_requeues), go_on=_GO_ON) if slurm.requeue else _GO_ON,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# From a request to the job: site and recipe are read and checked against each other.
+
+
+_GPU_FLAGS = {"--nv", "--nvccli"}
+
+
+@dataclass(frozen=True)
+class RenderRequest:
+    """What the user asked for on the command line of `slurm render`.
+
+    Attributes:
+        site: name or file; None: the defaults.
+        rendered_by: the command line, for the script's first lines.
+        environment: of this process; in a container, it names the image.
+    """
+
+    benchmark: str
+    nodes: int
+    site: str | None = None
+    recipe: str | None = None
+    data: Path | None = None
+    out: Path | None = None
+    overrides: Sequence[str] = ()
+    trials: int = 1
+    rendered_by: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job that can be rendered, and what the user should check first."""
+
+    job: BatchJob
+    warnings: Sequence[str]
+
+
+def plan_job(request: RenderRequest) -> Planned:
+    """The job of `request`.
+
+    Raises:
+        UsageError: site, recipe, data, record or number of nodes cannot be used, or do not fit together.
+    """
+    if request.out and request.out.is_absolute() and request.out.parent == Path("/"):
+        raise UsageError(f"--out {request.out}: lies in /, which cannot be bound into a container: give /DIR/RECORD")
+    site = with_image(load_site(request.site) if request.site else Site(), request.site, request.environment)
+    name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
+    recipe = _fitting_recipe(request, name, site)
+    check_site(site, recipe)
+    if recipe.communication.backend == "horovod" and request.trials > 1:
+        raise UsageError(
+            "--trials: Horovod starts only once under one launcher: leave it out, and submit the script once for each "
+            "run: sbatch FILE --set hyperparameters.seed=N"
+        )
+    data, file = _data(request, recipe), find_recipe(name)
+    # The job runs in another folder.
+    own = None if is_shipped(file) else os.path.abspath(file)  # noqa: PTH100 - resolve() would follow links
+    needed = [path for path in (data, own) if path]
+    settings = [token for text in request.overrides for token in ("--set", text)]
+    trials = ["--trials", str(request.trials)] if request.trials > 1 else []
+    job = BatchJob(
+        request.benchmark,
+        request.nodes,
+        site,
+        arguments=["--data", data] if data else [],
+        new_arguments=["--recipe", own or name, *settings, *trials],
+        binds=[bind_of(path, path, "ro") for path in needed] if site.container.command != NO_CONTAINER else [],
+        record=str(request.out) if request.out else None,
+        rendered_by=request.rendered_by,
+    )
+    return Planned(job, list(_warnings(request, site, needed)))
+
+
+def _fitting_recipe(request: RenderRequest, name: str, site: Site) -> Recipe:
+    """The recipe `name`, with the number of ranks that nodes and site give."""
+    tasks = site.node.tasks
+    source = f"--nodes {request.nodes} with {tasks} task{'s' * (tasks > 1)} each ([node] tasks of the site)"
+    fix = "change --nodes or tasks, or the recipe: --set hardware.nodes=N --set hardware.accelerators_per_node=N"
+    world = World(request.nodes * tasks, request.nodes, "torch", source, fix)
+    fitting = fitting_overrides(name, request.overrides, world)
+    recipe = load_recipe(name, [*request.overrides, *fitting])
+    if recipe.hardware.nodes != request.nodes:
+        raise UsageError(f"{source}, but hardware.nodes of the recipe is {recipe.hardware.nodes}: {fix}")
+    if recipe.benchmark != request.benchmark:
+        raise UsageError(f"{name}: a recipe of {recipe.benchmark}; run `hpcai500 slurm render {recipe.benchmark} …`")
+    return recipe
+
+
+def _data(request: RenderRequest, recipe: Recipe) -> str | None:
+    dataset = recipe.problem.dataset
+    if request.data is None:
+        if not recipe.problem.is_synthetic:
+            raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
+        return None
+    if request.data.exists() and not request.data.is_dir():
+        raise DataError(f"{request.data}: not a folder; give the folder of {dataset} with --data DIR")
+    return os.path.abspath(request.data)  # noqa: PTH100 - as above
+
+
+def _warnings(request: RenderRequest, site: Site, needed: Sequence[str]) -> Iterator[str]:
+    """Paths that do not exist on this machine but may on the nodes, and GPUs that the container does not show."""
+    container = site.container
+    inside = find_container(request.environment) is not None
+    image = [container.image] if container.command != NO_CONTAINER and not inside else []
+    for path in (*image, *needed):
+        if not Path(path).exists():
+            yield f"{path}: not seen from here; it must be there on every node of the job"
+    if container.command != NO_CONTAINER and site.node.gpus and not _GPU_FLAGS & set(container.flags):
+        yield 'the site has GPUs, but the container does not show them: flags = ["--nv"] under [container]'
+
+
+def with_image(site: Site, named: str | None, environment: Mapping[str, str]) -> Site:
+    """`site`, completed by the image in which this command runs if it names none.
+
+    Without a site file (`named` is None), the container's runtime is taken over, too.
+
+    Raises:
+        UsageError: no image is known.
+    """
+    if site.container.command == NO_CONTAINER or site.container.image:
+        return site
+    here = find_container(environment)
+    if here is None or here.path is None:
+        where = f"--site {named}" if named else "no --site"
+        raise UsageError(
+            f'{where}: which image? Give [container] image = "/path/hpcai500.sif" in a site file, render inside the '
+            "image (`apptainer run hpcai500.sif slurm render …`), or use none (--site local)"
+        )
+    known = {"image": here.path} if named else {"image": here.path, "command": here.program}
+    return site.model_copy(update={"container": site.container.model_copy(update=known)})
+
+
+def check_site(site: Site, recipe: Recipe) -> None:
+    """Refuse what would fail on all nodes after hours in the queue.
+
+    Raises:
+        UsageError: the site lacks what the recipe asks for.
+    """
+    node, launcher = site.node, site.launcher
+    if recipe.accelerator.device == "cuda" and node.gpus < node.tasks:
+        raise UsageError(
+            f"accelerator.device is cuda, but a node of the site has {node.gpus} GPUs for {node.tasks} tasks: set gpus "
+            "(and tasks, one a GPU) under [node] of the site file, or --set accelerator.device=cpu"
+        )
+    if recipe.communication.backend == "horovod" and launcher.program == "srun" and launcher.pmi == "none":
+        raise UsageError(
+            'communication.backend is horovod, whose MPI needs pmi = "pmix" (or pmi2) under [launcher] of the site '
+            'file; see `srun --mpi=list`, or take program = "mpirun", or --set communication.backend=torch'
+        )
