@@ -32,7 +32,7 @@ from hpcai500.measure.bandwidth import copy_bytes
 from hpcai500.measure.host import available_cores
 from hpcai500.measure.micro import (
     PRECISIONS,
-    Crew,
+    MeasuringJob,
     arithmetic,
     available_bytes,
     device_name,
@@ -85,14 +85,14 @@ def compared(what: str, seconds: dict[str, list[float]], amount: float, unit: st
     }
 
 
-def compare_gemms(crew: Crew, rounds: int, seconds: float) -> list[dict[str, Any]]:
+def compare_gemms(job: MeasuringJob, rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Each shape in each precision."""
     rows = []
     for name in ("fp32", "bf16", "fp16"):
         precision = PRECISIONS[name]
         for shape in SHAPES:
             with silent(1, "", "") as bar:
-                entry = fastest([shape], precision, crew, seconds, bar)
+                entry = fastest([shape], precision, job, seconds, bar)
             if entry is None:
                 print(f"GEMM {name}, {shape.name}: does not end within {seconds:g} s here")
                 continue
@@ -105,7 +105,7 @@ def compare_gemms(crew: Crew, rounds: int, seconds: float) -> list[dict[str, Any
     return rows
 
 
-def compare_copies(crew: Crew, rounds: int, threads: int) -> list[dict[str, Any]]:
+def compare_copies(job: MeasuringJob, rounds: int, threads: int) -> list[dict[str, Any]]:
     """Our two copies, of which micro takes the faster, against STREAM's, and against likwid-bench's where it is."""
     size = copy_bytes(last_level_cache_bytes(), available_bytes(CPU, 1) // 2, 1)
     source = (torch.arange(size // 4, dtype=torch.int32) % 1_000_003).view(torch.uint8)
@@ -157,9 +157,9 @@ def main() -> None:
     threads = available_cores()
     torch.set_num_threads(threads)
     torch.manual_seed(500)
-    crew = Crew(LocalCommunicator(), CPU, threads, say=print)
+    job = MeasuringJob(LocalCommunicator(), CPU, threads, say=print)
     begin = processor_seconds()
-    rows = [*compare_gemms(crew, options.rounds, options.seconds), *compare_copies(crew, options.rounds, threads)]
+    rows = [*compare_gemms(job, options.rounds, options.seconds), *compare_copies(job, options.rounds, threads)]
     others = others_since(begin)
     print(f"{device_name(CPU)}, {threads} threads, torch {torch.__version__}, numpy {np.__version__}")
     if others > 0.1:

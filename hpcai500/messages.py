@@ -1,6 +1,6 @@
 """Messages between the processes of one job, as lines of JSON over TCP, and how strangers are kept away from them.
 
-Used by the copies of one command (`launch.copies`) and by the monitors of one job (`comm.liveness`). A stranger that
+Used by the copies of one command (`launch.rendezvous`) and the monitors of one job (`comm.liveness`). A stranger that
 connects can neither crash a process nor hold it up: time, bytes and connections are bounded, and every message is
 checked for types, lengths and ranges.
 """

@@ -21,7 +21,16 @@ from torch.nn import functional as F
 from hpcai500.comm.communicator import LocalCommunicator
 from hpcai500.measure.bandwidth import copy_bytes
 from hpcai500.measure.host import available_cores
-from hpcai500.measure.micro import PRECISIONS, Crew, Precision, arithmetic, available_bytes, fastest, lacking, operand
+from hpcai500.measure.micro import (
+    PRECISIONS,
+    MeasuringJob,
+    Precision,
+    arithmetic,
+    available_bytes,
+    fastest,
+    lacking,
+    operand,
+)
 from hpcai500.measure.products import Convolution, Gemm
 from hpcai500.progress import silent
 
@@ -43,7 +52,7 @@ Row = dict[str, Any]
 
 def measure(options: Options) -> dict[str, object]:
     """GEMM and CONV in each precision that the device has, and copy."""
-    crew = _crew(options)
+    job = _job(options)
     rows: list[Row] = []
     ratios: list[Row] = []
     for precision in PRECISIONS.values():
@@ -51,9 +60,9 @@ def measure(options: Options) -> dict[str, object]:
             ratios.append(without_rival(f"GEMM and CONV, {precision.name}", "the vendor's libraries", why))
             continue
         for shape in _SMALL_GEMMS if options.quick else _GEMMS:
-            _compare(f"GEMM {precision.name}, {shape.name}", shape, precision, crew, options, rows, ratios)
+            _compare(f"GEMM {precision.name}, {shape.name}", shape, precision, job, options, rows, ratios)
         for layer in _SMALL_CONVOLUTIONS if options.quick else _CONVOLUTIONS:
-            _compare(f"CONV {precision.name}, {layer.name}", layer, precision, crew, options, rows, ratios)
+            _compare(f"CONV {precision.name}, {layer.name}", layer, precision, job, options, rows, ratios)
     _compare_copies(options, rows, ratios)
     return {"tables": {"Ceilings": rows}, "ratios": ratios}
 
@@ -64,31 +73,31 @@ def gemm_ceiling(precision: str, options: Options) -> float | None:
     if one is None or lacking(one, options.device):
         return None
     shapes = _SMALL_GEMMS if options.quick else _GEMMS[:1]
-    entry = _search(shapes, one, _crew(options), options)
+    entry = _search(shapes, one, _job(options), options)
     return float(entry["value"]) if entry else None
 
 
-def _crew(options: Options) -> Crew:
-    return Crew(LocalCommunicator(), options.device, available_cores(), say=lambda line: None)
+def _job(options: Options) -> MeasuringJob:
+    return MeasuringJob(LocalCommunicator(), options.device, available_cores(), say=lambda line: None)
 
 
-def _search(shapes: Any, precision: Precision, crew: Crew, options: Options) -> dict[str, Any] | None:
+def _search(shapes: Any, precision: Precision, job: MeasuringJob, options: Options) -> dict[str, Any] | None:
     seconds = _SMALL_SEARCH_SECONDS if options.quick else _SEARCH_SECONDS
     with silent(1, "", "") as bar:
-        return fastest(shapes, precision, crew, seconds, bar)
+        return fastest(shapes, precision, job, seconds, bar)
 
 
 def _compare(
     case: str,
     problem: Gemm | Convolution,
     precision: Precision,
-    crew: Crew,
+    job: MeasuringJob,
     options: Options,
     rows: list[Row],
     ratios: list[Row],
 ) -> None:
     """One shape: the call that micro's search takes for it against the direct ones."""
-    entry = _search([problem], precision, crew, options)
+    entry = _search([problem], precision, job, options)
     if entry is None:
         ratios.append(without_rival(case, "the vendor's libraries", "takes too long here to be a ceiling"))
         return

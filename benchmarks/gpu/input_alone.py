@@ -21,7 +21,7 @@ from hpcai500.engine.precision import Precision
 from hpcai500.layers import Recipe
 from hpcai500.measure.bandwidth import measure_input
 from hpcai500.measure.host import available_cores
-from hpcai500.measure.micro import Crew
+from hpcai500.measure.micro import MeasuringJob
 from hpcai500.progress import silent
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import factory
@@ -95,13 +95,13 @@ def _measured(case: Case, folder: Path, options: Options) -> dict[str, Any]:
     device = torch.device("cpu") if case.to == "host" else options.device
     threads = recipe.os.input_threads or available_cores()
     place = Place(device, Precision(recipe.accelerator.precision, device).input_dtype, threads)
-    crew = Crew(LocalCommunicator(), device, available_cores(), say=lambda line: None)
+    job = MeasuringJob(LocalCommunicator(), device, available_cores(), say=lambda line: None)
     workload = factory(recipe.benchmark)(recipe, folder, place)
     try:
         with silent(1, "", "") as bar:
             entry = measure_input(
                 recipe.benchmark,
-                crew,
+                job,
                 lambda epoch: _delivered(workload, epoch, device),
                 ring=recipe.accelerator.prefetch_batches,
                 steps=workload.steps_per_epoch,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hpcai500.ensemble.local import RunEnd
     from hpcai500.ensemble.scheduler import Scheduler
     from hpcai500.ensemble.status import Watch
-    from hpcai500.launch.crew import Crew
+    from hpcai500.launch.launcher import Launcher
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -145,8 +145,8 @@ def member(
     from hpcai500.ensemble.member import MemberOrder, run_member  # keeps `--help` fast
     from hpcai500.system.power import parse_power
 
-    def body(crew: Crew) -> int:
-        return run_member(MemberOrder(folder, number, str(parse_power(power).from_anywhere())), crew)
+    def body(launcher: Launcher) -> int:
+        return run_member(MemberOrder(folder, number, str(parse_power(power).from_anywhere())), launcher)
 
     on_ranks(procs, body)
 

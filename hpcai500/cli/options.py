@@ -13,7 +13,7 @@ import typer
 
 from hpcai500.errors import HpcAi500Error, UsageError
 from hpcai500.hosts import OVERSUBSCRIBE, find_placement
-from hpcai500.launch.crew import Crew
+from hpcai500.launch.launcher import Launcher
 from hpcai500.streams import say
 
 # ----------------------------------------------------------------------------------------------------
@@ -87,30 +87,30 @@ Heads = Annotated[
 # Commands that measure on one rank or on many: started once here, or as copies by a launcher.
 
 
-def on_ranks(procs: int | None, body: Callable[[Crew], int]) -> None:
-    """Run `body` where rank 0 is, with its crew; the other copies of this command do what it asks of them.
+def on_ranks(procs: int | None, body: Callable[[Launcher], int]) -> None:
+    """Run `body` where rank 0 is, with its launcher; the other copies of this command do what it asks of them.
 
     `body` prints the result and returns the exit code of the command, which this ends with on all ranks.
 
     Raises:
         HpcAi500Error: as `body`, after the other ranks have been sent home.
     """
-    from hpcai500.launch.copies import follow
-    from hpcai500.launch.crew import crew_of  # keeps `--help` fast
+    from hpcai500.launch.launcher import launcher_of  # keeps `--help` fast
+    from hpcai500.launch.rendezvous import follow
 
     placement = find_placement(os.environ)
     if placement.rank > 0:
         raise typer.Exit(follow(placement))
-    crew = crew_of(placement, procs)
-    crew.open()
+    launcher = launcher_of(placement, procs)
+    launcher.open()
     try:
-        code = body(crew)
+        code = body(launcher)
     except HpcAi500Error as error:
-        crew.end(error.exit_code)
+        launcher.end(error.exit_code)
         raise
     # A launcher ends all copies when one ends with a failure: what is printed is out before.
     sys.stdout.flush()
-    crew.end(code)
+    launcher.end(code)
     raise typer.Exit(code)
 
 

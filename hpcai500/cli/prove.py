@@ -391,7 +391,7 @@ def _lay_out(
 
 def _launch_line(launcher: str, nodes: int, per_node: int, campaign: Path) -> str:
     """The line that runs `campaign`; names of hosts, where a launcher needs them, are for the user to fill in."""
-    from hpcai500.launch.launchers import Layout, horovodrun, mpirun, srun, torchrun
+    from hpcai500.launch.layout import Layout, horovodrun, mpirun, srun, torchrun
 
     command = ["hpcai500", "campaign", "run", str(campaign)]
     hosts = [f"HOST{number}" for number in range(1, nodes + 1)] if nodes > 1 else []

@@ -20,23 +20,23 @@ from hpcai500.stopping import why_stopped
 from hpcai500.streams import say, show, tell
 
 if TYPE_CHECKING:
-    from hpcai500.launch.crew import Crew, Outcome
+    from hpcai500.launch.launcher import Launcher, Outcome
     from hpcai500.launch.measuring import EstimateRequest
     from hpcai500.plugins import Found
     from hpcai500.results.estimate import Estimate
 
 
 # ----------------------------------------------------------------------------------------------------
-# Commands that run or score runs: the crew that runs them, and the one verdict that is printed.
+# Commands that run or score runs: the launcher that runs them, and the one verdict that is printed.
 
 
-def run_and_report(runs: Callable[[Crew], Iterator[Outcome]], procs: int | None, as_json: bool) -> None:
-    """Where rank 0 is, run `runs` with its crew and print what they amount to; elsewhere, do what rank 0 asks for.
+def run_and_report(runs: Callable[[Launcher], Iterator[Outcome]], procs: int | None, as_json: bool) -> None:
+    """Where rank 0 is, run `runs` with its launcher and print what they amount to; elsewhere, do what rank 0 asks for.
 
     Ends the command on all ranks, with its exit code.
     """
-    from hpcai500.launch.copies import follow
-    from hpcai500.launch.crew import crew_of  # keeps `--help` fast
+    from hpcai500.launch.launcher import launcher_of  # keeps `--help` fast
+    from hpcai500.launch.rendezvous import follow
 
     try:
         placement = find_placement(os.environ)
@@ -44,11 +44,11 @@ def run_and_report(runs: Callable[[Crew], Iterator[Outcome]], procs: int | None,
         raise typer.Exit(report_runs(failing(error), as_json)) from error
     if placement.rank > 0:
         raise typer.Exit(follow(placement))
-    crew = crew_of(placement, procs)
-    code = report_runs(((run.record, run.exit_code) for run in runs(crew)), as_json)
+    launcher = launcher_of(placement, procs)
+    code = report_runs(((run.record, run.exit_code) for run in runs(launcher)), as_json)
     # A launcher ends all copies when one ends with a failure: what is printed is out before.
     sys.stdout.flush()
-    crew.end(code)
+    launcher.end(code)
     raise typer.Exit(code)
 
 
@@ -147,19 +147,19 @@ def estimate(
 
     request = EstimateRequest(benchmark, recipe, settings or ())
     if machine is None:
-        on_ranks(procs, lambda crew: _print(_here(request, crew), as_json))
+        on_ranks(procs, lambda launcher: _print(_here(request, launcher), as_json))
         return
     _print(_elsewhere(request, machine), as_json)
 
 
-def _here(request: EstimateRequest, crew: Crew) -> Estimate:
+def _here(request: EstimateRequest, launcher: Launcher) -> Estimate:
     from hpcai500.launch.measuring import measured_here, planned_here
     from hpcai500.results.estimate import estimate_here, require_known_data
 
-    setting = planned_here(request, crew)
+    setting = planned_here(request, launcher)
     # Before anything is timed, which takes a minute.
     require_known_data(setting.recipe)
-    return estimate_here(request.recipe_name, setting.recipe, measured_here(setting, crew))
+    return estimate_here(request.recipe_name, setting.recipe, measured_here(setting, launcher))
 
 
 def _elsewhere(request: EstimateRequest, name: str) -> Estimate:
@@ -231,8 +231,8 @@ def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Call
             return
         settings = [*(set_ or ()), *input_.overrides]
 
-        def runs(crew: Crew) -> Iterator[Outcome]:
-            yield from run_benchmark(Request(name, recipe, data, out, settings, trials, resume, power), crew)
+        def runs(launcher: Launcher) -> Iterator[Outcome]:
+            yield from run_benchmark(Request(name, recipe, data, out, settings, trials, resume, power), launcher)
 
         run_and_report(runs, procs, as_json)
 
@@ -357,8 +357,8 @@ def init(
     """
     from hpcai500.launch.campaign import PlanRequest, plan_campaign  # keeps `--help` fast
 
-    def body(crew: Crew) -> int:
-        plan = plan_campaign(PlanRequest(folder, recipe, trials, data, set_ or ()), crew)
+    def body(launcher: Launcher) -> int:
+        plan = plan_campaign(PlanRequest(folder, recipe, trials, data, set_ or ()), launcher)
         for warning in plan.warnings:
             say(f"warning: {warning}")
         show(plan.document() if as_json else plan.lines())
@@ -393,10 +393,10 @@ def run(
     from hpcai500.launch.campaign import CampaignOrder, run_campaign  # keeps `--help` fast
     from hpcai500.system.power import parse_power
 
-    def runs(crew: Crew) -> Iterator[Outcome]:
-        crew.open()
+    def runs(launcher: Launcher) -> Iterator[Outcome]:
+        launcher.open()
         order = CampaignOrder(folder, data, only, str(parse_power(power).from_anywhere()))
-        yield from run_campaign(order, crew)
+        yield from run_campaign(order, launcher)
 
     run_and_report(runs, procs, as_json)
 

@@ -17,7 +17,7 @@ from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.streams import say, show, tell
 
 if TYPE_CHECKING:
-    from hpcai500.launch.crew import Crew
+    from hpcai500.launch.launcher import Launcher
     from hpcai500.results.given_files import GivenFile
     from hpcai500.system.checks import Check
 
@@ -70,9 +70,9 @@ def doctor(
     if reason := why_unplaced():
         raise typer.Exit(_print([*look(patient), *skipped(MEASURED, f"not measured: {reason}")], as_json=as_json))
 
-    def body(crew: Crew) -> int:
+    def body(launcher: Launcher) -> int:
         sources = given_machine(machine)[1] if machine else ()
-        found = examine_command(patient, crew)
+        found = examine_command(patient, launcher)
         code = _print(found.checks, sources, as_json=as_json)
         if found.stopped:
             say(f"error: stopped by {found.stopped}: not all was measured")
@@ -131,8 +131,8 @@ def system(
         "data": data.absolute() if data else None, "out": (out or Path()).absolute(), "temporary": temporary
     }  # fmt: skip
 
-    def body(crew: Crew) -> int:
-        _show(_of_job(crew, places), form, as_json=as_json)
+    def body(launcher: Launcher) -> int:
+        _show(_of_job(launcher, places), form, as_json=as_json)
         return ExitCode.PASS
 
     on_ranks(procs, body)
@@ -148,14 +148,14 @@ def _of_record(path: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def _of_job(crew: Crew, places: Places) -> dict[str, Any]:
-    """A system.json of the nodes of `crew`."""
-    if crew.size in (None, 1):
+def _of_job(launcher: Launcher, places: Places) -> dict[str, Any]:
+    """A system.json of the nodes of `launcher`."""
+    if launcher.size in (None, 1):
         return _here(places)
     from hpcai500.job_options import SystemOptions
     from hpcai500.launch.measuring import measure, setting_for
 
-    return measure(crew, "measure.system_command", setting_for(crew, _RECIPE, ()), SystemOptions(dict(places)))
+    return measure(launcher, "measure.system_command", setting_for(launcher, _RECIPE, ()), SystemOptions(dict(places)))
 
 
 def _here(places: Places) -> dict[str, Any]:
@@ -219,14 +219,14 @@ def micro(
     if unknown := [word for word in wanted if word not in _KINDS]:
         raise UsageError(f"micro {unknown[0]}: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
 
-    def body(crew: Crew) -> int:
-        return _measure_and_tell(crew, wanted, recipe, set_ or [], data, seconds, out, as_json)
+    def body(launcher: Launcher) -> int:
+        return _measure_and_tell(launcher, wanted, recipe, set_ or [], data, seconds, out, as_json)
 
     on_ranks(procs, body)
 
 
 def _measure_and_tell(
-    crew: Crew,
+    launcher: Launcher,
     wanted: list[str],
     recipe: str | None,
     overrides: list[str],
@@ -243,7 +243,7 @@ def _measure_and_tell(
         # Before the minutes that measuring takes.
         if out:
             _check_writable(out)
-        document = measure_micro(crew, MicroRequest(tuple(wanted), recipe, tuple(overrides), data, seconds))
+        document = measure_micro(launcher, MicroRequest(tuple(wanted), recipe, tuple(overrides), data, seconds))
         if out:
             try:
                 write_atomically(out, (json.dumps(document) + "\n").encode())

@@ -14,7 +14,7 @@ import typer
 from hpcai500.cli.options import Json, Oversubscribe, Procs, Set, on_ranks, write_asked_for
 from hpcai500.cli.run import job_error
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
-from hpcai500.launch.crew import Crew
+from hpcai500.launch.launcher import Launcher
 from hpcai500.stopping import why_stopped
 from hpcai500.streams import say, show, tell
 
@@ -379,7 +379,7 @@ def profile(
         raise UsageError(f"profile: expected one benchmark, got {' '.join(what)}; folders are drawn with --draw")
     require_benchmark(what[0], "profile")
 
-    def body(crew: Crew) -> int:
+    def body(launcher: Launcher) -> int:
         from hpcai500.drawing import write_figures
         from hpcai500.launch.measuring import ProfileRequest, run_profile  # keeps `--help` fast
         from hpcai500.results.profile import (
@@ -388,7 +388,7 @@ def profile(
             profile_lines,
         )
 
-        folder, found = run_profile(ProfileRequest(what[0], recipe, data, out, set_ or (), steps), crew)
+        folder, found = run_profile(ProfileRequest(what[0], recipe, data, out, set_ or (), steps), launcher)
         write_figures(folder, draw_profiles([(what[0], found)]))
         document = {**found, "folder": str(folder)}
         show(document if as_json else profile_lines(found, folder))

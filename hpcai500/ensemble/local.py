@@ -18,7 +18,7 @@ from hpcai500.ensemble.members import Failure, begun_line, note_failure
 from hpcai500.ensemble.scheduler import MemberJob, State
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError
 from hpcai500.interpreter import module_command
-from hpcai500.launch.launchers import DEVICES_VARIABLE, neighbours_together, share, visible_devices
+from hpcai500.launch.layout import DEVICES_VARIABLE, neighbours_together, share, visible_devices
 from hpcai500.launch.processes import SignalRelay, start_child
 
 # ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from hpcai500.ensemble.journal import Ensemble, begin_member, read_ensemble
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
 from hpcai500.files import expand_variables
 from hpcai500.launch.campaign import CampaignOrder, campaign_recipe, run_campaign
-from hpcai500.launch.crew import Crew
+from hpcai500.launch.launcher import Launcher
 from hpcai500.layers import Recipe
 from hpcai500.recipe import rulebook
 from hpcai500.streams import say
@@ -40,7 +40,7 @@ _MODULE = "data"
 
 @contextmanager
 def staged(
-    ensemble: Ensemble, member: int, crew: Crew, recipe: Recipe, environment: Mapping[str, str] = os.environ
+    ensemble: Ensemble, member: int, launcher: Launcher, recipe: Recipe, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Path]:
     """The folder that a member trains on: the data set, or a copy on its nodes of what it reads, within the block.
 
@@ -50,7 +50,7 @@ def staged(
     Args:
         ensemble: its `stage` may name $VARIABLES, which are read here, on a node.
         member: must have begun: its campaign's recipe is read.
-        crew: open, with the ranks that will train.
+        launcher: open, with the ranks that will train.
 
     Raises:
         UsageError: the folder is not absolute, or data of this benchmark cannot be staged.
@@ -68,12 +68,12 @@ def staged(
     common: list[str | Path] = ["stage", recipe.benchmark, ensemble.data, folder, "--expand", root, "--for", name]
     wanted: list[str | Path] = ["--recipe", ensemble.folder(member) / RECIPE, "--owner", owner_of(os.getpid())]
     try:
-        code = crew.run(recipe, [*common, *wanted], module=_MODULE)
+        code = launcher.run(recipe, [*common, *wanted], module=_MODULE)
         if code != ExitCode.PASS:
             raise error_kind(code)(f"member {member}: what it reads could not be staged into {root} (see above)")
         yield root
     finally:
-        _release(crew, recipe, [*common, "--release"], member, root)
+        _release(launcher, recipe, [*common, "--release"], member, root)
 
 
 def require_stageable(recipe: Recipe) -> None:
@@ -89,10 +89,10 @@ def require_stageable(recipe: Recipe) -> None:
         )
 
 
-def _release(crew: Crew, recipe: Recipe, arguments: list[str | Path], member: int, root: Path) -> None:
+def _release(launcher: Launcher, recipe: Recipe, arguments: list[str | Path], member: int, root: Path) -> None:
     """Release the copy; a failure is only said, because the member's own end counts for more."""
     try:
-        released = crew.run(recipe, arguments, module=_MODULE) == ExitCode.PASS
+        released = launcher.run(recipe, arguments, module=_MODULE) == ExitCode.PASS
     except HpcAi500Error as error:
         say(f"member {member}: {error}")
         released = False
@@ -126,7 +126,7 @@ class MemberOrder:
     power: str = "auto"
 
 
-def run_member(order: MemberOrder, crew: Crew) -> int:
+def run_member(order: MemberOrder, launcher: Launcher) -> int:
     """Run what is not done of a member; returns 0 when it is done, whatever its quality.
 
     Other codes tell a scheduler what to do: 1: it may be run again; 2: it diverged, which no other attempt changes; 64
@@ -139,19 +139,19 @@ def run_member(order: MemberOrder, crew: Crew) -> int:
     if order.member not in ensemble.members:
         raise UsageError(f"--member {order.member}: {order.folder} has the members 0 to {ensemble.shape.members - 1}")
     with _turn(ensemble, order.member):
-        return _run(ensemble, order, crew)
+        return _run(ensemble, order, launcher)
 
 
-def _run(ensemble: Ensemble, order: MemberOrder, crew: Crew) -> int:
+def _run(ensemble: Ensemble, order: MemberOrder, launcher: Launcher) -> int:
     """Called while no other process runs the member, writes its journal or uses its copy."""
     campaign = begin_member(ensemble, order.member)
     recipe = campaign_recipe(campaign)
-    crew.check(recipe, 1)
+    launcher.check(recipe, 1)
     if campaign.done():
         say(f"member {order.member} of {order.folder} is done already: {campaign.record(campaign.done()[0])}")
         return ExitCode.PASS
-    with staged(ensemble, order.member, crew, recipe) as data:
-        (outcome,) = run_campaign(CampaignOrder(campaign.path, data, None, order.power), crew)
+    with staged(ensemble, order.member, launcher, recipe) as data:
+        (outcome,) = run_campaign(CampaignOrder(campaign.path, data, None, order.power), launcher)
     if outcome.exit_code != ExitCode.PASS:
         campaign = begin_member(ensemble, order.member)
         if campaign.attempts and campaign.attempts[-1].status == "stopped":

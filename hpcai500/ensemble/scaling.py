@@ -26,7 +26,7 @@ from hpcai500.ensemble.planning import PlanRequest, plan_ensemble
 from hpcai500.ensemble.result import EnsembleResult
 from hpcai500.ensemble.status import Live
 from hpcai500.errors import ExitCode, RecordError, RunError, UsageError
-from hpcai500.launch.launchers import neighbours_together
+from hpcai500.launch.layout import neighbours_together
 from hpcai500.launch.scale import Points, ScaleRequest, keep_plan, run_point, settle
 from hpcai500.methodology.ensemble import epoch_rate, overlap_reasons
 from hpcai500.methodology.scaling import weak_scaling

@@ -12,7 +12,7 @@ from hpcai500.campaign.attempts import is_written
 from hpcai500.campaign.journal import Campaign, create_campaign, is_campaign, read_campaign, turn_at
 from hpcai500.errors import ExitCode, HpcAi500Error, RecordError, UsageError
 from hpcai500.launch.campaign import CampaignOrder, run_campaign
-from hpcai500.launch.crew import Crew, Outcome
+from hpcai500.launch.launcher import Launcher, Outcome
 from hpcai500.launch.made_data import make_data
 from hpcai500.layers import Recipe
 from hpcai500.recipe import default_recipe, load_recipe
@@ -98,24 +98,24 @@ class Request:
     power: str = "auto"
 
 
-def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
+def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
     """Run the trials of `request`, yielding each as it ends; stops after one that failed.
 
-    `crew` is opened here, and is not ended.
+    `launcher` is opened here, and is not ended.
 
     Raises:
         UsageError: the request makes no sense, or recipe, data or record cannot be used.
     """
-    crew.open()
+    launcher.open()
     power = str(parse_power(request.power).from_anywhere())
     if request.resume:
-        yield from _resume(request, power, crew)
+        yield from _resume(request, power, launcher)
         return
     # Without recipe and data, the default is a recipe that runs anywhere; with data, the reference.
     name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
-    overrides = [*request.overrides, *crew.fit(name, request.overrides)]
+    overrides = [*request.overrides, *launcher.fit(name, request.overrides)]
     recipe = load_recipe(name, overrides)
-    crew.check(recipe, request.trials)
+    launcher.check(recipe, request.trials)
     _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
     folder = request.out or _RUNS / f"{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
@@ -124,22 +124,22 @@ def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
     if request.trials > 1:
         campaign = create_campaign(folder, recipe, request.trials, request.data)
         say(f"{folder}: a campaign of {request.trials} runs, identity {campaign.identity}")
-        yield from run_campaign(CampaignOrder(folder, power=power), crew)
+        yield from run_campaign(CampaignOrder(folder, power=power), launcher)
     else:
         data = request.data or make_data(recipe, request.out)
-        yield _start(crew, recipe, name, overrides, data, folder, power)
+        yield _start(launcher, recipe, name, overrides, data, folder, power)
 
 
 def _start(
-    crew: Crew, recipe: Recipe, name: str | Path, overrides: Sequence[str], data: Path, record: Path, power: str
+    launcher: Launcher, recipe: Recipe, name: str | Path, overrides: Sequence[str], data: Path, record: Path, power: str
 ) -> Outcome:
     settings = [token for text in overrides for token in ("--set", text)]
     say(f"{recipe.benchmark}: recipe {name}, data {data}, record {record}")
     arguments = ["--recipe", name, "--data", data, "--out", record, "--power", power, *settings]
-    return Outcome(record, crew.run(recipe, arguments))
+    return Outcome(record, launcher.run(recipe, arguments))
 
 
-def _resume(request: Request, power: str, crew: Crew) -> Iterator[Outcome]:
+def _resume(request: Request, power: str, launcher: Launcher) -> Iterator[Outcome]:
     if request.recipe or request.overrides or request.trials != 1:
         raise UsageError(
             "--resume goes on with the recipe of the record: leave out --recipe, --set, --input and --trials"
@@ -150,9 +150,9 @@ def _resume(request: Request, power: str, crew: Crew) -> Iterator[Outcome]:
     if campaign is not None:
         _check_benchmark(request, read_campaign(campaign).benchmark, f"{campaign}: runs", f"--resume --out {folder}")
         only = None if campaign == folder else _trial_of(campaign, folder.name)
-        yield from run_campaign(CampaignOrder(campaign, request.data, only, power), crew)
+        yield from run_campaign(CampaignOrder(campaign, request.data, only, power), launcher)
     else:
-        yield _resume_record(request, folder, power, crew)
+        yield _resume_record(request, folder, power, launcher)
 
 
 def _trial_of(campaign: Path, record: str) -> int:
@@ -168,7 +168,7 @@ def _trial_of(campaign: Path, record: str) -> int:
     return trial
 
 
-def _resume_record(request: Request, folder: Path, power: str, crew: Crew) -> Outcome:
+def _resume_record(request: Request, folder: Path, power: str, launcher: Launcher) -> Outcome:
     record = read_record(folder)
     benchmark = str(record.tables.get("benchmark"))
     _check_benchmark(request, benchmark, f"{folder}: a record", f"--resume --out {folder}")
@@ -178,7 +178,7 @@ def _resume_record(request: Request, folder: Path, power: str, crew: Crew) -> Ou
     # Without data, the job says what the record lacks.
     if data := request.data or _data_of(record):
         require_healthy(Subject(record.recipe(), data, folder, sys.argv[1:]))
-    return _go_on(crew, folder, request.data, power)
+    return _go_on(launcher, folder, request.data, power)
 
 
 def _data_of(record: Record) -> Path | None:
@@ -186,11 +186,11 @@ def _data_of(record: Record) -> Path | None:
     return Path(dataset["value"]["root"]) if dataset else None
 
 
-def _go_on(crew: Crew, record: Path, data: Path | None, power: str) -> Outcome:
+def _go_on(launcher: Launcher, record: Path, data: Path | None, power: str) -> Outcome:
     recipe = read_record(record).recipe()
     say(f"{recipe.benchmark}: going on with {record}")
     where = ["--data", str(data)] if data else []
-    return Outcome(record, crew.run(recipe, ["--resume", "--out", str(record), "--power", power, *where]))
+    return Outcome(record, launcher.run(recipe, ["--resume", "--out", str(record), "--power", power, *where]))
 
 
 def _check_benchmark(request: Request, benchmark: str, what: str, arguments: str) -> None:

@@ -23,7 +23,7 @@ from hpcai500.campaign.journal import (
 from hpcai500.campaign.standing import read_outcome
 from hpcai500.errors import DataError, ExitCode, RecordError, UsageError
 from hpcai500.hosts import find_placement
-from hpcai500.launch.crew import Crew, Outcome
+from hpcai500.launch.launcher import Launcher, Outcome
 from hpcai500.launch.made_data import make_data
 from hpcai500.launch.processes import until_stopped
 from hpcai500.layers import Recipe
@@ -87,13 +87,13 @@ class Plan:
         }
 
 
-def plan_campaign(request: PlanRequest, crew: Crew) -> Plan:
-    """Fix the campaign of `request`, for the ranks of `crew`.
+def plan_campaign(request: PlanRequest, launcher: Launcher) -> Plan:
+    """Fix the campaign of `request`, for the ranks of `launcher`.
 
     Raises:
         UsageError: recipe, data or folder cannot be used.
     """
-    overrides = [*request.overrides, *crew.fit(request.recipe, request.overrides)]
+    overrides = [*request.overrides, *launcher.fit(request.recipe, request.overrides)]
     recipe = load_recipe(request.recipe, overrides)
     rules = rulebook(recipe.edition, recipe.benchmark)
     least: int | None = rules.get("least_runs")
@@ -165,7 +165,7 @@ class CampaignOrder:
 class _Work:
     """What every run of the campaign needs."""
 
-    crew: Crew
+    launcher: Launcher
     recipe: Recipe
     data: Path
     power: str
@@ -173,13 +173,13 @@ class _Work:
     rules: Mapping[str, Any]
 
 
-def run_campaign(order: CampaignOrder, crew: Crew) -> Iterator[Outcome]:
+def run_campaign(order: CampaignOrder, launcher: Launcher) -> Iterator[Outcome]:
     """Run what is not done, yielding each planned run as it ends; stops after one that failed.
 
-    `crew` must be open, and is not ended.
+    `launcher` must be open, and is not ended.
 
     Raises:
-        UsageError: there is no such campaign or trial, or the crew does not fit the recipe.
+        UsageError: there is no such campaign or trial, or the launcher does not fit the recipe.
         RecordError: another process runs a trial.
         Stopped: by a signal that a run heard too late to stop.
     """
@@ -188,7 +188,7 @@ def run_campaign(order: CampaignOrder, crew: Crew) -> Iterator[Outcome]:
     recipe = campaign_recipe(campaign)
     done = {attempt.trial: attempt for attempt in campaign.done()}
     left = [trial for trial in trials if trial.trial not in done]
-    crew.check(recipe, len(left))
+    launcher.check(recipe, len(left))
     if not left:
         yield from (Outcome(campaign.record(done[trial.trial]), ExitCode.PASS) for trial in trials)
         return
@@ -197,7 +197,7 @@ def run_campaign(order: CampaignOrder, crew: Crew) -> Iterator[Outcome]:
     require_healthy(Subject(recipe, data, order.folder, sys.argv[1:]))
     how = Invocation(["hpcai500", *sys.argv[1:]], find_placement(os.environ).launcher, os.environ.get("SLURM_JOB_ID"))
     rules = rulebook(campaign.edition, campaign.benchmark)
-    work = _Work(crew, recipe, data or make_data(recipe, order.folder), order.power, how, rules)
+    work = _Work(launcher, recipe, data or make_data(recipe, order.folder), order.power, how, rules)
     for trial in until_stopped(trials):
         with turn_at(order.folder, trial.trial) as turn:
             if turn == "taken":
@@ -276,7 +276,7 @@ def _go_on(work: _Work, campaign: Campaign, attempt: Attempt) -> Outcome:
 def _run(work: _Work, campaign: Campaign, attempt: Attempt, arguments: Sequence[str | Path]) -> Outcome:
     _tell_head(campaign, attempt)
     try:
-        code = work.crew.run(work.recipe, arguments)
+        code = work.launcher.run(work.recipe, arguments)
     except BaseException:
         # Ctrl-C before the job could handle it, or ranks that did not come.
         _stop(campaign, attempt, None, work.rules)

@@ -12,7 +12,7 @@ from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError, UsageError
 from hpcai500.files import scratch_folder
 from hpcai500.hosts import find_placement
 from hpcai500.job_options import PreflightOptions, as_argument
-from hpcai500.launch.crew import Crew, crew_of, require_room
+from hpcai500.launch.launcher import Launcher, launcher_of, require_room
 from hpcai500.launch.measuring import Setting
 from hpcai500.launch.processes import Patience
 from hpcai500.layers import Recipe
@@ -77,27 +77,27 @@ def look(patient: Patient, procs: int | None = None) -> list[Check]:
     """
     if procs is not None:
         require_room(procs)
-    return _looked_at(patient, _setting(patient, lambda: crew_of(find_placement(os.environ), procs)))
+    return _looked_at(patient, _setting(patient, lambda: launcher_of(find_placement(os.environ), procs)))
 
 
-def examine_command(patient: Patient, crew: Crew) -> Findings:
-    """All checks of `patient`; `crew`, which is open, measures.
+def examine_command(patient: Patient, launcher: Launcher) -> Findings:
+    """All checks of `patient`; `launcher`, which is open, measures.
 
     Raises:
         UsageError: its recipe or machine cannot be used.
     """
-    if crew.is_local and crew.size is not None:
-        require_room(crew.size)
-    setting = _setting(patient, lambda: crew)
+    if launcher.is_local and launcher.size is not None:
+        require_room(launcher.size)
+    setting = _setting(patient, lambda: launcher)
     if patient.machine:
-        _require_fit(load_machine(patient.machine), (setting.recipe if setting else None), crew)
+        _require_fit(load_machine(patient.machine), (setting.recipe if setting else None), launcher)
     looked_at = _looked_at(patient, setting)
     planned = plan(looked_at)
     without = [name for name in (READING, DISK) if setting is None and name in planned.names]
     names = [name for name in planned.names if name not in without]
     of_none = skipped(without, "of a benchmark only: hpcai500 doctor ic …, hpcai500 doctor ewa …")
     told, ended_by = (
-        _measure(patient, setting or _of_machine(looked_at, crew), names, crew) if names else (Told(), None)
+        _measure(patient, setting or _of_machine(looked_at, launcher), names, launcher) if names else (Told(), None)
     )
     if isinstance(ended_by, UsageError):
         measured: Sequence[Check] = skipped(names, f"not measured: {ended_by}")
@@ -106,9 +106,9 @@ def examine_command(patient: Patient, crew: Crew) -> Findings:
     return Findings(in_order([*looked_at, *measured, *of_none, *planned.skipped]), told.stopped)
 
 
-def _require_fit(machine: Machine, recipe: Recipe | None, crew: Crew) -> None:
+def _require_fit(machine: Machine, recipe: Recipe | None, launcher: Launcher) -> None:
     """Refuse ceilings measured with another number of ranks: ranks with fewer cores would be called slow."""
-    per_node = recipe.hardware.accelerators_per_node if recipe else crew.size or 1
+    per_node = recipe.hardware.accelerators_per_node if recipe else launcher.size or 1
     if reason := why_not_of(machine, recipe.accelerator.device if recipe else "cpu", per_node):
         raise UsageError(f"--machine: {reason}")
 
@@ -128,7 +128,7 @@ def _looked_at(patient: Patient, setting: Setting | None) -> list[Check]:
 
 
 def _measure(
-    patient: Patient, setting: Setting, names: Sequence[str], crew: Crew
+    patient: Patient, setting: Setting, names: Sequence[str], launcher: Launcher
 ) -> tuple[Told, HpcAi500Error | str | None]:
     """The log of the ranks, and how they ended if that was not well."""
     with scratch_folder(os.environ, Path.cwd()) as folder:
@@ -147,7 +147,7 @@ def _measure(
         limit_seconds = _limit_seconds(names)
         say(f"doctor: measures for a minute, and for {limit_seconds:.0f} s at most")
         try:
-            code = crew.run(setting.recipe, [as_argument(options)], _MODULE, Patience(limit_seconds))
+            code = launcher.run(setting.recipe, [as_argument(options)], _MODULE, Patience(limit_seconds))
             ended_by = None if code == ExitCode.PASS else f"its processes ended with exit code {code} (see above)"
         except HpcAi500Error as error:
             ended_by = error
@@ -161,8 +161,8 @@ def _limit_seconds(names: Sequence[str]) -> float:
     return START_SECONDS + CHECK_SECONDS * len(names) + _SLACK_SECONDS
 
 
-def _setting(patient: Patient, crew: Callable[[], Crew]) -> Setting | None:
-    """The recipe that the command would run, made to fit `crew`; None where only the machine is examined."""
+def _setting(patient: Patient, launcher: Callable[[], Launcher]) -> Setting | None:
+    """The recipe that the command would run, made to fit `launcher`; None where only the machine is examined."""
     if patient.benchmark is None and patient.recipe is None:
         if patient.overrides:
             raise UsageError("--set changes a recipe: name a benchmark too, `hpcai500 doctor ic --set …`")
@@ -170,7 +170,7 @@ def _setting(patient: Patient, crew: Callable[[], Crew]) -> Setting | None:
     name = patient.recipe or default_recipe(str(patient.benchmark), has_data=patient.data is not None)
     overrides = list(patient.overrides)
     try:
-        overrides += crew().fit(name, overrides)
+        overrides += launcher().fit(name, overrides)
     except UsageError as error:
         if why_unplaced() is None:
             raise
@@ -187,11 +187,11 @@ def _setting(patient: Patient, crew: Callable[[], Crew]) -> Setting | None:
     return Setting(name, overrides, recipe)
 
 
-def _of_machine(looked_at: Sequence[Check], crew: Crew) -> Setting:
+def _of_machine(looked_at: Sequence[Check], launcher: Launcher) -> Setting:
     """The setting for a machine alone: on its devices if they can be used."""
     usable = any(check.name == ACCELERATOR and check.status == "pass" for check in looked_at) and find_traces().any
     overrides = ["accelerator.device=cuda"] if usable else []
-    overrides += crew.fit(_ANY, overrides)
+    overrides += launcher.fit(_ANY, overrides)
     return Setting(_ANY, overrides, load_recipe(_ANY, overrides))
 
 

@@ -18,9 +18,9 @@ from hpcai500.errors import EnvironmentLacksError, ExitCode
 from hpcai500.files import with_temporary_folder
 from hpcai500.hosts import LAUNCHER, LISTEN_FD, name_ranks, without_placement
 from hpcai500.interpreter import module_command, python_command
-from hpcai500.launch.copies import listen_at
-from hpcai500.launch.launchers import Layout, cores_for, horovodrun, mpirun
+from hpcai500.launch.layout import Layout, cores_for, horovodrun, mpirun
 from hpcai500.launch.processes import Patience, SignalRelay, start_child, told_code, wait_for
+from hpcai500.launch.rendezvous import listen_at
 from hpcai500.stopping import STOPPING
 from hpcai500.streams import say
 

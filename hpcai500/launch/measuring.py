@@ -40,7 +40,7 @@ from hpcai500.job_options import (
     StepOptions,
     as_argument,
 )
-from hpcai500.launch.crew import Crew, crew_of
+from hpcai500.launch.launcher import Launcher, launcher_of
 from hpcai500.launch.made_data import data_for_measuring
 from hpcai500.launch.processes import Patience, run_to_end
 from hpcai500.layers import RECIPE_TYPES, Recipe
@@ -73,20 +73,20 @@ class Setting:
     recipe: Recipe
 
 
-def setting_for(crew: Crew, name: str, overrides: Sequence[str]) -> Setting:
-    """The recipe `name` with `overrides`, made to fit the ranks of `crew`.
+def setting_for(launcher: Launcher, name: str, overrides: Sequence[str]) -> Setting:
+    """The recipe `name` with `overrides`, made to fit the ranks of `launcher`.
 
     Raises:
         UsageError: it cannot be used.
     """
-    fitted = [*overrides, *crew.fit(name, overrides)]
+    fitted = [*overrides, *launcher.fit(name, overrides)]
     return Setting(name, fitted, load_recipe(name, fitted))
 
 
 def measure(
-    crew: Crew, module: str, setting: Setting, options: Any, limit_seconds: float = _LIMIT_SECONDS
+    launcher: Launcher, module: str, setting: Setting, options: Any, limit_seconds: float = _LIMIT_SECONDS
 ) -> dict[str, Any]:
-    """Run `python -m hpcai500.MODULE` on all ranks of `crew`, which is open, and return what rank 0 wrote.
+    """Run `python -m hpcai500.MODULE` on all ranks of `launcher`, which is open, and return what rank 0 wrote.
 
     The module is one of `engine.measurement.run_measurement`, and `options` are its own in `job_options`. It is ended
     after `limit_seconds`, or by the first signal.
@@ -100,7 +100,7 @@ def measure(
         result, doing = Path(folder, "result.json"), Path(folder, "doing")
         told = as_argument(Measurement(setting.name, tuple(setting.overrides), result, doing, options))
         try:
-            code = crew.run(setting.recipe, [told], module, Patience(limit_seconds))
+            code = launcher.run(setting.recipe, [told], module, Patience(limit_seconds))
         except OutOfTimeError as error:
             what = doing.read_text(encoding="utf-8") if doing.is_file() else "starting its processes"
             raise OutOfTimeError(
@@ -199,16 +199,16 @@ def count_step(placement: Placement, name: str, overrides: Sequence[str], classe
         )
     settings = [*overrides, *_ANYWHERE]
     setting = Setting(name, settings, load_recipe(name, settings))
-    return measure(crew_of(placement, None), _COMMAND, setting, StepOptions(classes=classes))
+    return measure(launcher_of(placement, None), _COMMAND, setting, StepOptions(classes=classes))
 
 
-def time_steps(crew: Crew, setting: Setting, steps: int, seconds: float) -> dict[str, Any]:
-    """As `count_step`, with up to `steps` steps timed on every rank of an open `crew`; none begins after `seconds`.
+def time_steps(launcher: Launcher, setting: Setting, steps: int, seconds: float) -> dict[str, Any]:
+    """As `count_step`, with up to `steps` steps timed on every rank of an open `launcher`; none begins after `seconds`.
 
     Raises:
         HpcAi500Error: they could not be timed.
     """
-    return measure(crew, _COMMAND, setting, StepOptions(steps, seconds))
+    return measure(launcher, _COMMAND, setting, StepOptions(steps, seconds))
 
 
 def _count(stated: dict[str, str], field: str, otherwise: int) -> int:
@@ -294,8 +294,8 @@ class MicroRequest:
     seconds: float = 2.0
 
 
-def measure_micro(crew: Crew, request: MicroRequest) -> dict[str, Any]:
-    """Measure on all ranks of `crew`, which is open; returns the micro document (docs/micro.md).
+def measure_micro(launcher: Launcher, request: MicroRequest) -> dict[str, Any]:
+    """Measure on all ranks of `launcher`, which is open; returns the micro document (docs/micro.md).
 
     Raises:
         UsageError: recipe or data cannot be used, or nothing of what was asked for can be measured here.
@@ -303,18 +303,18 @@ def measure_micro(crew: Crew, request: MicroRequest) -> dict[str, Any]:
     """
     if request.data and "input" not in request.what:
         raise UsageError("--data is for input: add it (`hpcai500 micro input --data DIR`), or leave --data out")
-    setting = setting_for(crew, request.recipe or _fitting_recipe(), request.overrides)
+    setting = setting_for(launcher, request.recipe or _fitting_recipe(), request.overrides)
     if setting.recipe.benchmark not in RECIPE_TYPES:
         raise UsageError(
             f"{request.recipe}: a recipe of {setting.recipe.benchmark}; micro measures the shapes of "
             f"{' and '.join(RECIPE_TYPES)}: a plug-in's are measured by `hpcai500 profile {setting.recipe.benchmark}`"
         )
     with ExitStack() as stack:
-        data = _data(request, setting, stack, crew) if "input" in request.what else {}
+        data = _data(request, setting, stack, launcher) if "input" in request.what else {}
         limit_seconds = _limit_seconds(request)
         say(f"micro: {request.seconds:g} s a measurement; at most {limit_seconds:.0f} s for all, then it is ended")
         options = MicroOptions(tuple(request.what), request.seconds, data)
-        document = measure(crew, _MODULE, setting, options, limit_seconds)
+        document = measure(launcher, _MODULE, setting, options, limit_seconds)
     if not document:
         raise UsageError(f"micro {' '.join(request.what)}: nothing of it can be measured here (see above)")
     return document
@@ -337,7 +337,7 @@ def _limit_seconds(request: MicroRequest) -> float:
     )
 
 
-def _data(request: MicroRequest, setting: Setting, stack: ExitStack, crew: Crew) -> dict[str, Path]:
+def _data(request: MicroRequest, setting: Setting, stack: ExitStack, launcher: Launcher) -> dict[str, Path]:
     """Folders by benchmark: the recipe's alone where one is given, else of both benchmarks.
 
     Missing synthetic data is made, and removed when `stack` is closed.
@@ -351,7 +351,7 @@ def _data(request: MicroRequest, setting: Setting, stack: ExitStack, crew: Crew)
     found: dict[str, Path] = {}
     for one in recipes:
         if one.problem.is_synthetic:
-            found[one.benchmark] = stack.enter_context(data_for_measuring(one, is_shared=not crew.is_local))
+            found[one.benchmark] = stack.enter_context(data_for_measuring(one, is_shared=not launcher.is_local))
         else:
             say(f"input {one.benchmark}: left out: it reads {one.problem.dataset}: add --data DIR")
     return found
@@ -377,28 +377,28 @@ class ProfileRequest:
     steps: int | None = None
 
 
-def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, Any]]:
-    """Profile the ranks of `crew`, which is open; returns the folder and the content of its profile.json.
+def run_profile(request: ProfileRequest, launcher: Launcher) -> tuple[Path, dict[str, Any]]:
+    """Profile the ranks of `launcher`, which is open; returns the folder and the content of its profile.json.
 
     Raises:
         HpcAi500Error: recipe, data or folder cannot be used, or the job failed.
     """
     name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
-    setting = setting_for(crew, name, request.overrides)
+    setting = setting_for(launcher, name, request.overrides)
     recipe = setting.recipe
-    crew.check(recipe, 1)
+    launcher.check(recipe, 1)
     if recipe.benchmark != request.benchmark:
         raise UsageError(f"{name}: a recipe of {recipe.benchmark}; run `hpcai500 profile {recipe.benchmark} …`")
     folder = request.out or Path("runs") / f"profile-{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
     new_folder(folder)
     limit_seconds = _PROFILING_LIMIT_SECONDS + _STEP_SECONDS * (request.steps or 0)
-    chosen = nullcontext(request.data) if request.data else data_for_measuring(recipe, is_shared=not crew.is_local)
+    chosen = nullcontext(request.data) if request.data else data_for_measuring(recipe, is_shared=not launcher.is_local)
     try:
         with chosen as data:
             say(f"profile: recipe {name}, data {data}, into {folder}; at most {limit_seconds:.0f} s, then it is ended")
             options = ProfileOptions(data.absolute(), (folder / TRACE).absolute(), request.steps)
-            document = measure(crew, "measure.profile_command", setting, options, limit_seconds)
+            document = measure(launcher, "measure.profile_command", setting, options, limit_seconds)
     except BaseException:
         if request.out is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -456,25 +456,25 @@ def planned_on(request: EstimateRequest, machine: Machine, placement: Placement)
     return recipe, count_step(placement, name, request.overrides)
 
 
-def planned_here(request: EstimateRequest, crew: Crew) -> Setting:
-    """The recipe, for the ranks of `crew`, which is open.
+def planned_here(request: EstimateRequest, launcher: Launcher) -> Setting:
+    """The recipe, for the ranks of `launcher`, which is open.
 
     Raises:
         UsageError: there is no such recipe, or it does not fit them.
     """
-    setting = setting_for(crew, request.recipe_name, request.overrides)
+    setting = setting_for(launcher, request.recipe_name, request.overrides)
     _checked(request, setting.recipe)
     return setting
 
 
-def measured_here(setting: Setting, crew: Crew) -> dict[str, Any]:
-    """A step of `setting`, timed on the ranks of `crew`.
+def measured_here(setting: Setting, launcher: Launcher) -> dict[str, Any]:
+    """A step of `setting`, timed on the ranks of `launcher`.
 
     Raises:
         HpcAi500Error: the machine lacks the recipe's device, or steps cannot be timed.
     """
     say(f"timing up to {_STEPS} steps of {setting.name} on input that is made up; the run itself is not started")
-    return time_steps(crew, setting, _STEPS, _SECONDS)
+    return time_steps(launcher, setting, _STEPS, _SECONDS)
 
 
 def _checked(request: EstimateRequest, recipe: Recipe) -> Recipe:

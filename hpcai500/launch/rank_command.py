@@ -9,7 +9,7 @@ from typing import NoReturn
 from hpcai500.errors import HpcAi500Error
 from hpcai500.hosts import find_placement
 from hpcai500.interpreter import module_command
-from hpcai500.launch.launchers import cores_for
+from hpcai500.launch.layout import cores_for
 from hpcai500.launch.processes import become
 from hpcai500.streams import prepare_streams, tell
 

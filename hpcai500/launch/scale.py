@@ -19,8 +19,8 @@ from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.hosts import Placement, find_placement
 from hpcai500.launch.benchmark import Request, run_benchmark
-from hpcai500.launch.crew import Outcome, crew_of, require_room
-from hpcai500.launch.launchers import visible_devices
+from hpcai500.launch.launcher import Outcome, launcher_of, require_room
+from hpcai500.launch.layout import visible_devices
 from hpcai500.launch.processes import until_stopped
 from hpcai500.layers import Recipe
 from hpcai500.recipe import default_recipe, load_recipe, tables_hash
@@ -150,8 +150,8 @@ def _threads(recipe: Recipe, most_processes: int) -> list[str]:
 
 
 def _resolved(request: ScaleRequest, placement: Placement, processes: int) -> Recipe:
-    crew = crew_of(placement, processes)
-    return load_recipe(request.recipe_name, [*request.overrides, *crew.fit(request.recipe_name, request.overrides)])
+    launcher = launcher_of(placement, processes)
+    return load_recipe(request.recipe_name, [*request.overrides, *launcher.fit(request.recipe_name, request.overrides)])
 
 
 def run_point(points: Points, folder: Path, processes: int) -> Outcome:
@@ -165,9 +165,9 @@ def run_point(points: Points, folder: Path, processes: int) -> Outcome:
         # One process communicates with nobody, whatever the recipe says of many.
         alone = _ALONE if processes == 1 else ()
         point = Request(request.benchmark, request.recipe_name, request.data, record, [*request.overrides, *alone])
-    crew = crew_of(points.placement, processes)
-    (outcome,) = run_benchmark(point, crew)
-    crew.end(outcome.exit_code)
+    launcher = launcher_of(points.placement, processes)
+    (outcome,) = run_benchmark(point, launcher)
+    launcher.end(outcome.exit_code)
     return outcome
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from hpcai500 import _core
 from hpcai500.comm.communicator import Communicator
 from hpcai500.errors import EnvironmentLacksError, UsageError
-from hpcai500.measure.micro import Crew, available_bytes, device_name, last_level_cache_bytes
+from hpcai500.measure.micro import MeasuringJob, available_bytes, device_name, last_level_cache_bytes
 from hpcai500.measure.timing import Effort, Timing, repeat, stopwatch
 from hpcai500.methodology.communication import algorithm_bandwidth, bus_bandwidth, fit_error, fit_ring
 from hpcai500.progress import Progress
@@ -76,7 +76,7 @@ def partitions(hosts: Sequence[str]) -> dict[str, Partition]:
     return found
 
 
-def measure_all_reduce(crew: Crew, communicator: Communicator, seconds: float, bar: Progress) -> dict[str, Any]:
+def measure_all_reduce(job: MeasuringJob, communicator: Communicator, seconds: float, bar: Progress) -> dict[str, Any]:
     """The document's entries, by name; empty for one rank.
 
     Groups are made of `communicator`, a communicator of all ranks that nothing else uses. All sizes of a measurement
@@ -87,13 +87,13 @@ def measure_all_reduce(crew: Crew, communicator: Communicator, seconds: float, b
         EnvironmentLacksError: memory is short.
     """
     entries: dict[str, Any] = {}
-    wanted = partitions(crew.world.hosts)
+    wanted = partitions(job.world.hosts)
     for name, partition in wanted.items():
         # On one node, both measurements are the same.
         if name == SYSTEM and wanted.get(NODE) == partition:
             entries[SYSTEM] = entries[NODE]
         else:
-            entries[name] = _measure(name, partition, crew, communicator, seconds)
+            entries[name] = _measure(name, partition, job, communicator, seconds)
         bar.advance()
     # With one rank a node, all sums are between nodes.
     if SYSTEM in entries and NODE not in entries:
@@ -101,27 +101,31 @@ def measure_all_reduce(crew: Crew, communicator: Communicator, seconds: float, b
     return entries
 
 
-def _measure(name: str, partition: Partition, crew: Crew, communicator: Communicator, seconds: float) -> dict[str, Any]:
+def _measure(
+    name: str, partition: Partition, job: MeasuringJob, communicator: Communicator, seconds: float
+) -> dict[str, Any]:
     group = None
     for members in partition:
         mine = communicator.group(members) if len(members) > 1 else None
         group = mine or group
     try:
-        table = [_row(times) for times in _sizes(name, crew, group, seconds)]
+        table = [_row(times) for times in _sizes(name, job, group, seconds)]
     finally:
         if group:
             group.close()
     ranks = max(len(members) for members in partition)
-    return _entry(table, ranks, crew, group)
+    return _entry(table, ranks, job, group)
 
 
-def _sizes(name: str, crew: Crew, group: Communicator | None, seconds: float) -> Iterator[tuple[int, list[_Times]]]:
+def _sizes(
+    name: str, job: MeasuringJob, group: Communicator | None, seconds: float
+) -> Iterator[tuple[int, list[_Times]]]:
     """For each size that can be measured in time, the times of all ranks that are in a group.
 
     Raises:
         EnvironmentLacksError: memory is short.
     """
-    room = min(crew.gather(available_bytes(crew.device, crew.ranks_here) // 3))
+    room = min(job.gather(available_bytes(job.device, job.ranks_here) // 3))
     sizes = []
     size = _LEAST_BYTES
     while size <= min(_MOST_BYTES, room):
@@ -132,8 +136,8 @@ def _sizes(name: str, crew: Crew, group: Communicator | None, seconds: float) ->
     share = seconds / len(sizes)
     shortest = math.inf
     for size in sizes:
-        timing = _time(name, size, crew, group, share)
-        everyone = [one for one in crew.gather(_Times.of(group.size, timing) if group and timing else None) if one]
+        timing = _time(name, size, job, group, share)
+        everyone = [one for one in job.gather(_Times.of(group.size, timing) if group and timing else None) if one]
         yield size, everyone
         # By the fastest repetitions, since the load of neighbours does not grow with the message.
         slowest = max(one.fastest for one in everyone)
@@ -143,24 +147,24 @@ def _sizes(name: str, crew: Crew, group: Communicator | None, seconds: float) ->
             return
 
 
-def _time(name: str, size: int, crew: Crew, group: Communicator | None, seconds: float) -> Timing | None:
+def _time(name: str, size: int, job: MeasuringJob, group: Communicator | None, seconds: float) -> Timing | None:
     """Time this rank's all-reduces of `size` bytes, with a checked one before and after; None outside all groups."""
-    crew.world.barrier()
+    job.world.barrier()
     if group is None:
-        crew.require(name, None)
-        crew.require(name, None)
+        job.require(name, None)
+        job.require(name, None)
         return None
-    pattern = torch.arange(size // 4, dtype=torch.float32, device=crew.device) % _PERIOD + 1
+    pattern = torch.arange(size // 4, dtype=torch.float32, device=job.device) % _PERIOD + 1
     message = torch.empty_like(pattern)
-    crew.require(f"{name}, {size} bytes", _complaint(pattern, message, group))
+    job.require(f"{name}, {size} bytes", _complaint(pattern, message, group))
     message.zero_()
-    watch = stopwatch(crew.device)
+    watch = stopwatch(job.device)
     effort = Effort(_EFFORT.width, _EFFORT.least, seconds, _EFFORT.warm_up)
     # All ranks of a group must repeat equally often, or some would wait for ever.
     timing = repeat(
         lambda: watch(lambda: group.all_reduce(message)), effort, agree=lambda wanted: max(group.gather_objects(wanted))
     )
-    crew.require(f"{name}, {size} bytes", _complaint(pattern, message, group))
+    job.require(f"{name}, {size} bytes", _complaint(pattern, message, group))
     return timing
 
 
@@ -196,11 +200,13 @@ def _row(found: tuple[int, list[_Times]]) -> dict[str, Any]:
     }
 
 
-def _entry(table: Sequence[dict[str, Any]], ranks: int, crew: Crew, group: Communicator | None) -> dict[str, Any]:
+def _entry(
+    table: Sequence[dict[str, Any]], ranks: int, job: MeasuringJob, group: Communicator | None
+) -> dict[str, Any]:
     best = max(table, key=lambda row: row["bus_bandwidth"])
     measured = [(row["bytes"], row["seconds"]) for row in table]
     link, error = _link(ranks, measured)
-    libraries = {name for name in crew.gather(group.library if group else None) if name}
+    libraries = {name for name in job.gather(group.library if group else None) if name}
     return {
         "value": best["bus_bandwidth"],
         "unit": "bytes/s",
@@ -211,10 +217,10 @@ def _entry(table: Sequence[dict[str, Any]], ranks: int, crew: Crew, group: Commu
         "repetitions": best["repetitions"],
         "shape": f"{best['bytes']} bytes over {ranks} ranks",
         "call": ", ".join(sorted(libraries)),
-        "accelerators": crew.world.size,
-        "nodes": crew.nodes,
+        "accelerators": job.world.size,
+        "nodes": job.nodes,
         "ranks": ranks,
-        "device": device_name(crew.device),
+        "device": device_name(job.device),
         "precision": "fp32",
         "verified": True,
         "link": link,
@@ -253,26 +259,26 @@ def copy_bytes(caches: int, available: int, ranks_here: int) -> int:
     return min(wanted, available // 2) // _LINE * _LINE
 
 
-def measure_copy(crew: Crew, seconds: float, bar: Progress) -> dict[str, Any]:
+def measure_copy(job: MeasuringJob, seconds: float, bar: Progress) -> dict[str, Any]:
     """The document's entry: bytes read plus bytes written a second, of one node (as STREAM counts).
 
     Raises:
         WrongAnswerError: a copy differs from its source.
         EnvironmentLacksError: memory is short.
     """
-    size = min(crew.gather(_size(crew)))
+    size = min(job.gather(_size(job)))
     if size == 0:
         raise EnvironmentLacksError("copy: no memory is left on this host: end other programs")
     effort = Effort(seconds=seconds, most_seconds=2 * seconds)
-    source = _pattern(size, crew.device)
+    source = _pattern(size, job.device)
     target = torch.zeros_like(source)
-    watch = stopwatch(crew.device)
+    watch = stopwatch(job.device)
     entries = []
-    for name, copy in _ways(source, target, crew).items():
+    for name, copy in _ways(source, target, job).items():
         target.zero_()
-        timing = crew.time(lambda copy=copy: watch(copy), effort)  # type: ignore[misc]
-        crew.require(f"copy by {name}", _copying_complaint(source, target))
-        entry = crew.entry("bytes/s", 2 * size, timing, share=1 / crew.nodes)
+        timing = job.time(lambda copy=copy: watch(copy), effort)  # type: ignore[misc]
+        job.require(f"copy by {name}", _copying_complaint(source, target))
+        entry = job.entry("bytes/s", 2 * size, timing, share=1 / job.nodes)
         entries.append({**entry, "shape": f"2 arrays of {size} bytes", "call": name, "precision": None})
     bar.advance()
     best = max(entries, key=lambda entry: entry["value"])
@@ -280,9 +286,9 @@ def measure_copy(crew: Crew, seconds: float, bar: Progress) -> dict[str, Any]:
     return {**best, "verified": True, "last_level_cache_bytes": last_level_cache_bytes() or None, "tried": tried}
 
 
-def _size(crew: Crew) -> int:
-    caches = last_level_cache_bytes() if crew.device.type == "cpu" else 0
-    return copy_bytes(caches, available_bytes(crew.device, crew.ranks_here), crew.ranks_here)
+def _size(job: MeasuringJob) -> int:
+    caches = last_level_cache_bytes() if job.device.type == "cpu" else 0
+    return copy_bytes(caches, available_bytes(job.device, job.ranks_here), job.ranks_here)
 
 
 def _pattern(size: int, device: torch.device) -> Tensor:
@@ -291,9 +297,9 @@ def _pattern(size: int, device: torch.device) -> Tensor:
     return numbers.repeat(-(-size // 4 // _COPYING_PERIOD))[: size // 4].view(torch.uint8)
 
 
-def _ways(source: Tensor, target: Tensor, crew: Crew) -> dict[str, Callable[[], object]]:
+def _ways(source: Tensor, target: Tensor, job: MeasuringJob) -> dict[str, Callable[[], object]]:
     ways: dict[str, Callable[[], object]] = {"torch copy_": lambda: target.copy_(source)}
-    if crew.device.type == "cpu":
+    if job.device.type == "cpu":
         # torch aligns host memory to cache lines, as the core requires.
         ours, theirs = source.numpy(), target.numpy()
         ways["stream_copy"] = lambda: _core.stream_copy(ours, theirs, threads=torch.get_num_threads())
@@ -358,7 +364,7 @@ class Draining:
 
 def measure_input(
     name: str,
-    crew: Crew,
+    job: MeasuringJob,
     epochs: Epochs,
     ring: int,
     steps: int,
@@ -388,10 +394,10 @@ def measure_input(
             f"input {name}: {steps} batches an epoch are no more than the {ring} of the input ring and one: give a "
             "larger data set, --data DIR, or lower accelerator.prefetch_batches or hyperparameters.batch_size"
         )
-    crew.require(f"input {name}", complaint(epochs))
+    job.require(f"input {name}", complaint(epochs))
     drain = Draining(epochs, ring, batches)
-    timing: Timing = crew.time(drain.round, Effort(seconds=seconds, warm_up=1, most_seconds=5 * seconds))
-    entry = crew.entry("samples/s", drain.samples, timing)
+    timing: Timing = job.time(drain.round, Effort(seconds=seconds, warm_up=1, most_seconds=5 * seconds))
+    entry = job.entry("samples/s", drain.samples, timing)
     bar.advance()
     return {**entry, "verified": True, **more}
 

@@ -1,4 +1,4 @@
-"""What measurements of a machine's ceilings share: memory, precisions, error bounds, the crew of ranks, the search.
+"""What measurements of a machine's ceilings share: memory, precisions, error bounds, the job, the search.
 
 A ceiling is how fast products, convolutions, copies, all-reduces and input go here, with verified results. All ranks
 measure at once.
@@ -218,7 +218,7 @@ def row_sum_bound(computed: Tensor, inner: int, precision: Precision) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The crew: the ranks that measure at once, and what their measurements add up to.
+# The job: the ranks that measure at once, and what their measurements add up to.
 
 
 Thing = TypeVar("Thing")
@@ -226,7 +226,7 @@ _CPUS = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
-class Crew:
+class MeasuringJob:
     """All ranks of the job, each with its device.
 
     `say` shows people a line, on one rank; `doing` gets what is measured now.
@@ -336,7 +336,7 @@ class _Measured:
 def fastest(
     problems: Sequence[Problem],
     precision: Precision,
-    crew: Crew,
+    job: MeasuringJob,
     seconds: float,
     bar: Progress,
     probes: Sequence[Problem] = (),
@@ -354,17 +354,17 @@ def fastest(
     """
     effort = Effort(seconds=seconds, most_seconds=2 * seconds)
     with arithmetic(precision):
-        search = _Search(precision, crew, seconds, effort)
-        tried = _tried_by_all(crew, search.try_all(problems, probes))
-        slow = crew.gather(search.check_seconds)
+        search = _Search(precision, job, seconds, effort)
+        tried = _tried_by_all(job, search.try_all(problems, probes))
+        slow = job.gather(search.check_seconds)
         ways = _finalists(problems, tried, max(slow), seconds)
         measured: list[_Measured] = []
         begun = time.monotonic()
         for way in ways:
             # One finalist is measured in any case, however slow it is.
-            if measured and any(crew.gather(time.monotonic() - begun > _FINAL * seconds)):
+            if measured and any(job.gather(time.monotonic() - begun > _FINAL * seconds)):
                 break
-            measured.append(_measure(problems[way.problem], way, precision, crew, effort))
+            measured.append(_measure(problems[way.problem], way, precision, job, effort))
     bar.advance()
     if not measured:
         return None
@@ -396,11 +396,11 @@ class _Search:
     `check_seconds` is the time of one operation of a check (`Problem.check_flops`); 0 while unknown.
     """
 
-    def __init__(self, precision: Precision, crew: Crew, seconds: float, effort: Effort) -> None:
-        self._precision, self._crew = precision, crew
-        self._watch = stopwatch(crew.device)
+    def __init__(self, precision: Precision, job: MeasuringJob, seconds: float, effort: Effort) -> None:
+        self._precision, self._job = precision, job
+        self._watch = stopwatch(job.device)
         self._longest = seconds / effort.least
-        tuning = _TUNING_SECONDS if crew.device.type == "cuda" else 0.0
+        tuning = _TUNING_SECONDS if job.device.type == "cuda" else 0.0
         self._patience = _DOUBT * self._longest + tuning
         self._budget = _SEARCH * seconds + tuning
         # FLOPS of each call at the largest problem that it has solved.
@@ -411,14 +411,14 @@ class _Search:
 
     def try_all(self, problems: Sequence[Problem], probes: Sequence[Problem]) -> dict[Way, float]:
         """Rough FLOPS of every way of `problems` on this rank."""
-        crew, found = self._crew, dict[Way, float]()
-        crew.world.barrier()
+        job, found = self._job, dict[Way, float]()
+        job.world.barrier()
         limit = time.monotonic() + self._budget
         for probe in probes:
             if self._fits(probe, limit):
                 self._try(probe, limit, is_probe=True)
         for number, problem in enumerate(problems):
-            room = available_bytes(crew.device, crew.ranks_here) // self._precision.dtype.itemsize
+            room = available_bytes(job.device, job.ranks_here) // self._precision.dtype.itemsize
             if problem.elements <= room and self._fits(problem, limit):
                 for call, taken in self._try(problem, limit).items():
                     if taken <= self._longest:
@@ -445,9 +445,9 @@ class _Search:
         Calls take turns and the fastest time of each counts, so that other load on the host hits all of them alike.
         """
         what = f"{problem.name} in {self._precision.name}"
-        self._crew.doing(what)
+        self._job.doing(what)
         begun = time.monotonic()
-        prepared = problem.prepare(self._precision, self._crew.device)
+        prepared = problem.prepare(self._precision, self._job.device)
         self._prepare_seconds = (time.monotonic() - begun) / problem.elements
         best: dict[str, float] = {}
         # The first trial decides whether anything is measured at all, so one disturbance must not fail it.
@@ -455,14 +455,14 @@ class _Search:
         for name, call in prepared.calls.items():
             if not self._may_call(name, problem) or (best and time.monotonic() > limit):
                 continue
-            self._crew.doing(f"{what} by {name}")
+            self._job.doing(f"{what} by {name}")
             try:
                 # The first call may also compile a kernel.
                 best[name] = self._watch(call)
             except RuntimeError as error:
                 # This build has no such product in this precision, or memory is short.
                 if not is_probe:
-                    self._crew.say(f"{what}: not by {name}: {str(error).partition(chr(10))[0][:200]}")
+                    self._job.say(f"{what}: not by {name}: {str(error).partition(chr(10))[0][:200]}")
                 continue
             if best[name] > patience and len(best) == 1:
                 break
@@ -479,21 +479,21 @@ class _Search:
         return best
 
 
-def _tried_by_all(crew: Crew, mine: dict[Way, float]) -> dict[Way, float]:
+def _tried_by_all(job: MeasuringJob, mine: dict[Way, float]) -> dict[Way, float]:
     """FLOPS of all ranks together, of the ways that all of them could try."""
-    everyone = crew.gather(mine)
+    everyone = job.gather(mine)
     return {way: sum(rates[way] for rates in everyone) for way in mine if all(way in rates for rates in everyone)}
 
 
-def _measure(problem: Problem, way: Way, precision: Precision, crew: Crew, effort: Effort) -> _Measured:
-    prepared = problem.prepare(precision, crew.device)
-    call, watch = prepared.calls[way.call], stopwatch(crew.device)
+def _measure(problem: Problem, way: Way, precision: Precision, job: MeasuringJob, effort: Effort) -> _Measured:
+    prepared = problem.prepare(precision, job.device)
+    call, watch = prepared.calls[way.call], stopwatch(job.device)
     what = f"{problem.name} in {precision.name} by {way.call}"
-    crew.doing(f"{what}, measured well")
-    timing: Timing = crew.time(lambda: watch(call), effort)
-    crew.doing(f"{what}, checked in float64")
-    crew.require(what, prepared.complaint(call()))
-    return _Measured(crew.entry("FLOPS", problem.flops, timing), way)
+    job.doing(f"{what}, measured well")
+    timing: Timing = job.time(lambda: watch(call), effort)
+    job.doing(f"{what}, checked in float64")
+    job.require(what, prepared.complaint(call()))
+    return _Measured(job.entry("FLOPS", problem.flops, timing), way)
 
 
 def _best_of_each(problems: Sequence[Problem], tried: dict[Way, float]) -> list[dict[str, Any]]:

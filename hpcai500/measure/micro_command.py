@@ -20,7 +20,7 @@ from hpcai500.streams import say
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hpcai500.measure.micro import Crew, Problem
+    from hpcai500.measure.micro import MeasuringJob, Problem
     from hpcai500.measure.products import ProductsOfStep
 
 KINDS = ("gemm", "conv", "copy", "allreduce", "input")
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
-    from hpcai500.measure.micro import Crew  # torch, after OpenMP's variables are set
+    from hpcai500.measure.micro import MeasuringJob  # torch, after OpenMP's variables are set
 
     kinds, data = [kind for kind in KINDS if kind in bench.options.kinds], bench.options.data
     now = ["starting"]
@@ -47,7 +47,7 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
         bench.doing(what)
 
     inform = say if bench.ranks.leads else _say_nothing
-    crew = Crew(bench.ranks.world, bench.device, bench.cores, inform, doing)
+    job = MeasuringJob(bench.ranks.world, bench.device, bench.cores, inform, doing)
     doing("walking a training step of both models")
     found: dict[str, Any] = {}
     walks = _walks(bench.recipe) if {"gemm", "conv", "input"} & set(kinds) else {}
@@ -55,19 +55,19 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
         for kind in kinds:
             match kind:
                 case "gemm" | "conv":
-                    found |= _products(kind, list(walks.values()), crew, bench.options.seconds, bar)
+                    found |= _products(kind, list(walks.values()), job, bench.options.seconds, bar)
                 case "copy":
                     doing("copy")
                     from hpcai500.measure.bandwidth import measure_copy
 
-                    found["copy"] = measure_copy(crew, bench.options.seconds, bar)
+                    found["copy"] = measure_copy(job, bench.options.seconds, bar)
                 case "allreduce":
                     doing("allreduce")
-                    found |= _all_reduce(bench, crew, bar)
+                    found |= _all_reduce(bench, job, bar)
                 case "input":
                     for benchmark, folder in data.items():
                         doing(f"input {benchmark}: reading {folder}")
-                        found[f"input {benchmark}"] = _input(bench, crew, folder, walks[benchmark], found, bar)
+                        found[f"input {benchmark}"] = _input(bench, job, folder, walks[benchmark], found, bar)
     return found
 
 
@@ -133,7 +133,7 @@ def _inputs(recipe: Recipe) -> tuple[Tensor, ...]:
 
 
 def _products(
-    kind: str, walks: Sequence[_Walk], crew: Crew, seconds: float, bar: Progress
+    kind: str, walks: Sequence[_Walk], job: MeasuringJob, seconds: float, bar: Progress
 ) -> Iterator[tuple[str, Any]]:
     """Entries of `gemm` or `conv` in each precision."""
     from hpcai500.measure.micro import (
@@ -164,45 +164,45 @@ def _products(
             one for layer in lightest for product in every_product for one in replace(layer, product=product).smaller()
         ]
     # CUDA libraries tune themselves for each new shape, which takes so long that small products tell nothing.
-    if crew.device.type == "cuda":
+    if job.device.type == "cuda":
         probes = []
     for name, precision in PRECISIONS.items():
-        if reason := lacking(precision, crew.device):
-            crew.say(f"{kind} {name}: left out: {reason}")
+        if reason := lacking(precision, job.device):
+            job.say(f"{kind} {name}: left out: {reason}")
             bar.advance()
             continue
-        entry = fastest(problems, precision, crew, seconds, bar, probes)
+        entry = fastest(problems, precision, job, seconds, bar, probes)
         if entry is None:
-            crew.say(f"{kind} {name}: left out: nothing ends within {seconds:g} s: this device is not made for it")
+            job.say(f"{kind} {name}: left out: nothing ends within {seconds:g} s: this device is not made for it")
         else:
             yield f"{kind} {name}", entry
 
 
-def _all_reduce(bench: Bench[MicroOptions], crew: Crew, bar: Progress) -> dict[str, Any]:
+def _all_reduce(bench: Bench[MicroOptions], job: MeasuringJob, bar: Progress) -> dict[str, Any]:
     from hpcai500.measure.bandwidth import measure_all_reduce
 
-    if crew.world.size == 1:
-        crew.say("allreduce: left out: there is one rank; start more: --procs N, or a launcher")
+    if job.world.size == 1:
+        job.say("allreduce: left out: there is one rank; start more: --procs N, or a launcher")
         bar.advance()
         return {}
     # Without the monitor, whose announcements would add to the latency of small messages.
-    return measure_all_reduce(crew, bench.ranks.unwatched, bench.options.seconds, bar)
+    return measure_all_reduce(job, bench.ranks.unwatched, bench.options.seconds, bar)
 
 
 def _input(
-    bench: Bench[MicroOptions], crew: Crew, folder: Path, walk: _Walk, found: Mapping[str, Any], bar: Progress
+    bench: Bench[MicroOptions], job: MeasuringJob, folder: Path, walk: _Walk, found: Mapping[str, Any], bar: Progress
 ) -> dict[str, Any]:
     from hpcai500.engine.precision import Precision
     from hpcai500.measure.bandwidth import measure_input
     from hpcai500.workloads import factory
     from hpcai500.workloads.base import Place
 
-    recipe, world = walk.recipe, crew.world
-    threads = recipe.os.input_threads or crew.cores
+    recipe, world = walk.recipe, job.world
+    threads = recipe.os.input_threads or job.cores
     shares = tuple(range(world.rank, recipe.shards, world.size))
     place = Place(
-        crew.device,
-        Precision(recipe.accelerator.precision, crew.device).input_dtype,
+        job.device,
+        Precision(recipe.accelerator.precision, job.device).input_dtype,
         threads,
         communicator=world,
         total_shares=recipe.shards,
@@ -213,7 +213,7 @@ def _input(
     try:
         entry = measure_input(
             recipe.benchmark,
-            crew,
+            job,
             partial(workload.training_batches, first_step=0),
             ring=recipe.accelerator.prefetch_batches,
             steps=workload.steps_per_epoch * len(shares),

@@ -23,7 +23,7 @@ from hpcai500 import train
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.hosts import find_placement
 from hpcai500.launch.benchmark import Request, run_benchmark
-from hpcai500.launch.crew import crew_of
+from hpcai500.launch.launcher import launcher_of
 from hpcai500.methodology import power
 from hpcai500.record import iterate, line_hash, read_record
 from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
@@ -196,9 +196,9 @@ def test_a_source_that_was_asked_for_and_is_not_there_ends_before_the_run(
 
 
 def test_a_wrong_word_is_told_before_anything_is_done(tmp_path: Path) -> None:
-    crew = crew_of(find_placement({}), None)
+    launcher = launcher_of(find_placement({}), None)
     with pytest.raises(UsageError, match="--power rapls: expected auto, none"):
-        list(run_benchmark(Request("ic", out=tmp_path / "record", power="rapls"), crew))
+        list(run_benchmark(Request("ic", out=tmp_path / "record", power="rapls"), launcher))
     assert not (tmp_path / "record").exists()
     assert train.main(["--recipe", "ic/smoke", "--data", "x", "--out", str(tmp_path / "record"), "--power", "x"]) == 64
 
@@ -210,12 +210,12 @@ def test_a_series_and_its_resumption_measure_alike(
     write_meter(tmp_path / "meter.csv", lambda _: 60.0, -20, 900)
     out, settings = tmp_path / "series", [*TINY, ONE]
     request = Request("ic", "ic/smoke", images, out, settings, trials=2, power="csv:meter.csv")
-    crew = crew_of(find_placement({}), None)
-    series = run_benchmark(request, crew)
+    launcher = launcher_of(find_placement({}), None)
+    series = run_benchmark(request, launcher)
     assert next(series).exit_code == 0
     series.close()
     again = Request("ic", out=out, resume=True, power="csv:meter.csv")
-    assert [run.exit_code for run in run_benchmark(again, crew)] == [0, 0]
+    assert [run.exit_code for run in run_benchmark(again, launcher)] == [0, 0]
     results = [score_record(record) for record in expand([out])]
     assert [result.watts for result in results] == [pytest.approx(60, rel=1e-4)] * 2
     assert summarise_trials(results)["flops_per_watt"].runs == 2

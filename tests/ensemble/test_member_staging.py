@@ -23,8 +23,8 @@ from hpcai500.ensemble.mapping import member_jobs, shape_of
 from hpcai500.ensemble.member import staged
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.hosts import find_placement
-from hpcai500.launch.copies import listen_at
-from hpcai500.launch.crew import crew_of
+from hpcai500.launch.launcher import launcher_of
+from hpcai500.launch.rendezvous import listen_at
 from hpcai500.record import iterate, read_record
 from hpcai500.system.process import owner_of
 
@@ -67,9 +67,9 @@ def test_two_ranks_stage_once_and_take_it_away_in_the_end(images: Path, tmp_path
     ensemble = planned(tmp_path / "e", images, "$NODE_STORAGE/${STAGE_IN}", *RANKS)
     environment = {"NODE_STORAGE": str(tmp_path / "node"), "STAGE_IN": "deep"}
     os.environ.update(environment)
-    crew = crew_of(find_placement({}), 2)
+    launcher = launcher_of(find_placement({}), 2)
     try:
-        with staged(ensemble, 0, crew, recipe_of(ensemble, 0)) as folder:
+        with staged(ensemble, 0, launcher, recipe_of(ensemble, 0)) as folder:
             assert folder.parent == tmp_path / "node" / "deep"
             assert is_staged(folder)
             (name,) = (folder / ".hpcai500-staging" / "names").iterdir()
@@ -90,8 +90,8 @@ def test_two_ranks_stage_once_and_take_it_away_in_the_end(images: Path, tmp_path
 
 def test_what_was_staged_goes_after_an_error_too(images: Path, tmp_path: Path) -> None:
     ensemble = planned(tmp_path / "e", images, str(tmp_path / "node"))
-    crew = crew_of(find_placement({}), None)
-    with pytest.raises(ZeroDivisionError), staged(ensemble, 0, crew, recipe_of(ensemble, 0)) as folder:
+    launcher = launcher_of(find_placement({}), None)
+    with pytest.raises(ZeroDivisionError), staged(ensemble, 0, launcher, recipe_of(ensemble, 0)) as folder:
         1 / len(files_of_others(folder))
     assert list((tmp_path / "node").iterdir()) == []
 
@@ -107,11 +107,11 @@ from pathlib import Path
 from hpcai500.ensemble.journal import read_ensemble
 from hpcai500.ensemble.member import staged
 from hpcai500.ensemble.journal import member_recipe
-from hpcai500.launch.crew import crew_of
+from hpcai500.launch.launcher import launcher_of
 from hpcai500.hosts import find_placement
 
 ensemble, member = read_ensemble(Path(sys.argv[1])), int(sys.argv[2])
-with staged(ensemble, member, crew_of(find_placement({}), None), member_recipe(ensemble, member)) as folder:
+with staged(ensemble, member, launcher_of(find_placement({}), None), member_recipe(ensemble, member)) as folder:
     print("ready", folder, flush=True)
     input()
 """
@@ -145,12 +145,12 @@ def test_two_members_at_once_share_a_folder_and_a_killed_one_leaves_it_to_the_ot
 
 def test_without_a_folder_to_stage_in_the_set_itself_is_read(images: Path, tmp_path: Path) -> None:
     ensemble = planned(tmp_path / "e", images, None)
-    with staged(ensemble, 0, crew_of(find_placement({}), None), recipe_of(ensemble, 0)) as folder:
+    with staged(ensemble, 0, launcher_of(find_placement({}), None), recipe_of(ensemble, 0)) as folder:
         assert folder == images
 
 
 def test_what_keeps_a_member_from_staging_is_raised_with_its_exit_code(images: Path, tmp_path: Path) -> None:
-    crew = crew_of(find_placement({}), None)
+    launcher = launcher_of(find_placement({}), None)
     for number, (where, told) in enumerate(
         (
             ("$NOT_SET_ANYWHERE/x", r"\$NOT_SET_ANYWHERE is not set here"),
@@ -158,23 +158,23 @@ def test_what_keeps_a_member_from_staging_is_raised_with_its_exit_code(images: P
         )
     ):
         ensemble = planned(tmp_path / f"e{number}", images, where)
-        with pytest.raises(UsageError, match=told), staged(ensemble, 0, crew, recipe_of(ensemble, 0)):
+        with pytest.raises(UsageError, match=told), staged(ensemble, 0, launcher, recipe_of(ensemble, 0)):
             raise AssertionError("nothing was staged")
     ensemble = planned(tmp_path / "e", images, str(images))
     refused = pytest.raises(UsageError, match="member 1: what it reads could not be staged")
-    with refused, staged(ensemble, 1, crew, recipe_of(ensemble, 1)):
+    with refused, staged(ensemble, 1, launcher, recipe_of(ensemble, 1)):
         raise AssertionError("nothing was staged")
 
 
 def test_a_rank_that_cannot_stage_ends_all_of_them_with_its_exit_code(images: Path, tmp_path: Path) -> None:
     recipe = member_recipe("ic", *RANKS)
     file = written(recipe, tmp_path / "recipe.toml")
-    crew = crew_of(find_placement({}), 2)
+    launcher = launcher_of(find_placement({}), 2)
     arguments = ["stage", "ic", images, tmp_path / "node", "--recipe", file, "--limit", "1K"]
-    assert crew.run(recipe, arguments, module="data") == EnvironmentLacksError.exit_code
+    assert launcher.run(recipe, arguments, module="data") == EnvironmentLacksError.exit_code
     # A node on which a variable differs would train on another folder.
     arguments = ["stage", "ic", images, "$HOME/set", "--recipe", file, "--expand", tmp_path / "elsewhere"]
-    assert crew.run(recipe, arguments, module="data") == UsageError.exit_code
+    assert launcher.run(recipe, arguments, module="data") == UsageError.exit_code
 
 
 def test_ranks_on_several_nodes_end_together(images: Path, tmp_path: Path) -> None:

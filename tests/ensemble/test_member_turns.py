@@ -15,7 +15,7 @@ from hpcai500.ensemble.journal import begin_member
 from hpcai500.ensemble.member import MemberOrder, _turn, run_member
 from hpcai500.errors import RunError
 from hpcai500.hosts import find_placement
-from hpcai500.launch.crew import crew_of
+from hpcai500.launch.launcher import launcher_of
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_member_that_somebody_is_at_is_left_alone_after_a_while(tmp_path: Path
     ensemble = planned(tmp_path / "e")
     ensemble.folder(1).mkdir(parents=True)
     with turn_at(ensemble.folder(1), 0), pytest.raises(RunError, match="is being run by another process"):
-        run_member(MemberOrder(ensemble.path, 1), crew_of(find_placement({}), None))
+        run_member(MemberOrder(ensemble.path, 1), launcher_of(find_placement({}), None))
     # Longer than NFS keeps the locks of a node that died.
     assert 90 < sum(naps) < 200
     assert list(ensemble.folder(1).glob("*")) == []
@@ -45,7 +45,7 @@ def test_a_member_whose_ranks_outlive_their_command_is_waited_for(tmp_path: Path
     with path.open("wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         with pytest.raises(RunError, match="is being run by another process"):
-            run_member(MemberOrder(ensemble.path, 0), crew_of(find_placement({}), None))
+            run_member(MemberOrder(ensemble.path, 0), launcher_of(find_placement({}), None))
     with _turn(ensemble, 0):
         pass
 

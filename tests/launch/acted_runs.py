@@ -1,4 +1,4 @@
-"""A crew whose jobs train nothing: each writes the record that a job with a certain fate would have left.
+"""A launcher whose jobs train nothing: each writes the record that a job with a certain fate would have left.
 
 It stands for the engine where only what a campaign makes of its end is looked at; tests/cli/test_campaign_commands.py
 has the real one.
@@ -23,7 +23,7 @@ TRAINED = {"samples": 100, "padded_samples": 0, "coverage": "all", "seconds": 1.
 Fate = Callable[[RecordWriter, Recipe], int]
 
 
-class ActedCrew:
+class ActedLauncher:
     """Gives each job the next of `fates`; the words of each are kept."""
 
     is_local = True

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.launch.launchers import cores_for, neighbours_together, share
+from hpcai500.launch.layout import cores_for, neighbours_together, share
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=64, unique=True), st.integers(1, 64))

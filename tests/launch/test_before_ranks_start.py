@@ -14,7 +14,7 @@ from tiny_runs import TINY
 
 from hpcai500.errors import RecipeError, UsageError
 from hpcai500.hosts import Placement
-from hpcai500.launch.crew import crew_of, require_room
+from hpcai500.launch.launcher import launcher_of, require_room
 from hpcai500.recipe import load_recipe
 from hpcai500.record import RecordWriter, require_unused
 
@@ -109,16 +109,16 @@ TORUS = ("communication.backend=torch", "communication.topology=torus", "acceler
 
 def test_a_torus_over_nodes_of_different_sizes_is_refused_before_a_rank_starts() -> None:
     recipe = load_recipe("ic/smoke", [*TORUS, "hardware.nodes=3", "hardware.accelerators_per_node=1"])
-    crew = crew_of(Placement(0, 3, 0, 2, "mpirun", "localhost:1", None), None)
+    launcher = launcher_of(Placement(0, 3, 0, 2, "mpirun", "localhost:1", None), None)
     said = "0 makes a row of each node, but this one has 2 of the 3 ranks"
     with pytest.raises(RecipeError, match=said):
-        crew.check(recipe, 1)
+        launcher.check(recipe, 1)
     with pytest.raises(RecipeError, match=said):
-        crew.run(recipe, ["--resume", "--out", "nowhere"])
+        launcher.run(recipe, ["--resume", "--out", "nowhere"])
 
 
 def test_a_torus_that_fewer_ranks_do_not_fill_is_refused_before_a_rank_starts() -> None:
     recipe = load_recipe("ic/smoke", [*TORUS, "communication.torus_columns=2", "hardware.accelerators_per_node=6"])
-    crew = crew_of(Placement(0, 1, 0, 1, "none", None, None), 3)
+    launcher = launcher_of(Placement(0, 1, 0, 1, "none", None, None), 3)
     with pytest.raises(RecipeError, match="3 ranks do not fill rows of 2: use one of 1, 3"):
-        crew.run(recipe, ["--resume", "--out", "nowhere"])
+        launcher.run(recipe, ["--resume", "--out", "nowhere"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from acted_runs import (
-    ActedCrew,
+    ActedLauncher,
     diverges,
     finishes,
     is_interrupted_at_once,
@@ -45,8 +45,8 @@ def planned(images: Path, tmp_path: Path) -> Plan:
     return plan
 
 
-def ran(folder: Path, crew: ActedCrew, only: int | None = None) -> list[tuple[str, int]]:
-    return [(run.record.name, run.exit_code) for run in run_campaign(CampaignOrder(folder, only=only), crew)]
+def ran(folder: Path, launcher: ActedLauncher, only: int | None = None) -> list[tuple[str, int]]:
+    return [(run.record.name, run.exit_code) for run in run_campaign(CampaignOrder(folder, only=only), launcher)]
 
 
 def told(folder: Path) -> list[tuple[str, str]]:
@@ -64,7 +64,7 @@ def unbound(campaign: Campaign) -> list[str]:
     return [reason for reason in standing(campaign).reasons if "journal" in reason or "names" in reason]
 
 
-class DeafCrew(ActedCrew):
+class DeafLauncher(ActedLauncher):
     """Its jobs end well, and a signal comes when they no longer listen."""
 
     def run(
@@ -78,16 +78,16 @@ def test_every_run_is_in_the_journal_before_it_begins(planned: Plan, monkeypatch
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setattr("sys.argv", ["/usr/bin/hpcai500", "campaign", "run", "c"])
     folder = planned(2)
-    crew = ActedCrew(finishes, finishes)
-    assert ran(folder, crew) == [("trial-01", 0), ("trial-02", 0)]
-    assert crew.checked == [2]
+    launcher = ActedLauncher(finishes, finishes)
+    assert ran(folder, launcher) == [("trial-01", 0), ("trial-02", 0)]
+    assert launcher.checked == [2]
     campaign = read_campaign(folder)
     assert [event["key"] for event in campaign.events] == ["campaign_start", *["attempt_start", "attempt_stop"] * 2]
     assert campaign.attempts[0].commands == (("hpcai500", "campaign", "run", "c"),)
     assert campaign.attempts[0].slurm_jobs == ("17",)
     assert campaign.events[1]["value"]["launcher"] == "none"
-    assert [job.set for job in crew.jobs] == [["hyperparameters.seed=1"], ["hyperparameters.seed=2"]]
-    assert crew.jobs[1].campaign == {
+    assert [job.set for job in launcher.jobs] == [["hyperparameters.seed=1"], ["hyperparameters.seed=2"]]
+    assert launcher.jobs[1].campaign == {
         "id": campaign.identity, "trial": 2, "attempt": 1, "head": campaign.attempts[1].start_hash,
     }  # fmt: skip
     assert unbound(campaign) == []
@@ -95,27 +95,27 @@ def test_every_run_is_in_the_journal_before_it_begins(planned: Plan, monkeypatch
 
 def test_a_signal_that_comes_when_a_run_has_just_ended_stops_the_campaign_before_the_next(planned: Plan) -> None:
     folder = planned(2)
-    outcomes = run_campaign(CampaignOrder(folder), DeafCrew(finishes, finishes))
+    outcomes = run_campaign(CampaignOrder(folder), DeafLauncher(finishes, finishes))
     assert next(outcomes).exit_code == 0
     with pytest.raises(Stopped, match="stopped by SIGTERM"):
         next(outcomes)
     assert told(folder) == [("trial-01", "done")]
     # It goes on as after any stop.
-    assert ran(folder, ActedCrew(finishes)) == [("trial-01", 0), ("trial-02", 0)]
+    assert ran(folder, ActedLauncher(finishes)) == [("trial-01", 0), ("trial-02", 0)]
 
 
 def test_what_is_done_is_not_run_again(planned: Plan) -> None:
     folder = planned(2)
-    assert ran(folder, ActedCrew(finishes, finishes)) == ran(folder, crew := ActedCrew())
-    assert crew.jobs == []
+    assert ran(folder, ActedLauncher(finishes, finishes)) == ran(folder, launcher := ActedLauncher())
+    assert launcher.jobs == []
 
 
 def test_one_trial_alone_and_the_rest_later(planned: Plan) -> None:
     folder = planned(3)
-    assert ran(folder, ActedCrew(finishes), only=2) == [("trial-02", 0)]
-    assert ran(folder, ActedCrew(finishes, finishes)) == [("trial-01", 0), ("trial-02", 0), ("trial-03", 0)]
+    assert ran(folder, ActedLauncher(finishes), only=2) == [("trial-02", 0)]
+    assert ran(folder, ActedLauncher(finishes, finishes)) == [("trial-01", 0), ("trial-02", 0), ("trial-03", 0)]
     with pytest.raises(UsageError, match=r"--only 4: .* has the trials 1 to 3"):
-        ran(folder, ActedCrew(), only=4)
+        ran(folder, ActedLauncher(), only=4)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_what_has_begun_to_train_is_gone_on_with(
     planned: Plan, fate: Callable[..., int], status: str, reason: str
 ) -> None:
     folder = planned(2)
-    assert ran(folder, ActedCrew(fate)) == [("trial-01", 1)]
+    assert ran(folder, ActedLauncher(fate)) == [("trial-01", 1)]
     assert told(folder) == [("trial-01", status)]
     assert read_campaign(folder).attempts[0].reason == reason
-    crew = ActedCrew(finishes, finishes)
-    assert ran(folder, crew) == [("trial-01", 0), ("trial-02", 0)]
-    assert [(job.resume, job.campaign is None) for job in crew.jobs] == [(True, True), (False, False)]
+    launcher = ActedLauncher(finishes, finishes)
+    assert ran(folder, launcher) == [("trial-01", 0), ("trial-02", 0)]
+    assert [(job.resume, job.campaign is None) for job in launcher.jobs] == [(True, True), (False, False)]
     assert told(folder) == [("trial-01", "done"), ("trial-02", "done")]
     campaign = read_campaign(folder)
     assert [event["key"] for event in campaign.events[1:5]] == [
@@ -156,12 +156,12 @@ def test_what_ended_before_there_was_anything_to_go_on_with_is_kept_and_begun_an
     planned: Plan, fate: Callable[..., int] | None, reason: str
 ) -> None:
     folder = planned(1)
-    ran(folder, ActedCrew(fate))
+    ran(folder, ActedLauncher(fate))
     (before,) = read_campaign(folder).attempts
     assert (before.status, before.reason) == ("failed", reason)
-    crew = ActedCrew(finishes)
-    assert ran(folder, crew) == [("trial-01-attempt-2", 0)]
-    assert crew.jobs[0].set == ["hyperparameters.seed=1"]
+    launcher = ActedLauncher(finishes)
+    assert ran(folder, launcher) == [("trial-01-attempt-2", 0)]
+    assert launcher.jobs[0].set == ["hyperparameters.seed=1"]
     assert told(folder) == [("trial-01", "failed"), ("trial-01-attempt-2", "done")]
     assert (folder / "trial-01").is_dir()
     assert reasons(folder) == []
@@ -169,32 +169,32 @@ def test_what_ended_before_there_was_anything_to_go_on_with_is_kept_and_begun_an
 
 def test_a_run_that_failed_at_its_start_has_the_head_of_no_events(planned: Plan) -> None:
     folder = planned(1)
-    ran(folder, ActedCrew(None))
+    ran(folder, ActedLauncher(None))
     assert read_campaign(folder).attempts[0].head == NO_EVENTS
 
 
 def test_a_run_that_diverged_is_not_tried_again(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     folder = planned(2)
-    assert ran(folder, ActedCrew(diverges)) == [("trial-01", 1)]
-    assert ran(folder, crew := ActedCrew()) == [("trial-01", 1)]
-    assert crew.jobs == []
+    assert ran(folder, ActedLauncher(diverges)) == [("trial-01", 1)]
+    assert ran(folder, launcher := ActedLauncher()) == [("trial-01", 1)]
+    assert launcher.jobs == []
     assert "trial 1, attempt 1 diverged (the loss is nan at epoch 2, step 3): a result of this recipe" in (
         capsys.readouterr().err
     )
-    assert ran(folder, ActedCrew(finishes), only=2) == [("trial-02", 0)]
+    assert ran(folder, ActedLauncher(finishes), only=2) == [("trial-02", 0)]
     assert any("diverged" in reason for reason in reasons(folder))
 
 
 def test_ctrl_c_that_the_job_did_not_catch_is_told_in_the_journal(planned: Plan) -> None:
     folder = planned(1)
     with pytest.raises(KeyboardInterrupt):
-        ran(folder, ActedCrew(is_interrupted_at_once))
+        ran(folder, ActedLauncher(is_interrupted_at_once))
     assert told(folder) == [("trial-01", "stopped")]
 
 
 def killed_with_the_command(folder: Path) -> None:
     """Leave the campaign as kill -9 of command and job leaves it: begun, and nobody there to tell the end."""
-    ran(folder, ActedCrew(is_killed))
+    ran(folder, ActedLauncher(is_killed))
     journal = folder / "campaign.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
     assert told(folder) == [("trial-01", "running")]
@@ -207,8 +207,8 @@ def healed(folder: Path) -> Campaign:
 
 def test_what_was_killed_with_its_command_is_found_out_when_the_next_one_runs(planned: Plan) -> None:
     killed_with_the_command(folder := planned(1))
-    assert ran(folder, crew := ActedCrew(finishes)) == [("trial-01", 0)]
-    assert crew.jobs[0].resume
+    assert ran(folder, launcher := ActedLauncher(finishes)) == [("trial-01", 0)]
+    assert launcher.jobs[0].resume
     events = read_campaign(folder).events
     assert [event["key"] for event in events[2:]] == ["attempt_stop", "attempt_resume", "attempt_stop"]
     assert (events[2]["value"]["status"], events[2]["value"]["exit_code"]) == ("stopped", None)
@@ -242,7 +242,7 @@ def test_what_really_runs_is_left_alone(planned: Plan) -> None:
         fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
         assert healed(folder).attempts[0].status == "running"
         with pytest.raises(RecordError, match="trial 1 is being run by another process: wait for it or stop it"):
-            ran(folder, ActedCrew(finishes))
+            ran(folder, ActedLauncher(finishes))
         with pytest.raises(RecordError, match="no unfinished ic run to resume"):
             latest_unfinished(folder.parent, "ic")
     assert latest_unfinished(folder.parent, "ic") == folder
@@ -252,21 +252,21 @@ def test_two_commands_never_run_one_trial(planned: Plan) -> None:
     folder = planned(2)
     with turn_at(folder, 1):
         with pytest.raises(RecordError, match="trial 1 is being run by another process"):
-            ran(folder, ActedCrew(finishes))
-        assert ran(folder, ActedCrew(finishes), only=2) == [("trial-02", 0)]
+            ran(folder, ActedLauncher(finishes))
+        assert ran(folder, ActedLauncher(finishes), only=2) == [("trial-02", 0)]
     assert told(folder) == [("trial-02", "done")]
 
 
 def test_a_folder_that_somebody_put_there_is_not_written_into(planned: Plan) -> None:
     folder = planned(1)
     (folder / "trial-01").mkdir()
-    assert ran(folder, ActedCrew(finishes)) == [("trial-01", 0)]
+    assert ran(folder, ActedLauncher(finishes)) == [("trial-01", 0)]
     (folder / "trial-01" / "DONE").unlink()
     other = planned_beside(folder)
     (other / "trial-01").mkdir()
     (other / "trial-01" / "notes").touch()
     with pytest.raises(RecordError, match="is there already, and the campaign's journal does not know it"):
-        ran(other, ActedCrew(finishes))
+        ran(other, ActedLauncher(finishes))
     assert told(other) == []
 
 
@@ -281,21 +281,21 @@ def test_the_benchmark_s_own_command_makes_and_goes_on_with_a_campaign(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     request = Request("ic", "ic/smoke", images, None, SHORT, trials=2)
-    runs = list(run_benchmark(request, ActedCrew(finishes, is_stopped)))
+    runs = list(run_benchmark(request, ActedLauncher(finishes, is_stopped)))
     folder = runs[0].record.parent
     assert [(run.record.name, run.exit_code) for run in runs] == [("trial-01", 0), ("trial-02", 1)]
-    again = list(run_benchmark(Request("ic", resume=True), crew := ActedCrew(finishes)))
+    again = list(run_benchmark(Request("ic", resume=True), launcher := ActedLauncher(finishes)))
     assert [(run.record, run.exit_code) for run in again] == [(folder / "trial-01", 0), (folder / "trial-02", 0)]
-    assert crew.jobs[0].resume
+    assert launcher.jobs[0].resume
     assert reasons(folder) == []
 
 
 def test_the_line_that_a_stopped_run_prints_goes_on_with_it_in_its_campaign(planned: Plan) -> None:
     folder = planned(2)
-    ran(folder, ActedCrew(is_stopped))
-    runs = list(run_benchmark(Request("ic", out=folder / "trial-01", resume=True), crew := ActedCrew(finishes)))
+    ran(folder, ActedLauncher(is_stopped))
+    runs = list(run_benchmark(Request("ic", out=folder / "trial-01", resume=True), launcher := ActedLauncher(finishes)))
     assert [(run.record.name, run.exit_code) for run in runs] == [("trial-01", 0)]
-    assert crew.jobs[0].resume
+    assert launcher.jobs[0].resume
     assert [event["key"] for event in read_campaign(folder).events[1:]] == [
         "attempt_start", "attempt_stop", "attempt_resume", "attempt_stop",
     ]  # fmt: skip
@@ -304,24 +304,24 @@ def test_the_line_that_a_stopped_run_prints_goes_on_with_it_in_its_campaign(plan
 
 def test_an_attempt_that_another_one_has_followed_is_not_gone_on_with(planned: Plan) -> None:
     folder = planned(1)
-    ran(folder, ActedCrew(is_stopped))
+    ran(folder, ActedLauncher(is_stopped))
     with pytest.raises(UsageError, match=r"trial-09: not the latest attempt at a run of this campaign"):
-        list(run_benchmark(Request("ic", out=folder / "trial-09", resume=True), ActedCrew()))
+        list(run_benchmark(Request("ic", out=folder / "trial-09", resume=True), ActedLauncher()))
 
 
 def test_a_campaign_of_another_benchmark_is_refused_by_name(planned: Plan) -> None:
     folder = planned(1)
     with pytest.raises(UsageError, match=f"runs of ic; run `hpcai500 ic --resume --out {folder}`"):
-        list(run_benchmark(Request("ewa", out=folder, resume=True), ActedCrew()))
+        list(run_benchmark(Request("ewa", out=folder, resume=True), ActedLauncher()))
 
 
 def test_what_failed_comes_after_what_was_stopped(planned: Plan) -> None:
     stopped = planned(1)
-    ran(stopped, ActedCrew(is_stopped))
+    ran(stopped, ActedLauncher(is_stopped))
     failed = planned_beside(stopped)
-    ran(failed, ActedCrew(loses_a_rank))
+    ran(failed, ActedLauncher(loses_a_rank))
     assert latest_unfinished(stopped.parent, "ic") == stopped
     journal = json.loads((failed / "campaign.jsonl").read_bytes().splitlines()[-1])
     assert journal["value"]["status"] == "failed"
-    ran(stopped, ActedCrew(finishes))
+    ran(stopped, ActedLauncher(finishes))
     assert latest_unfinished(stopped.parent, "ic") == failed

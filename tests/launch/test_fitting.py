@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import RecipeError, UsageError
-from hpcai500.launch.crew import World, fitting_overrides
+from hpcai500.launch.launcher import World, fitting_overrides
 from hpcai500.recipe import load_recipe, reference_recipe, to_toml
 
 HERE = {n: World(n, 1, "torch", f"--procs {n}", "the fix") for n in (1, 2, 4)}

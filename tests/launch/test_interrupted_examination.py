@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from acted_runs import ActedCrew
+from acted_runs import ActedLauncher
 
 from hpcai500.job_options import PreflightOptions, read_options
 from hpcai500.launch.examination import Findings, Patient, examine_command
 from hpcai500.system.checks import RANKS, VERSIONS, Check, CheckLog
 
 
-class InterruptedCrew(ActedCrew):
+class InterruptedLauncher(ActedLauncher):
     """Its job tells of the first checks, and ends by Ctrl-C's signal; does it `write` that too?"""
 
     def __init__(self, *, write: bool) -> None:
@@ -39,7 +39,7 @@ class InterruptedCrew(ActedCrew):
 def test_what_was_found_before_ctrl_c_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: bool) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["hpcai500", "doctor"])
-    findings: Findings = examine_command(Patient(), InterruptedCrew(write=write))
+    findings: Findings = examine_command(Patient(), InterruptedLauncher(write=write))
     assert findings.stopped == "Ctrl-C"
     found = {check.name: check for check in findings.checks}
     assert found[RANKS].status == "pass"

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from hpcai500.errors import UsageError
-from hpcai500.launch.launchers import Layout, horovodrun, mpirun, srun, torchrun
+from hpcai500.launch.layout import Layout, horovodrun, mpirun, srun, torchrun
 
 HERE = Layout(nodes=1, per_node=2)
 SITE = Layout(

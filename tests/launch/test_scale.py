@@ -31,8 +31,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Request, int | None]]
     """What would be started, by request and number of ranks, on a machine with 12 cores; every run ends at once."""
     seen: list[tuple[Request, int | None]] = []
 
-    def run(request: Request, crew: Any) -> Iterator[Outcome]:
-        seen.append((request, crew.size))
+    def run(request: Request, launcher: Any) -> Iterator[Outcome]:
+        seen.append((request, launcher.size))
         yield Outcome(request.out or Path(), ExitCode.PASS)
 
     monkeypatch.setattr(scale, "run_benchmark", run)
@@ -100,7 +100,7 @@ def test_an_unfinished_point_is_gone_on_with_and_a_finished_one_is_kept(started:
 
 
 def test_a_point_that_fails_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(request: Request, crew: Any) -> Iterator[Outcome]:
+    def fail(request: Request, launcher: Any) -> Iterator[Outcome]:
         yield Outcome(request.out or Path(), ExitCode.RUN_FAILED)
 
     monkeypatch.setattr(scale, "run_benchmark", fail)
@@ -113,7 +113,7 @@ def test_a_signal_that_comes_when_a_point_has_just_ended_stops_the_scaling(
     # Its process no longer listens, and ends as if nothing had come.
     deaf = ["sh", "-c", "trap '' TERM; kill -TERM $PPID; sleep 0.2"]
 
-    def run(request: Request, crew: Any) -> Iterator[Outcome]:
+    def run(request: Request, launcher: Any) -> Iterator[Outcome]:
         yield Outcome(request.out or Path(), run_to_end(deaf))
 
     monkeypatch.setattr(scale, "run_benchmark", run)

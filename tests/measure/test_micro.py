@@ -33,7 +33,7 @@ from hpcai500.measure.bandwidth import (
 )
 from hpcai500.measure.micro import (
     PRECISIONS,
-    Crew,
+    MeasuringJob,
     Precision,
     Prepared,
     available_bytes,
@@ -51,8 +51,8 @@ CPU = torch.device("cpu")
 ONE_HOST, TWO_HOSTS = ("a", "a"), ("a", "a", "b", "b")
 
 
-def crew_of(communicator: Communicator, said: list[str] | None = None) -> Crew:
-    return Crew(communicator, CPU, 1, say=(said if said is not None else []).append)
+def crew_of(communicator: Communicator, said: list[str] | None = None) -> MeasuringJob:
+    return MeasuringJob(communicator, CPU, 1, say=(said if said is not None else []).append)
 
 
 @dataclass(frozen=True)

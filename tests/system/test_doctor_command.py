@@ -18,7 +18,7 @@ from hpcai500.cli import commands
 from hpcai500.errors import DataError, EnvironmentLacksError
 from hpcai500.hosts import find_placement
 from hpcai500.launch import benchmark
-from hpcai500.launch.crew import crew_of
+from hpcai500.launch.launcher import launcher_of
 from hpcai500.system import doctor
 from hpcai500.system.accelerator import Driver, Torch, Traces
 from hpcai500.system.doctor import Subject, examine, require_healthy, why_no_device
@@ -203,7 +203,7 @@ def test_a_record_below_a_folder_that_may_not_be_searched_is_refused_before_anyt
     monkeypatch.setattr(Path, "stat", stat)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "locked")
     with pytest.raises(EnvironmentLacksError, match="locked: you may not write there; give another folder with --out"):
-        list(benchmark.run_benchmark(request, crew_of(find_placement({}), None)))
+        list(benchmark.run_benchmark(request, launcher_of(find_placement({}), None)))
 
 
 def test_version_prints_a_document_or_lines(tmp_path: Path) -> None:

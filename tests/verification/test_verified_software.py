@@ -88,7 +88,7 @@ def _with_code(base: Submission, folder: Path, file: str, **claim: Any) -> Any:
         ("engine/updates.py", 6, "free"),
         ("data/samplers.py", 4, "hardware"),
         ("comm/reducer.py", 3, "hardware"),
-        ("launch/launchers.py", 2, "hardware"),
+        ("launch/layout.py", 2, "hardware"),
         ("comm/of_my_own.py", 3, "hardware"),
     ],
 )

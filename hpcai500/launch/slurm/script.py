@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from hpcai500 import __version__
 from hpcai500.errors import DataError, UsageError
-from hpcai500.launch.crew import World, fitting_overrides
-from hpcai500.launch.launchers import Layout, mpirun, srun
+from hpcai500.launch.launcher import World, fitting_overrides
+from hpcai500.launch.layout import Layout, mpirun, srun
 from hpcai500.launch.slurm.site import NO_CONTAINER, ContainerTable, MpiTable, NodeTable, Site, SlurmTable, load_site
 from hpcai500.layers import Recipe
 from hpcai500.recipe import default_recipe, find_recipe, is_shipped, load_recipe

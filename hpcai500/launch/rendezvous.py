@@ -23,7 +23,7 @@ from hpcai500 import __version__
 from hpcai500.errors import ExitCode, RunError, UsageError
 from hpcai500.hosts import LISTEN_FD, RENDEZVOUS, Placement, name_ranks
 from hpcai500.interpreter import module_command
-from hpcai500.launch.launchers import cores_of_launched
+from hpcai500.launch.layout import cores_of_launched
 from hpcai500.launch.processes import Patience, run_to_end
 from hpcai500.messages import Connection, Message, MessageError, Reception, line_of, parse
 
@@ -234,7 +234,7 @@ _SEND_SECONDS = 10.0
 _HANG_UP_SECONDS = 1.0
 
 
-class Conductor:
+class RendezvousServer:
     """Rank 0's side: `open` early, `run` each job, `end` when all is printed.
 
     Args:

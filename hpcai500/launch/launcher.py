@@ -1,4 +1,6 @@
-"""Crews run the jobs of a command: on processes started here, or on the copies that a launcher has started."""
+"""A `Launcher` runs the jobs of a command: on processes that it starts here, or on the copies of the command that srun,
+mpirun, torchrun or horovodrun has started.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from typing import Any, Protocol
 from hpcai500.errors import RecipeError, UsageError
 from hpcai500.hosts import OVERSUBSCRIBE, Placement
 from hpcai500.interpreter import module_command
-from hpcai500.launch.copies import Conductor
-from hpcai500.launch.launchers import cores_for, cores_of_launched, visible_devices
+from hpcai500.launch.layout import cores_for, cores_of_launched, visible_devices
 from hpcai500.launch.local_ranks import run_horovod_ranks, run_local_ranks
 from hpcai500.launch.processes import Patience, run_to_end
+from hpcai500.launch.rendezvous import RendezvousServer
 from hpcai500.layers import Recipe
 from hpcai500.recipe import find_recipe, is_shipped
 from hpcai500.streams import say
@@ -152,7 +154,7 @@ def in_words(size: int) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The crews.
+# The launchers.
 
 
 # What the other ranks need to say which neighbour they lost, and rank 0 to close the record: when the first rank ends,
@@ -163,7 +165,7 @@ TRAIN = "train"
 Tokens = Sequence[str | Path]
 
 
-class Crew(Protocol):
+class Launcher(Protocol):
     """Runs jobs, one after the other, on its ranks."""
 
     @property
@@ -178,7 +180,7 @@ class Crew(Protocol):
         """Get ready; called before anything that takes long."""
 
     def fit(self, name: str | Path, overrides: Sequence[str]) -> list[str]:
-        """Overrides that fit a recipe to this crew.
+        """Overrides that fit a recipe to this launcher.
 
         Raises:
             UsageError: the recipe states another number of ranks.
@@ -197,7 +199,7 @@ class Crew(Protocol):
         `patience` is for measurements, which end at the first signal or when their time is over.
 
         Raises:
-            UsageError: the recipe's ranks are not those of this crew.
+            UsageError: the recipe's ranks are not those of this launcher.
             KeyboardInterrupt: a signal stopped it before it could handle it, or while it measured.
             OutOfTimeError: `patience` was over.
         """
@@ -206,12 +208,12 @@ class Crew(Protocol):
         """Let all ranks go; `code` is the exit code of the command."""
 
 
-def crew_of(placement: Placement, procs: int | None) -> Crew:
-    """The crew of this command; `procs` is its --procs."""
-    return _Here(procs) if placement.is_alone else _Launched(placement, procs)
+def launcher_of(placement: Placement, procs: int | None) -> Launcher:
+    """The launcher of this command; `procs` is its --procs."""
+    return _StartedHere(procs) if placement.is_alone else _StartedByOthers(placement, procs)
 
 
-class _Here:
+class _StartedHere:
     """Ranks on this host, started for each job."""
 
     is_local = True
@@ -261,7 +263,7 @@ class _Here:
             )
 
 
-class _Launched:
+class _StartedByOthers:
     """The copies of this command that a launcher has started; this one is rank 0."""
 
     is_local = False
@@ -270,10 +272,10 @@ class _Launched:
         self.size = placement.size
         self._procs = procs
         self._placement = placement
-        self._conductor = Conductor(placement)
+        self._server = RendezvousServer(placement)
 
     def open(self) -> None:
-        self._conductor.open()
+        self._server.open()
         if self._procs is not None:
             raise UsageError(
                 f"--procs starts the ranks itself, but {self._placement.launcher} has started {self.size} already: "
@@ -304,12 +306,12 @@ class _Launched:
             f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}, {len(cores)} of "
             f"{os.cpu_count()} cores for rank 0"
         )
-        return self._conductor.run(module, arguments, patience)
+        return self._server.run(module, arguments, patience)
 
     def end(self, code: int) -> None:
         # A launcher may end all ranks when one has failed; by now our exit code is settled.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._conductor.end(code)
+        self._server.end(code)
 
 
 def require_room(size: int, device: str = "cpu") -> None:

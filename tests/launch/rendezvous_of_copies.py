@@ -1,6 +1,6 @@
-"""A command with copies, for test_conductor.py: as `hpcai500 ic` under a launcher, with jobs that tell their place.
+"""A command with copies, for test_rendezvous.py: as `hpcai500 ic` under a launcher, with jobs that tell their place.
 
-conducted.py FOLDER JOBS CODE: rank 0 has JOBS jobs run, then ends all with CODE
+rendezvous_of_copies.py FOLDER JOBS CODE: rank 0 has JOBS jobs run, then ends all with CODE
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 import sys
 
 from hpcai500.hosts import find_placement
-from hpcai500.launch import copies
-from hpcai500.launch.copies import Conductor, follow
+from hpcai500.launch import rendezvous
+from hpcai500.launch.rendezvous import RendezvousServer, follow
 
 JOB = """
 import json, os, socket, sys
@@ -35,16 +35,16 @@ sys.exit(int(place.rank == place.size - 1 and number == "3"))
 
 def main(folder: str, jobs: str, code: str) -> int:
     # The jobs are stand-ins; copies, sockets, launchers and processes are real.
-    copies.module_command = lambda *command: [sys.executable, "-c", JOB, *map(str, command)]  # type: ignore[assignment]
+    rendezvous.module_command = lambda *command: [sys.executable, "-c", JOB, *map(str, command)]  # type: ignore[assignment]
     placement = find_placement(os.environ)
     if placement.rank > 0:
         return follow(placement)
-    conductor = Conductor(placement)
-    conductor.open()
-    codes = [conductor.run("job", [folder, str(number)]) for number in range(1, int(jobs) + 1)]
+    server = RendezvousServer(placement)
+    server.open()
+    codes = [server.run("job", [folder, str(number)]) for number in range(1, int(jobs) + 1)]
     sys.stdout.write(f"result {codes}\n")
     sys.stdout.flush()
-    conductor.end(int(code))
+    server.end(int(code))
     return int(code)
 
 

@@ -23,10 +23,10 @@ from strange_bytes import say_in_pieces, strange_bytes
 from hpcai500 import __version__
 from hpcai500.errors import RunError, UsageError
 from hpcai500.hosts import Placement
-from hpcai500.launch import copies as conductor_module
-from hpcai500.launch.copies import Conductor, Job, follow, listen_at, meeting_point, receive
+from hpcai500.launch import rendezvous
+from hpcai500.launch.rendezvous import Job, RendezvousServer, follow, listen_at, meeting_point, receive
 
-COPY = Path(__file__).with_name("conducted.py")
+COPY = Path(__file__).with_name("rendezvous_of_copies.py")
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
@@ -62,11 +62,11 @@ def placement() -> Placement:
 
 
 @pytest.fixture
-def conductor(placement: Placement) -> Iterator[Conductor]:
-    conductor = Conductor(placement, patience_seconds=0.5, farewell_seconds=0.1)
-    conductor.open()
-    yield conductor
-    conductor.end(0)
+def server(placement: Placement) -> Iterator[RendezvousServer]:
+    server = RendezvousServer(placement, patience_seconds=0.5, farewell_seconds=0.1)
+    server.open()
+    yield server
+    server.end(0)
 
 
 def come(placement: Placement, hello: bytes) -> socket.socket:
@@ -80,9 +80,9 @@ def hello(rank: int, size: int = 3, version: str = __version__) -> bytes:
 
 
 def test_strange_visitors_are_sent_away(
-    conductor: Conductor, placement: Placement, monkeypatch: pytest.MonkeyPatch
+    server: RendezvousServer, placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conductor_module, "run_rank", lambda *_: 7)
+    monkeypatch.setattr(rendezvous, "run_rank", lambda *_: 7)
     strange = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"[" * 60_000 + b"\n",
@@ -99,7 +99,7 @@ def test_strange_visitors_are_sent_away(
     twin = come(placement, hello(1))
     second = come(placement, hello(2))
     name = Path(os.fsdecode(b"caf\xe9"))
-    assert conductor.run("train", ["--out", name]) == 7
+    assert server.run("train", ["--out", name]) == 7
     told = [receive(connection.makefile("rb")) for connection in (first, second)]
     assert told[0] == told[1]
     assert isinstance(told[0], Job)
@@ -113,9 +113,9 @@ def test_strangers_who_say_nothing_or_little_delay_no_rank(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them may take ten seconds, all at the same time."""
-    monkeypatch.setattr(conductor_module, "run_rank", lambda *_: 7)
-    conductor = Conductor(placement, patience_seconds=100.0)
-    conductor.open()
+    monkeypatch.setattr(rendezvous, "run_rank", lambda *_: 7)
+    server = RendezvousServer(placement, patience_seconds=100.0)
+    server.open()
     words = hello(1)
     strangers = [come(placement, words[: number % 20]) for number in range(30)]
     ended = threading.Event()
@@ -131,22 +131,22 @@ def test_strangers_who_say_nothing_or_little_delay_no_rank(
     thread = threading.Thread(target=drip)
     thread.start()
     with come(placement, hello(1)), come(placement, hello(2)):
-        assert conductor.run("train", []) == 7
+        assert server.run("train", []) == 7
         ended.set()
         thread.join()
-    conductor.end(0)
+    server.end(0)
     for stranger in strangers:
         stranger.close()
 
 
 @pytest.fixture(scope="module")
-def lasting() -> Iterator[tuple[Conductor, Placement]]:
-    """A conductor that keeps being called on, of a job of 1000 ranks."""
+def lasting() -> Iterator[tuple[RendezvousServer, Placement]]:
+    """A server that keeps being called on, of a job of 1000 ranks."""
     placement = Placement(0, 1000, 0, 1000, "mpirun", f"127.0.0.1:{free_port()}", None)
-    conductor = Conductor(placement, patience_seconds=0.0, farewell_seconds=0.0)
-    conductor.open()
-    yield conductor, placement
-    conductor.end(0)
+    server = RendezvousServer(placement, patience_seconds=0.0, farewell_seconds=0.0)
+    server.open()
+    yield server, placement
+    server.end(0)
 
 
 _RANKS = itertools.count(1)
@@ -155,34 +155,34 @@ _RANKS = itertools.count(1)
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=strange_bytes("hpcai500", "rank", "size"), cuts=st.lists(st.integers(0, 3000), max_size=4))
 def test_whatever_a_stranger_says_the_next_rank_is_taken(
-    lasting: tuple[Conductor, Placement], said: bytes, cuts: list[int]
+    lasting: tuple[RendezvousServer, Placement], said: bytes, cuts: list[int]
 ) -> None:
-    conductor, placement = lasting
+    server, placement = lasting
     stranger = come(placement, b"")
     say_in_pieces(stranger, said, cuts)
     rank = next(_RANKS)
     with come(placement, hello(rank, size=1000)):
         limit = time.monotonic() + 60
-        while rank in conductor._gather(0.01):
+        while rank in server._gather(0.01):
             assert time.monotonic() < limit
     stranger.close()
 
 
-def test_missing_ranks_are_named(conductor: Conductor, placement: Placement) -> None:
+def test_missing_ranks_are_named(server: RendezvousServer, placement: Placement) -> None:
     with (
         come(placement, hello(1)),
         pytest.raises(RunError, match=r"rank 2 of 3 did not come within .* to 127.*see what mpirun"),
     ):
-        conductor.run("train", [])
+        server.run("train", [])
 
 
-def test_a_rank_of_another_version_is_named(conductor: Conductor, placement: Placement) -> None:
+def test_a_rank_of_another_version_is_named(server: RendezvousServer, placement: Placement) -> None:
     with (
         come(placement, hello(1)),
         come(placement, hello(2, version="0.0.1")),
         pytest.raises(RunError, match=r"rank 2 runs hpcai500 0\.0\.1, rank 0"),
     ):
-        conductor.run("train", [])
+        server.run("train", [])
 
 
 def test_a_copy_ends_when_rank_0_is_gone() -> None:
@@ -192,8 +192,8 @@ def test_a_copy_ends_when_rank_0_is_gone() -> None:
 # Rank 0 hears the other one, and ends without a word.
 GONE = """
 import os, sys
-from hpcai500.launch.copies import follow
-from hpcai500.launch.copies import listen_at, meeting_point
+from hpcai500.launch.rendezvous import follow
+from hpcai500.launch.rendezvous import listen_at, meeting_point
 from hpcai500.hosts import find_placement
 place = find_placement(os.environ)
 if place.rank:
@@ -219,9 +219,9 @@ def test_a_copy_says_so_when_something_else_answers_in_the_place_of_rank_0(place
         thread.join()
 
 
-def test_a_port_that_is_taken_is_named(conductor: Conductor, placement: Placement) -> None:
+def test_a_port_that_is_taken_is_named(server: RendezvousServer, placement: Placement) -> None:
     with pytest.raises(UsageError, match=r"127\.0\.0\.1:\d+: the ranks cannot meet here: .*set MASTER_PORT"):
-        Conductor(placement).open()
+        RendezvousServer(placement).open()
 
 
 @pytest.mark.parametrize(
@@ -230,5 +230,5 @@ def test_a_port_that_is_taken_is_named(conductor: Conductor, placement: Placemen
 def test_several_hosts_without_a_first_one_are_refused(placement: Placement, launcher: str, fix: str) -> None:
     lost = replace(placement, launcher=launcher, rendezvous=None)
     with pytest.raises(UsageError, match=f"{launcher} has started 3 ranks on several hosts.*{fix}"):
-        Conductor(lost).open()
+        RendezvousServer(lost).open()
     assert follow(replace(lost, rank=1)) == 64
