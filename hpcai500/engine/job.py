@@ -34,7 +34,7 @@ from hpcai500.engine.predictions import (
 from hpcai500.engine.ranks import Ranks, joined, require_size, shares_of, stage_groups
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.trainer import Trainer, state_bytes
-from hpcai500.engine.warm_up import Rehearsed, facts
+from hpcai500.engine.warm_up import WarmUpTimes, facts
 from hpcai500.errors import DataError, HpcAi500Error, RecipeError, RecordError, RunError
 from hpcai500.hosts import Placement
 from hpcai500.layers import Recipe
@@ -418,13 +418,13 @@ def _train(
 ) -> None:
     """Prepare, start the clock, train from `place` (epoch, step) on, stop the clock, and write what was measured."""
     recipe, journal = job.recipe, job.journal
-    rehearsed = trainer.rehearse()
+    warm_up = trainer.warm_up()
     if ranks.leads:
         checkpoints.reserve()
     _tell_ceilings(job, ranks, device)
-    _say_rehearsed(
+    _say_warm_up(
         journal,
-        rehearsed,
+        warm_up,
         time.perf_counter() - started,
         many=ranks.world.size > 1,
         # Stages, and synchronised batch norm, communicate within a step: there is no step without communication.
@@ -476,19 +476,19 @@ def _tell_ceilings(job: Job, ranks: Ranks, device: torch.device) -> None:
     job.journal.event("ceilings", ceilings.document())
 
 
-def _say_rehearsed(journal: Journal, rehearsed: Rehearsed, seconds: float, *, many: bool, comparable: bool) -> None:
+def _say_warm_up(journal: Journal, warm_up: WarmUpTimes, seconds: float, *, many: bool, comparable: bool) -> None:
     if many:
-        journal.event("rehearsal", facts(rehearsed))
+        journal.event("rehearsal", facts(warm_up))
         if comparable:
             journal.event(
                 "parallel_efficiency",
                 {
-                    "step_seconds_alone": rehearsed.alone_seconds,
-                    "step_seconds": rehearsed.together_seconds,
-                    "efficiencies": list(rehearsed.efficiencies),
+                    "step_seconds_alone": warm_up.alone_seconds,
+                    "step_seconds": warm_up.together_seconds,
+                    "efficiencies": list(warm_up.efficiencies),
                 },
             )
-    journal.event("init_stop", {"seconds": round(seconds, 6), "compile_seconds": round(rehearsed.compile_seconds, 6)})
+    journal.event("init_stop", {"seconds": round(seconds, 6), "compile_seconds": round(warm_up.compile_seconds, 6)})
 
 
 def _draw(journal: Journal, console: Console, workload: Workload) -> None:

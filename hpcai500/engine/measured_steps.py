@@ -29,7 +29,7 @@ from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
-from hpcai500.engine.warm_up import Rehearsal
+from hpcai500.engine.warm_up import WarmUp
 from hpcai500.errors import RecipeError
 from hpcai500.layers import Recipe
 from hpcai500.measure.convolutions import to_memory_format
@@ -92,8 +92,8 @@ class BlankSteps:
         Raises:
             RunError: another rank is lost.
         """
-        rehearsal = Rehearsal(self._updater, self._bare, self._ranks, self._recipe.communication)
-        found = rehearsal.with_ranks() if self.has_company else rehearsal.warm_up()
+        warm_up = WarmUp(self._updater, self._bare, self._ranks, self._recipe.communication)
+        found = warm_up.with_ranks() if self.has_company else warm_up.alone()
         self._reducer, self._updater.reducer = self._updater.reducer, None
         return found.bucket_bytes
 
@@ -248,7 +248,7 @@ class ProfiledSteps:
             phase=lambda name: None,
             graphs=step_graphs(recipe, self._workload, self._model),
         )
-        self._rehearsal = Rehearsal(self._updater, self._model, ranks, recipe.communication)
+        self._warm_up = WarmUp(self._updater, self._model, ranks, recipe.communication)
         self._batches = self._endless_batches()
         self._input = marked_input(self._batches)
         self._done = 0
@@ -260,9 +260,9 @@ class ProfiledSteps:
             HpcAi500Error: as `run`.
         """
         if self._ranks.world.size > 1:
-            self._rehearsal.with_ranks()
+            self._warm_up.with_ranks()
         else:
-            self._rehearsal.warm_up()
+            self._warm_up.alone()
         self._updater.phase = self._ranks.phase
         own = self.run(steps).step_seconds
         slowest: float = max(self._ranks.world.gather_objects(own))

@@ -22,7 +22,7 @@ from hpcai500.engine.precision import Precision, device_name, same_kernels
 from hpcai500.engine.ranks import Ranks, StageGroups
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import StagedUpdater, Updater
-from hpcai500.engine.warm_up import Rehearsal, Rehearsed
+from hpcai500.engine.warm_up import WarmUp, WarmUpTimes
 from hpcai500.errors import FAULTY_DEVICE, NotFiniteError, StoppedError
 from hpcai500.hosts import name_ranks
 from hpcai500.layers import Recipe
@@ -134,21 +134,21 @@ class Trainer:
         self._quality = state["quality"]
         return self._first_epoch, self._before.steps
 
-    def rehearse(self) -> Rehearsed:
+    def warm_up(self) -> WarmUpTimes:
         """Compile, warm up and choose the bucket size, before the clock starts.
 
         Raises:
             RunError: another rank is lost.
         """
-        rehearsal = Rehearsal(self._updater, self._bare, self._ranks, self._recipe.communication, self._staged)
+        warm_up = WarmUp(self._updater, self._bare, self._ranks, self._recipe.communication, self._staged)
         if self._place.world_size > 1:
-            found = rehearsal.with_stages() if self._staged else rehearsal.with_ranks()
+            found = warm_up.with_stages() if self._staged else warm_up.with_ranks()
             self._updater.sink = self._sink
             if self._updater.reducer:
                 self._updater.reducer.sink = self._sink
             return found
         on_gpu = self._place.device.type == "cuda"
-        return rehearsal.warm_up() if self._recipe.framework.compile or on_gpu else Rehearsed(0.0)
+        return warm_up.alone() if self._recipe.framework.compile or on_gpu else WarmUpTimes(0.0)
 
     def run(self) -> None:
         """Train to the last epoch.

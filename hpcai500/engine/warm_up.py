@@ -1,4 +1,4 @@
-"""The rehearsal before the clock starts: compile or capture, warm up, choose the bucket size, time the ranks.
+"""Warm-up before the clock starts: compile or capture, warm up, choose the bucket size, time the ranks.
 
 Its steps are like those of training, on blank input; the model is left as it was. Where a signal asks to stop, timing
 ends early, and the run stops after its first real step.
@@ -86,7 +86,7 @@ def _fastest(table: dict[int, float]) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The rehearsal.
+# The warm-up.
 
 
 # With longer steps the bucket size is not measured, and one pair of steps is timed.
@@ -99,8 +99,8 @@ _PAIRS_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """What the rehearsal has measured.
+class WarmUpTimes:
+    """What the warm-up has measured.
 
     Attributes:
         compile_seconds: of the first step, which compiles, captures and warms caches; 0 where nothing needed it.
@@ -119,7 +119,7 @@ class Rehearsed:
     efficiencies: tuple[float, ...] = ()
 
 
-class Rehearsal:
+class WarmUp:
     """Runs blank steps of a run's updater; `staged` is given where the model is cut into stages."""
 
     def __init__(
@@ -137,12 +137,12 @@ class Rehearsal:
         self._blanks: Iterator[TrainingBatch] = repeat(blank)
         self._is_stopping = False
 
-    def warm_up(self) -> Rehearsed:
+    def alone(self) -> WarmUpTimes:
         """Do the first step, in which code is compiled and a GPU's kernels are chosen."""
         with self._leaving_no_trace():
-            return Rehearsed(self._first_seconds())
+            return WarmUpTimes(self._first_seconds())
 
-    def with_ranks(self) -> Rehearsed:
+    def with_ranks(self) -> WarmUpTimes:
         """Do the first step, choose the bucket size, and time steps without and with communication.
 
         Leaves the updater with the reducer that it will train with.
@@ -151,7 +151,7 @@ class Rehearsal:
             RunError: another rank is lost.
         """
         with self._leaving_no_trace():
-            found = Rehearsed(self._first_seconds())
+            found = WarmUpTimes(self._first_seconds())
             alone = self._slowest(min(self._seconds() for _ in range(_REPEATS)))
             found = self._choose(replace(found, alone_seconds=alone))
             bucket_bytes = found.bucket_bytes
@@ -163,7 +163,7 @@ class Rehearsal:
             self._reduce_by(bucket_bytes)
             return found
 
-    def with_stages(self) -> Rehearsed:
+    def with_stages(self) -> WarmUpTimes:
         """Do the first step of all stages; the bucket size is the recipe's, or `USUAL`.
 
         Each stage has other gradients, so one measurement could not choose for all; and no stage can step alone.
@@ -172,7 +172,7 @@ class Rehearsal:
             RunError: another rank is lost.
         """
         with self._leaving_no_trace():
-            found = Rehearsed(self._seconds())
+            found = WarmUpTimes(self._seconds())
             if self._replicas.size == 1:
                 return found
             found = replace(found, bucket_bytes=self._settings.bucket_bytes or USUAL)
@@ -183,7 +183,7 @@ class Rehearsal:
             self._reduce_by(found.bucket_bytes)
             return found
 
-    def _by_turns(self, found: Rehearsed) -> Rehearsed:
+    def _by_turns(self, found: WarmUpTimes) -> WarmUpTimes:
         """Time pairs of steps without and with communication: a disturbance of the machine then affects both."""
         assert found.alone_seconds is not None
         pairs = _PAIRS if 2 * _PAIRS * found.alone_seconds <= _PAIRS_SECONDS else LEAST_VALUES
@@ -205,7 +205,7 @@ class Rehearsal:
             efficiencies=tuple((alone / together).tolist()),
         )
 
-    def _choose(self, found: Rehearsed) -> Rehearsed:
+    def _choose(self, found: WarmUpTimes) -> WarmUpTimes:
         if self._settings.bucket_bytes:
             return replace(found, bucket_bytes=self._settings.bucket_bytes)
         assert found.alone_seconds is not None
@@ -274,7 +274,7 @@ class Rehearsal:
                     buffer.copy_(before[name])
 
 
-def facts(found: Rehearsed) -> dict[str, Any]:
+def facts(found: WarmUpTimes) -> dict[str, Any]:
     """The value of the record's event `rehearsal`."""
     return {
         "bucket_bytes": found.bucket_bytes,

@@ -292,7 +292,7 @@ MOST_OF_CEILING = 2.25
 _LEAST_EPOCHS = 5
 _MUCH_FASTER = 0.8
 _FASTER_SECONDS = 1.0
-# A rehearsed step has its input in memory and no loop around it: a real step is hardly ever faster.
+# A step of the warm-up has its input in memory and no loop around it: a real step is hardly ever faster.
 _REHEARSED = 0.5
 _LEAST_STEP_SECONDS = 0.01
 
@@ -333,15 +333,15 @@ def fast_epochs(passes: Sequence[Pass]) -> Iterator[str]:
             yield f"epoch {one.done.epoch} took {seconds:.1f} s; the median of the run is {expected:.1f} s"
 
 
-def fast_steps(passes: Sequence[Pass], rehearsed: Sequence[ParallelEfficiency]) -> Iterator[str]:
-    """A run whose steps took less than half of what they took in the rehearsal before the clock."""
+def fast_steps(passes: Sequence[Pass], warm_ups: Sequence[ParallelEfficiency]) -> Iterator[str]:
+    """A run whose steps took less than half of what they took in the warm-up before the clock."""
     steps = sum(one.done.steps for one in passes)
-    if not rehearsed or not steps:
+    if not warm_ups or not steps:
         return
     mean = sum(one.elapsed_seconds for one in passes) / steps
-    before = rehearsed[-1].step_seconds
+    before = warm_ups[-1].step_seconds
     if mean < _REHEARSED * before and before > _LEAST_STEP_SECONDS:
-        yield f"a step took {mean:.4g} s on average; in the rehearsal, without reading data, {before:.4g} s"
+        yield f"a step took {mean:.4g} s on average; in the warm-up, without reading data, {before:.4g} s"
 
 
 def _rate(flops: float, seconds: float) -> float:

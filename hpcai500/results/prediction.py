@@ -188,8 +188,8 @@ def classes_of(record: Record) -> int | None:
 
 def _point(run: ScoredRun) -> MeasuredPoint:
     result = run.result
-    rehearsed = [event["value"] for event in iterate(run.record.events, "parallel_efficiency")]
-    alone = rehearsed[-1]["step_seconds_alone"] if rehearsed else None
+    timed = [event["value"] for event in iterate(run.record.events, "parallel_efficiency")]
+    alone = timed[-1]["step_seconds_alone"] if timed else None
     if alone is None:
         if result.world_size > 1:
             raise UsageError(

@@ -18,7 +18,7 @@ from hpcai500.workloads.models.parts import static_parts
 
 
 class BlankWorkload:
-    """What `engine.updates.Updater` and `engine.rehearsal.Rehearsal` need of a workload, and a forward pass.
+    """What `engine.updates.Updater` and `engine.warm_up.WarmUp` need of a workload, and a forward pass.
 
     Losses are those of `workloads.ic` and `workloads.ewa`. Images are noise, as normalised images are: zeros would stay
     zeros through all layers, take less power, and so run faster than training does. Where boxes are learnt, each image

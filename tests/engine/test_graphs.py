@@ -27,7 +27,7 @@ from hpcai500.engine.journal import EpochTally
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
-from hpcai500.engine.warm_up import Rehearsal
+from hpcai500.engine.warm_up import WarmUp
 from hpcai500.errors import RecipeError
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.base import TrainingBatch, Workload
@@ -100,7 +100,7 @@ def trained(
     return model.state_dict(), losses
 
 
-def test_a_rehearsal_captures_before_its_first_step_and_leaves_the_model_as_it_was() -> None:
+def test_a_warm_up_captures_before_its_first_step_and_leaves_the_model_as_it_was() -> None:
     done: list[str] = []
     model, precision = classifier(), Precision("fp32", CPU)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -132,7 +132,7 @@ def test_a_rehearsal_captures_before_its_first_step_and_leaves_the_model_as_it_w
     )
     ranks = cast(Any, SimpleNamespace(unwatched=None))
     settings = load_recipe("ic/reference").communication
-    found = Rehearsal(updater, model, ranks, settings).warm_up()
+    found = WarmUp(updater, model, ranks, settings).alone()
     assert done == ["pass", "capture", "pass"]
     assert found.compile_seconds > 0
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())

@@ -51,8 +51,8 @@ def test_an_epoch_much_faster_than_the_usual_one_is_told() -> None:
     assert list(fast_epochs([*usual[:2], epoch(6, 5.0)])) == []
 
 
-def test_steps_faster_than_in_the_rehearsal_are_told() -> None:
-    rehearsed = [ParallelEfficiency(step_seconds_alone=0.28, step_seconds=0.3)]
-    assert list(fast_steps([epoch(1, 30.0)], rehearsed)) == []
-    assert "a step took 0.14 s on average" in next(iter(fast_steps([epoch(1, 14.0)], rehearsed)))
+def test_steps_faster_than_in_the_warm_up_are_told() -> None:
+    timed = [ParallelEfficiency(step_seconds_alone=0.28, step_seconds=0.3)]
+    assert list(fast_steps([epoch(1, 30.0)], timed)) == []
+    assert "a step took 0.14 s on average" in next(iter(fast_steps([epoch(1, 14.0)], timed)))
     assert list(fast_steps([epoch(1, 14.0)], [])) == []

@@ -178,7 +178,7 @@ def _no_waits(events: list[Event]) -> None:
 
 
 def _cut_before_training(bundle: Bundle) -> None:
-    """The attempts that were thrown away end before they train, when the rehearsal has told their speed."""
+    """The attempts that were thrown away end before they train, when the warm-up has told their speed."""
     for path in bundle.campaign.glob("*/ERROR"):
 
         def cut(events: list[Event]) -> None:

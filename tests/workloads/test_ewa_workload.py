@@ -145,7 +145,7 @@ def form(targets: Targets) -> list[tuple[torch.Size, tuple[int, ...], torch.dtyp
 
 
 @pytest.mark.parametrize("settings", [(), ("workload.longitude_roll=false",), ("workload.crop_width=64",)])
-def test_targets_of_all_batches_have_one_form_which_the_rehearsal_has_seen(
+def test_targets_of_all_batches_have_one_form_which_the_warm_up_has_seen(
     weather: Path, settings: tuple[str, ...]
 ) -> None:
     with workload(weather, *settings) as made:
@@ -155,7 +155,7 @@ def test_targets_of_all_batches_have_one_form_which_the_rehearsal_has_seen(
     assert len({int(one.present.sum(dim=1).amax()) for one in targets}) > 1
 
 
-def test_compiled_code_of_the_rehearsal_serves_all_batches(weather: Path) -> None:
+def test_compiled_code_of_the_warm_up_serves_all_batches(weather: Path) -> None:
     with workload(weather) as made:
         torch.compiler.reset()
         compiled = torch.compile(made.model.train(), backend="eager")

@@ -246,14 +246,14 @@ def check_speed(run: Run) -> Iterator[Finding]:
         what = f"ceilings were measured before {len(told)} of {len(run.log.companies)} starts"
         yield fail("ceilings", what) if run.log.leaves_evidence else warning("ceilings", f"{what}: an older version")
     yield from _with_ceiling(run, ceiling(told))
-    rehearsed = run.log.values(ParallelEfficiency, "parallel_efficiency")
-    yield from judged(_USUAL, [*fast_epochs(run.epochs), *fast_steps(run.epochs, rehearsed)], warning)
-    yield from judged(IMPLAUSIBLE, _too_efficient(rehearsed), warning)
+    warm_ups = run.log.values(ParallelEfficiency, "parallel_efficiency")
+    yield from judged(_USUAL, [*fast_epochs(run.epochs), *fast_steps(run.epochs, warm_ups)], warning)
+    yield from judged(IMPLAUSIBLE, _too_efficient(warm_ups), warning)
 
 
-def _too_efficient(rehearsed: Sequence[ParallelEfficiency]) -> Iterator[str]:
+def _too_efficient(warm_ups: Sequence[ParallelEfficiency]) -> Iterator[str]:
     """Many ranks cannot each be faster than one alone, unless that one was slowed."""
-    for number, one in enumerate(rehearsed, 1):
+    for number, one in enumerate(warm_ups, 1):
         middle = statistics.median(one.efficiencies) if one.efficiencies else 0.0
         if middle > MOST_EFFICIENCY:
             what = f"parallel efficiency {middle:.3f} is above {MOST_EFFICIENCY:g}"

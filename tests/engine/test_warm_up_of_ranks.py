@@ -14,7 +14,7 @@ from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
-from hpcai500.engine.warm_up import Rehearsal
+from hpcai500.engine.warm_up import WarmUp
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.base import Place, Workload
@@ -25,7 +25,7 @@ SMALL = ("workload.width=8", "workload.image_size=32", "hyperparameters.batch_si
 CPU = torch.device("cpu")
 
 
-def _rehearse(communicator: Communicator, stopped_rank: int | None) -> tuple[int, signal.Signals | None]:
+def _warm_up(communicator: Communicator, stopped_rank: int | None) -> tuple[int, signal.Signals | None]:
     """How many passes this rank makes; `stopped_rank` has heard a signal before."""
     recipe = load_recipe("ic/smoke", SMALL)
     workload = BlankWorkload(recipe, Place(CPU, torch.float32, 1, communicator=communicator), 3)
@@ -46,15 +46,15 @@ def _rehearse(communicator: Communicator, stopped_rank: int | None) -> tuple[int
         phase=lambda name: None,
     )
     ranks = Ranks(find_placement(os.environ), communicator, 60.0)
-    Rehearsal(updater, workload.model, ranks, recipe.communication).with_ranks()
+    WarmUp(updater, workload.model, ranks, recipe.communication).with_ranks()
     assert updater.reducer
     updater.reducer.close()
     return len(passes), stop.agreed
 
 
-def test_a_signal_to_one_rank_cuts_the_rehearsal_of_all_short() -> None:
-    whole = run_ranks(_rehearse, 2, None)
-    cut = run_ranks(_rehearse, 2, 1)
+def test_a_signal_to_one_rank_cuts_the_warm_up_of_all_short() -> None:
+    whole = run_ranks(_warm_up, 2, None)
+    cut = run_ranks(_warm_up, 2, 1)
     assert len(set(whole)) == len(set(cut)) == 1
     assert cut[0][1] == signal.SIGTERM
     # The first step, three alone, one by buckets, one with those that are chosen, one pair.
