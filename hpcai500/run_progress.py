@@ -20,7 +20,6 @@ from hpcai500.methodology.events import (
     VALUES,
     Amount,
     Checkpoint,
-    Company,
     Count,
     EpochStop,
     Evaluation,
@@ -32,6 +31,7 @@ from hpcai500.methodology.events import (
     Resume,
     Text,
     Value,
+    World,
 )
 from hpcai500.streams import say
 
@@ -123,7 +123,7 @@ class Progress(BaseModel):
             case Resume():
                 self.hosts, self.epoch, self.step = tuple(value.hosts), value.epoch, value.step
                 self.epochs_done, self.can_go_on = value.epoch - 1, True
-            case Company():
+            case World():
                 self.hosts = tuple(value.hosts)
             case Place():
                 self.phase, self.epoch, self.step = "training", value.epoch, value.step

@@ -95,9 +95,9 @@ def write_reported(
         writer.write_system({"nodes": [_node(name, name == names[-1]) for name in names], "installation": {}})
         writer.event("dataset", {"coverage": "all", "fingerprint": "f" * 64})
         writer.event("flops", {"convention": "analytic", "per_sample": 1e9})
-        company = {"world_size": ranks, "nodes": nodes, "hosts": names, "backend": backend, "library": "Gloo"}
+        world = {"world_size": ranks, "nodes": nodes, "hosts": names, "backend": backend, "library": "Gloo"}
         clock.now += 3
-        writer.event("run_start", company)
+        writer.event("run_start", world)
         for epoch in range(1, epochs + 1):
             writer.event("epoch_start", {"epoch": epoch})
             clock.now += 10 * step_seconds

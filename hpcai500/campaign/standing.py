@@ -210,19 +210,19 @@ def _reason(record: Record) -> str | None:
 _FACTS = {"world_size": "{} rank(s)", "nodes": "{} node(s)", "backend": "the backend {}", "library": "{}"}
 
 
-def company(record: Record) -> Mapping[str, Any]:
+def world(record: Record) -> Mapping[str, Any]:
     """The ranks, nodes, backend and library of a run; empty before it has started."""
     start = next(iterate(record.events, "run_start"), None)
     value = start["value"] if start else {}
     return value if isinstance(value, dict) else {}
 
 
-def company_difference(one: Record, other: Record, ignored: Collection[str] = ()) -> str | None:
+def world_difference(one: Record, other: Record, ignored: Collection[str] = ()) -> str | None:
     """A sentence that says where `other` did not run as `one` did, whatever their recipes asked for, or None.
 
     Fields of `run_start` that are `ignored` may differ.
     """
-    left, right = company(one), company(other)
+    left, right = world(one), world(other)
     for key, form in _FACTS.items():
         # Older records lack some of these fields.
         if key not in ignored and key in left and key in right and left[key] != right[key]:
@@ -296,7 +296,7 @@ def difference(one: Record, other: Record) -> str | None:
     field = recipe_difference(one.tables, other.tables)
     if field:
         return f"{other.path} differs from {one.path} in {field}"
-    if ran := company_difference(one, other):
+    if ran := world_difference(one, other):
         return ran
     if _data(one) != _data(other) and None not in (_data(one), _data(other)):
         return f"{other.path} trained on other data than {one.path}: their fingerprints differ"

@@ -252,7 +252,7 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
     """
     old = read_record(out)
     recipe = old.recipe()
-    with joined(_with_company(recipe, placement), placement) as ranks, telling(ranks), stop:
+    with joined(_with_backend(recipe, placement), placement) as ranks, telling(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _kept(writer, ranks):
@@ -267,7 +267,7 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
             _conclude(writer)
 
 
-def _with_company(recipe: Recipe, placement: Placement) -> Recipe:
+def _with_backend(recipe: Recipe, placement: Placement) -> Recipe:
     """`recipe` with a backend, where several processes go on with the run of one, which needed none."""
     if placement.is_alone or recipe.communication.backend != "local":
         return recipe
@@ -379,7 +379,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 trainer.close()
         # After the clock has stopped.
         if owed := ranks.world.broadcast_object(missing_kinds(recipe, job.old)):
-            write_predictions(Member(recipe, workload, trainer.judged, ranks, journal, stop), owed)
+            write_predictions(Member(recipe, workload, trainer.evaluation_mode, ranks, journal, stop), owed)
     finally:
         power.close()
         if ranks.leads:
@@ -389,7 +389,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
 
 def _announce_start(job: Job, ranks: Ranks) -> None:
     if job.is_trained:
-        announce_again(job.journal, job.recipe, ranks, job.campaign, _company(ranks))
+        announce_again(job.journal, job.recipe, ranks, job.campaign, _world(ranks))
     else:
         announce_start(job.journal, job.recipe, ranks, job.data, job.campaign)
 
@@ -456,11 +456,11 @@ def _start_clock(job: Job, ranks: Ranks, console: Console, epoch: int, step: int
         _say_how_it_goes_on(job.journal, console, job.old, epoch, step, ranks)
     else:
         # The next thing that happens is reading the first batch (V2.0 section 5.3.2).
-        job.journal.event("run_start", _company(ranks))
+        job.journal.event("run_start", _world(ranks))
     ranks.world.barrier()
 
 
-def _company(ranks: Ranks) -> dict[str, object]:
+def _world(ranks: Ranks) -> dict[str, object]:
     world = ranks.world
     return {
         "world_size": world.size,
@@ -507,7 +507,7 @@ def _say_how_it_goes_on(journal: Journal, console: Console, old: Record, epoch: 
     if newest != (epoch, step):
         console.say(f"the checkpoint of epoch {newest[0]}, step {newest[1]} is damaged or missing: passed over")
     how = how_it_ended(old)
-    value = {"epoch": epoch, "step": step, "after": how, "torn_bytes": old.torn_bytes, **_company(ranks)}
+    value = {"epoch": epoch, "step": step, "after": how, "torn_bytes": old.torn_bytes, **_world(ranks)}
     journal.event("run_resume", value)
     console.say(f"going on at epoch {epoch}, step {step} (the run before ended by {how})")
 

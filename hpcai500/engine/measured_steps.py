@@ -58,13 +58,13 @@ class BlankSteps:
         self, recipe: Recipe, ranks: Ranks, device: torch.device, cores: int, classes: int | None = None
     ) -> None:
         self._recipe, self._ranks = recipe, ranks
-        self.has_company = ranks.world.size > 1
+        self.has_peers = ranks.world.size > 1
         self._precision = Precision(recipe.accelerator.precision, device)
         place = Place(device, self._precision.input_dtype, cores, communicator=ranks.world)
         self._workload = BlankWorkload(recipe, place, classes)
         self._bare = self._workload.model.to(device)
         to_memory_format(self._bare, recipe, device)
-        if self.has_company:
+        if self.has_peers:
             make_equal(self._bare, ranks.world)
         on_gpu = device.type == "cuda"
         self._watch = _Watch(lambda: torch.cuda.synchronize(device) if on_gpu else None)
@@ -93,7 +93,7 @@ class BlankSteps:
             RunError: another rank is lost.
         """
         warm_up = WarmUp(self._updater, self._bare, self._ranks, self._recipe.communication)
-        found = warm_up.with_ranks() if self.has_company else warm_up.alone()
+        found = warm_up.with_ranks() if self.has_peers else warm_up.alone()
         self._reducer, self._updater.reducer = self._updater.reducer, None
         return found.bucket_bytes
 

@@ -35,16 +35,16 @@ from hpcai500.record import Record, read_record
 from hpcai500.workloads.base import Evaluation, Workload
 from hpcai500.workloads.voting import Predictions, voter, write_arrays
 
-Judged = Callable[[], AbstractContextManager[nn.Module]]
+EvaluationMode = Callable[[], AbstractContextManager[nn.Module]]
 
 
 @dataclass(frozen=True)
 class Member:
-    """A trained member of an ensemble; `judged` gives its model as evaluations call it."""
+    """A trained member of an ensemble; `evaluation_mode` gives its model as evaluations call it."""
 
     recipe: Recipe
     workload: Workload
-    judged: Judged
+    evaluation_mode: EvaluationMode
     ranks: Ranks
     journal: Journal
     stop: StopRequest
@@ -127,7 +127,7 @@ def _unseen(member: Member, training_samples: int) -> SampleIds:
 
 def _predictions(member: Member, kind: str, samples: SampleIds | None, count: int) -> Predictions:
     member.ranks.phase(EVALUATING)
-    with member.ranks.tracker()(count, f"predicting, {kind}", "samples") as bar, member.judged() as model:
+    with member.ranks.tracker()(count, f"predicting, {kind}", "samples") as bar, member.evaluation_mode() as model:
         done = 0
 
         def on_batch(now: int) -> None:

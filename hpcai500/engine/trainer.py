@@ -171,7 +171,7 @@ class Trainer:
             self._save(epoch + 1, at_target=quality >= self._recipe.problem.target_quality)
 
     @contextmanager
-    def judged(self) -> Iterator[nn.Module]:
+    def evaluation_mode(self) -> Iterator[nn.Module]:
         """The model as evaluations call it. For an ensemble, results are the same at any time (`same_kernels`)."""
         # Not the compiled model: the last, short batch would be compiled anew while the clock runs.
         self._bare.eval()
@@ -323,7 +323,7 @@ class Trainer:
         self._journal.event("eval_start", {"epoch": epoch})
         start = time.perf_counter()
         self._ranks.phase(EVALUATING)
-        with self.judged() as model:
+        with self.evaluation_mode() as model:
             evaluation = self._workload.evaluate(model, on_batch=lambda samples: self._in_evaluation(epoch, samples))
         seconds = time.perf_counter() - start
         self._quality = evaluation.value

@@ -23,11 +23,11 @@ from hpcai500.campaign.standing import (
     SEED,
     Outcome,
     binding_reasons,
-    company,
     in_order,
     read_outcome,
     reasons_against,
     recipe_difference,
+    world,
 )
 from hpcai500.ensemble.journal import OUTPUT, RECIPE, VOTE, Ensemble
 from hpcai500.ensemble.members import last_error, read_failures
@@ -53,7 +53,7 @@ from hpcai500.record import Event, Record, iterate, json_object
 
 # Time servers keep clocks far closer; Slurm's own credentials are refused from 5 minutes on.
 _CLOCK_SECONDS = 5.0
-_COMPANY = {"world_size": "number of ranks", "nodes": "number of nodes", "backend": "backend", "library": "library"}
+_WORLD = {"world_size": "number of ranks", "nodes": "number of nodes", "backend": "backend", "library": "library"}
 
 
 @dataclass(frozen=True)
@@ -320,10 +320,10 @@ def _out_of_bag(record: Record) -> float | None:
 
 
 def _likeness(record: Record) -> dict[str, Any]:
-    told = company(record)
+    told = world(record)
     system = system_identity(record.system) if record.system else {}
     return {
-        **{name: told.get(key) for key, name in _COMPANY.items()},
+        **{name: told.get(key) for key, name in _WORLD.items()},
         # The kinds of its nodes count, not how many there are.
         **{name: _kinds(value) for name, value in system.items()},
     }

@@ -108,7 +108,7 @@ def _measure(bench: Bench[StepOptions]) -> dict[str, Any]:
             "steps": len(alone[0]),
             "bucket_bytes": bucket_bytes,
             "alone": summarised(alone),
-            "together": summarised(together) if steps.has_company else None,
+            "together": summarised(together) if steps.has_peers else None,
             "evaluation_seconds_per_sample": steps.evaluation_seconds(),
         }
     finally:
@@ -125,7 +125,7 @@ def _timed(bench: Bench[StepOptions], steps: BlankSteps) -> tuple[list[list[Phas
     while goes_on:
         # In turn, so that other load of the machine affects both alike.
         alone.append(steps.step(together=False))
-        if steps.has_company:
+        if steps.has_peers:
             together.append(steps.step(together=True))
         done = len(alone)
         goes_on = world.broadcast_object(done < wanted and (done < _LEAST_STEPS or time.perf_counter() < limit))

@@ -200,8 +200,8 @@ def _statistics(recipe: Mapping[str, Any]) -> Iterator[str]:
 def _synchronous(events: Sequence[Event], epochs: Mapping[int, Event]) -> Iterator[str]:
     """After every epoch all ranks held the same weights, bit for bit, and all made the same number of steps."""
     replicas = last_pass(events, "replicas")
-    company = _ranks_of(events, epochs)
-    many = {epoch: ranks for epoch, ranks in company.items() if ranks != 1}
+    world = _ranks_of(events, epochs)
+    many = {epoch: ranks for epoch, ranks in world.items() if ranks != 1}
     unknown = [epoch for epoch in sorted(many) if epoch not in replicas]
     if unknown:
         yield f"{_named(unknown)}: the record does not tell that all ranks held the same weights (no event replicas)"
@@ -223,8 +223,8 @@ def _synchronous(events: Sequence[Event], epochs: Mapping[int, Event]) -> Iterat
     made = sorted({row["steps"] for row in told})
     if len(made) > 1:
         yield f"ranks made different numbers of steps: from {made[0]} to {made[-1]}"
-    if company and len(told) != company[max(company)]:
-        yield f"{len(told)} ranks tell of their steps; {company[max(company)]} trained"
+    if world and len(told) != world[max(world)]:
+        yield f"{len(told)} ranks tell of their steps; {world[max(world)]} trained"
 
 
 def _ranks_of(events: Iterable[Event], epochs: Mapping[int, Event]) -> dict[int, int]:

@@ -150,7 +150,7 @@ class InitStop(Value):
     compile_seconds: Amount = 0.0
 
 
-class Company(Value):
+class World(Value):
     """`run_start`: the ranks that train."""
 
     world_size: Number
@@ -160,7 +160,7 @@ class Company(Value):
     library: Text | None = None
 
 
-class Resume(Company):
+class Resume(World):
     """`run_resume`: the ranks that go on, and from where."""
 
     epoch: Number
@@ -303,7 +303,7 @@ VALUES: dict[str, type[Value]] = {
     "ceilings": Ceilings,
     "parallel_efficiency": ParallelEfficiency,
     "init_stop": InitStop,
-    "run_start": Company,
+    "run_start": World,
     "run_resume": Resume,
     "epoch_start": Place,
     "interrupted": Place,
@@ -317,7 +317,7 @@ VALUES: dict[str, type[Value]] = {
     "communication": Communication,
     "picture": File,
     "trace": File,
-    "prediction_start": Company,
+    "prediction_start": World,
     "predictions": Predictions,
     "out_of_bag": OutOfBag,
 }
@@ -377,7 +377,7 @@ class Log:
 
     @cached_property
     def trained(self) -> tuple[tuple[Moment, ...], ...]:
-        """Those of `sessions` that came to training; one for each of `companies`."""
+        """Those of `sessions` that came to training; one for each of `worlds`."""
         return tuple(one for one in self.sessions if any(moment.key in _BEGIN for moment in one))
 
     @cached_property
@@ -385,8 +385,8 @@ class Log:
         return self.values(InitStart, "init_start")
 
     @cached_property
-    def companies(self) -> list[Company]:
-        return self.values(Company, *_BEGIN)
+    def worlds(self) -> list[World]:
+        return self.values(World, *_BEGIN)
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:

@@ -255,8 +255,8 @@ def window_of(events: Sequence[Event]) -> Window:
 
 def hosts_of(events: Sequence[Event]) -> list[str]:
     """All hosts that the run was on, sorted; empty for an old record."""
-    companies = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
-    return sorted({host for company in companies for host in company.get("hosts", ())})
+    worlds = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
+    return sorted({host for world in worlds for host in world.get("hosts", ())})
 
 
 def why_unknown(nodes: Sequence[Node], hosts: Iterable[str]) -> str | None:

@@ -204,7 +204,7 @@ def derive(
         *(problem for rule in conduct(recipe, rules, events) for problem in rule.problems),
         *_coverage_reasons(recipe, events, epochs),
         *_system_reasons(events),
-        *_company_reasons(events),
+        *_world_reasons(events),
         *timeline.doubts,
     ]
     return Result(
@@ -405,17 +405,17 @@ def _system_reasons(events: Iterable[Event]) -> list[str]:
 
 
 # What a resumed run may not change: a rate over several configurations belongs to none of them.
-_COMPANY = {"world_size": "ranks", "nodes": "nodes", "backend": "backend", "library": "communication library"}
+_WORLD = {"world_size": "ranks", "nodes": "nodes", "backend": "backend", "library": "communication library"}
 
 
-def _company_reasons(events: Iterable[Event]) -> list[str]:
+def _world_reasons(events: Iterable[Event]) -> list[str]:
     """A run that was resumed with other ranks or another library does not rate either configuration."""
-    companies = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
+    worlds = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
     changed = [
-        f"{name} {companies[0][key]}, then {company[key]}"
-        for key, name in _COMPANY.items()
-        for company in companies[1:]
-        if key in company and company[key] != companies[0].get(key, company[key])
+        f"{name} {worlds[0][key]}, then {world[key]}"
+        for key, name in _WORLD.items()
+        for world in worlds[1:]
+        if key in world and world[key] != worlds[0].get(key, world[key])
     ]
     return [f"the run was resumed in another configuration: {'; '.join(dict.fromkeys(changed))}"] if changed else []
 

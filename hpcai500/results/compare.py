@@ -198,7 +198,7 @@ def _system_differences(one: Subject, other: Subject) -> list[tuple[str, str, st
     """Where and by what software they ran, and how the first node of A differs from that of B."""
     rows = [
         (what, short(ours, 200), short(theirs, 200))
-        for what, ours, theirs in zip(_COMPANY, _company(one), _company(other), strict=True)
+        for what, ours, theirs in zip(_WORLD, _world(one), _world(other), strict=True)
         if ours != theirs
     ]
     left, right = (tables(subject.record.system.get("nodes"))[:1] for subject in (one, other))
@@ -210,10 +210,10 @@ def _system_differences(one: Subject, other: Subject) -> list[tuple[str, str, st
     return rows
 
 
-_COMPANY = ("ranks", "nodes", "backend", "library", "image", "code", "compiled core", "plug-in")
+_WORLD = ("ranks", "nodes", "backend", "library", "image", "code", "compiled core", "plug-in")
 
 
-def _company(subject: Subject) -> tuple[Any, ...]:
+def _world(subject: Subject) -> tuple[Any, ...]:
     start = subject.last("run_start")
     installation = table(subject.record.system.get("installation"))
     package = table(installation.get("package"))

@@ -416,10 +416,10 @@ def _draw_bandwidth(axes: Any, profiles: Sequence[tuple[str, Profile]]) -> None:
     _over_time(axes)
 
 
-def _curve(axes: Any, times: Sequence[float], values: Sequence[float], colour: str, company: int) -> None:
+def _curve(axes: Any, times: Sequence[float], values: Sequence[float], colour: str, world: int) -> None:
     """Each value, thin; their mean over a second around each, thick; the mean of all, dashed."""
     axes.plot(times, values, color=colour, linewidth=0.7, alpha=0.45)
-    if company == 1:
+    if world == 1:
         axes.fill_between(times, values, color=colour, alpha=0.1, linewidth=0)
     smooth = [_mean_around(times, values, at) for at in times]
     axes.plot(times, smooth, color=colour, linewidth=1.7)

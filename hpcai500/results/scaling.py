@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpcai500.campaign.standing import company_difference
+from hpcai500.campaign.standing import world_difference
 from hpcai500.drawing import figure_files, write_figures
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.methodology.scaling import Scaled, weak_scaling
@@ -126,7 +126,7 @@ def _check_alike(runs: Sequence[ScoredRun]) -> None:
         problem = (
             _other_work(first, record, everything=False)
             or _other_work(talking, record, everything=True)
-            or company_difference(talking, record, ignored=("world_size", "nodes"))
+            or world_difference(talking, record, ignored=("world_size", "nodes"))
             or _other_machine(first, record)
         )
         if problem:

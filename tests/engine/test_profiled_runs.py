@@ -20,9 +20,9 @@ STEPS = 4
 def profile(data: Path, folder: Path, settings: tuple[str, ...], ranks: int = 1) -> dict[str, Any]:
     """What the in-job command finds out of `STEPS` steps on `ranks` ranks."""
     benchmark = "ewa" if settings[: len(TINY_WEATHER)] == TINY_WEATHER else "ic"
-    company = (f"hardware.accelerators_per_node={ranks}", "communication.backend=torch") if ranks > 1 else ()
+    world = (f"hardware.accelerators_per_node={ranks}", "communication.backend=torch") if ranks > 1 else ()
     result, options = folder / "result.json", ProfileOptions(data, folder / "trace.json.gz", STEPS)
-    told = Measurement(f"{benchmark}/smoke", (*settings, *company), result, folder / "doing", options)
+    told = Measurement(f"{benchmark}/smoke", (*settings, *world), result, folder / "doing", options)
     command = [sys.executable, "-m", "hpcai500.measure.profile_command", as_argument(told)]
     ended = start(command, ranks, "processes")
     assert ended.exit_codes == [0] * ranks, ended.output

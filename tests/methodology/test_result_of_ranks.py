@@ -16,7 +16,7 @@ COSTS = {
     "bytes_per_step": {"gradient": 4e6, "sent": 3e6},
     "stragglers": ["rank 3 on n2"],
 }
-COMPANY = {"world_size": 8, "nodes": 2, "backend": "horovod", "library": "Open MPI 4.1.4", "hosts": ["n1", "n2"]}
+WORLD = {"world_size": 8, "nodes": 2, "backend": "horovod", "library": "Open MPI 4.1.4", "hosts": ["n1", "n2"]}
 
 
 PAIRS = [0.74, 0.75, 0.76, 0.75, 0.74, 0.76, 0.75]
@@ -27,11 +27,11 @@ def timed(pairs: list[float]) -> dict[str, Any]:
 
 
 def run(
-    *, company: dict[str, Any] | None = None, resumed: dict[str, Any] | None = None, again: list[float] = PAIRS
+    *, world: dict[str, Any] | None = None, resumed: dict[str, Any] | None = None, again: list[float] = PAIRS
 ) -> Log:
     log = Log().initialise()
     log.add("parallel_efficiency", timed(PAIRS))
-    log.add("run_start", COMPANY | (company or {}))
+    log.add("run_start", WORLD | (world or {}))
     for number in range(1, 91):
         if number == 46 and resumed is not None:
             log.initialise().add("parallel_efficiency", timed(again)).add(
@@ -56,7 +56,7 @@ def test_a_record_from_before_there_were_ranks_has_the_recipes_backend_and_unkno
 
 
 def test_one_process_has_no_communication_library() -> None:
-    assert run(company={"world_size": 1, "backend": "local", "library": "none"}).result().communication_library is None
+    assert run(world={"world_size": 1, "backend": "local", "library": "none"}).result().communication_library is None
 
 
 def test_the_last_word_on_communication_counts() -> None:
@@ -97,14 +97,14 @@ def test_an_efficiency_above_one_is_withheld_also_within_its_uncertainty() -> No
 
 
 def test_a_resumed_run_keeps_the_efficiency_of_every_start() -> None:
-    result = run(resumed=COMPANY, again=[0.85, 0.86, 0.84, 0.85, 0.85, 0.86]).result()
+    result = run(resumed=WORLD, again=[0.85, 0.86, 0.84, 0.85, 0.85, 0.86]).result()
     assert result.parallel_efficiency_starts == [0.75, 0.85]
     # Of both starts together: neither replaces the other.
     assert result.parallel_efficiency == 0.76
 
 
 def test_a_run_gone_on_with_by_other_ranks_has_no_one_efficiency() -> None:
-    result = run(resumed=COMPANY | {"world_size": 4}).result()
+    result = run(resumed=WORLD | {"world_size": 4}).result()
     assert (result.parallel_efficiency, result.parallel_efficiency_note) == (None, "its starts had 4 and 8 ranks")
 
 
@@ -132,10 +132,10 @@ def test_a_record_without_single_steps_has_no_efficiency_and_its_result_is_no_fo
     ],
 )
 def test_a_run_that_went_on_in_another_configuration_is_not_rankable(changes: dict[str, Any], reason: str) -> None:
-    result = run(resumed=COMPANY | changes).result()
+    result = run(resumed=WORLD | changes).result()
     assert not result.rankable
     assert result.reasons[0].startswith(f"the run was resumed in another configuration: {reason}")
 
 
 def test_a_run_that_went_on_as_it_was_is_rankable_although_its_hosts_are_others() -> None:
-    assert run(resumed=COMPANY | {"hosts": ["n5", "n7"]}).result().rankable
+    assert run(resumed=WORLD | {"hosts": ["n5", "n7"]}).result().rankable

@@ -17,14 +17,14 @@ from hpcai500.record import Event, read_record
 Change = Callable[[dict[str, Any]], object]
 
 
-def gone_back(events: list[Event], killed: int, epoch: int, company: Change = lambda started: None) -> None:
+def gone_back(events: list[Event], killed: int, epoch: int, world: Change = lambda started: None) -> None:
     """A run that is killed after the evaluation of the epoch `killed`, and goes on at the beginning of `epoch`.
 
     Args:
         events: of a whole run; edited.
         killed: its last epoch whose evaluation is told.
         epoch: that is trained again.
-        company: changes who goes on.
+        world: changes who goes on.
     """
     head = copy.deepcopy(events[: place(events, "run_start") + 1])
     thrown = copy.deepcopy(events[place(events, "epoch_start", epoch) : place(events, "eval_stop", killed) + 1])
@@ -41,7 +41,7 @@ def gone_back(events: list[Event], killed: int, epoch: int, company: Change = la
         "run_resume",
         {**resumed["value"], "epoch": epoch, "step": 0, "after": "a kill", "torn_bytes": 0},
     )
-    company(resumed["value"])
+    world(resumed["value"])
     shifted(head, 0, thrown[-1]["clock_s"] + 60 - head[0]["clock_s"])
     shifted(rest, 0, head[-1]["clock_s"] + 0.0003 - rest[0]["clock_s"])
     resumptions = [number for number, event in enumerate(rest) if event["key"] == "run_resume"]

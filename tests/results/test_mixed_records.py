@@ -17,10 +17,10 @@ from hpcai500.results.score import score_record, why_no_mean
 GLOO = {"world_size": 2, "nodes": 1, "backend": "torch", "library": "Gloo"}
 
 
-def pair(folder: Path, company: dict[str, Any], *settings: str) -> list[Path]:
-    """Two runs with seeds of their own, the second as `company` and `settings` say."""
-    one = write_record(folder / "one", *ranks(2), company=GLOO)
-    return [one, write_record(folder / "two", *ranks(2), *settings, "hyperparameters.seed=2", company=GLOO | company)]
+def pair(folder: Path, world: dict[str, Any], *settings: str) -> list[Path]:
+    """Two runs with seeds of their own, the second as `world` and `settings` say."""
+    one = write_record(folder / "one", *ranks(2), world=GLOO)
+    return [one, write_record(folder / "two", *ranks(2), *settings, "hyperparameters.seed=2", world=GLOO | world)]
 
 
 def outcome(records: list[Path]) -> CommandOutcome:
@@ -35,7 +35,7 @@ def test_runs_of_one_backend_are_averaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("company", "reason"),
+    ("world", "reason"),
     [
         ({"backend": "horovod"}, "ran on the backend horovod, .* on the backend torch"),
         ({"library": "NCCL 2.27"}, "ran on NCCL 2.27, .* on Gloo"),
@@ -43,10 +43,8 @@ def test_runs_of_one_backend_are_averaged(tmp_path: Path) -> None:
         ({"nodes": 2}, "ran on 2 node.s., .* on 1 node.s."),
     ],
 )
-def test_what_really_ran_decides_although_the_recipes_agree(
-    tmp_path: Path, company: dict[str, Any], reason: str
-) -> None:
-    records = pair(tmp_path, company)
+def test_what_really_ran_decides_although_the_recipes_agree(tmp_path: Path, world: dict[str, Any], reason: str) -> None:
+    records = pair(tmp_path, world)
     said = why_no_mean(records)
     assert said is not None
     assert re.search(f"two {reason}", said)
@@ -69,7 +67,7 @@ def test_records_from_before_there_was_a_word_for_it_still_belong_together(tmp_p
 
 
 def test_a_person_and_a_harness_see_what_communication_cost(tmp_path: Path) -> None:
-    record = write_record(tmp_path / "one", *ranks(2), company=GLOO, costs=COSTS)
+    record = write_record(tmp_path / "one", *ranks(2), world=GLOO, costs=COSTS)
     lines = list(outcome([record]).lines())
     assert "benchmark   ic, edition v2.0, 2 process(es), torch (Gloo)" in lines
     assert "comm wait   12.5% of training time" in lines

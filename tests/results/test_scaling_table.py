@@ -21,9 +21,9 @@ def point(folder: Path, processes: int, *settings: str, nodes: int = 1, **how: A
     backend = how.pop("backend", "torch" if processes > 1 else "local")
     costs = COSTS if processes > 1 else None
     path = folder / f"{processes}-{len(list(folder.glob('*')))}"
-    company = {"backend": backend, "library": library}
+    world = {"backend": backend, "library": library}
     alike = ("os.threads=1", *ranks(processes, backend=backend, nodes=nodes), *settings)
-    return write_record(path, *alike, company=company, costs=costs, **how)
+    return write_record(path, *alike, world=world, costs=costs, **how)
 
 
 def test_a_table_by_hand(tmp_path: Path) -> None:

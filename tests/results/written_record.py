@@ -38,7 +38,7 @@ COSTS: dict[str, Any] = {
 def write_record(
     path: Path,
     *settings: str,
-    company: Mapping[str, Any] | None = None,
+    world: Mapping[str, Any] | None = None,
     costs: Mapping[str, Any] | None = None,
     seconds: float = 10.0,
     samples: int = 1000,
@@ -51,7 +51,7 @@ def write_record(
     Args:
         path: its folder.
         settings: as given to --set.
-        company: added to the event run_start.
+        world: added to the event run_start.
         costs: the event communication, if there is one.
         seconds: of the epoch's training steps.
         samples: that it trained on.
@@ -67,8 +67,8 @@ def write_record(
         writer.write_system({"nodes": [node]})
         writer.event("dataset", {"coverage": "all"})
         writer.event("flops", {"convention": "analytic", "per_sample": 1e9})
-        company = {"world_size": recipe.world_size, "nodes": recipe.hardware.nodes, **(company or {})}
-        writer.event("run_start", company)
+        world = {"world_size": recipe.world_size, "nodes": recipe.hardware.nodes, **(world or {})}
+        writer.event("run_start", world)
         writer.event("epoch_stop", {"epoch": 1, **done})
         writer.event("eval_accuracy", {"epoch": 1, "value": 0.9, "seconds": 1.0})
         if costs:

@@ -28,7 +28,7 @@ def start(slurm: Slurm, folder: Path, image: Image, images: Path, *settings: str
     return submit(slurm, folder, site, images, *settings)
 
 
-def company(batch: Batch) -> dict[str, Any]:
+def world(batch: Batch) -> dict[str, Any]:
     """Who trained, as the record says."""
     value: dict[str, Any] = next(iterate(batch.record.events, "run_start"))["value"]
     return value
@@ -40,7 +40,7 @@ def test_a_rendered_script_runs_the_image_on_two_nodes(
     batch = start(slurm, tmp_path, image, images)
     assert batch.job.wait() == "COMPLETED", batch.output
     assert batch.output.rstrip().endswith("HPCAI500 RESULT PASS")
-    assert company(batch)["hosts"] == ["n1", "n2"]
+    assert world(batch)["hosts"] == ["n1", "n2"]
     # The script shows the image to what runs in it.
     made_by = json.loads((batch.path / "system.json").read_text())["installation"]["image"]
     with BUILT.open("rb") as file:
@@ -54,8 +54,8 @@ def test_the_mpi_of_the_image_is_started_by_the_pmix_of_slurm(
     """The hybrid model: Slurm's PMIx outside, the image's Open MPI inside."""
     batch = start(slurm, tmp_path, image, images, "communication.backend=horovod", pmi="pmix")
     assert batch.job.wait() == "COMPLETED", batch.output
-    assert company(batch)["world_size"] == 2
-    assert "MPI" in company(batch)["library"]
+    assert world(batch)["world_size"] == 2
+    assert "MPI" in world(batch)["library"]
 
 
 def test_a_warned_job_in_the_image_stops_with_a_checkpoint_comes_back_and_ends(

@@ -43,9 +43,9 @@ def halve(events: list[Event]) -> None:
         value["nodes"] = value["nodes"][:1]
     for value in values(head, "ceilings"):
         value.update(ranks=8, flops=value["flops"] / 2, slowest_host="node-1")
-    company = head[-1]["value"]
-    company.update(world_size=8, nodes=1, hosts=["node-1"])
-    company.update(epoch=3, step=0, after="a kill or a crash", torn_bytes=0)
+    world = head[-1]["value"]
+    world.update(world_size=8, nodes=1, hosts=["node-1"])
+    world.update(epoch=3, step=0, after="a kill or a crash", torn_bytes=0)
     head[-1]["key"] = "run_resume"
     done = values(rest, "epoch_stop")[0]
     _move(head, before[-1]["clock_s"] + 20 - head[0]["clock_s"])

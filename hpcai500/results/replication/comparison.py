@@ -14,7 +14,7 @@ from textwrap import wrap
 from typing import Any, Literal, NoReturn
 
 from hpcai500.campaign.journal import Campaign, is_campaign, read_campaign
-from hpcai500.campaign.standing import ODD, SEED, Outcome, company, read_outcome, standing
+from hpcai500.campaign.standing import ODD, SEED, Outcome, read_outcome, standing, world
 from hpcai500.errors import ExitCode, RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import DEFAULT_EXPONENT, Result, system_identity
 from hpcai500.methodology.statistics import (
@@ -279,7 +279,7 @@ HIGHEST_SYSTEM_LAYER = 4
 # Changing these on another number of accelerators keeps the global batch, and so the mathematics of an update.
 BATCH_FIELDS = ("hyperparameters.batch_size", "hyperparameters.accumulation_steps")
 _SOFTWARE = ("image", "code", "plug-in", "software versions")
-_COMPANY = {"world_size": "ranks", "nodes": "nodes", "backend": "backend"}
+_WORLD = {"world_size": "ranks", "nodes": "nodes", "backend": "backend"}
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class Likeness:
 def likeness(one: Side, other: Side) -> Likeness:
     """How alike the work and the systems of two sides are."""
     found = [one for one in table_differences(other.tables, one.tables) if one.field != SEED]
-    other_system = [*_hardware_differences(one.records[0], other.records[0]), *_company_differences(one, other)]
+    other_system = [*_hardware_differences(one.records[0], other.records[0]), *_world_differences(one, other)]
     allowed = [difference for difference in found if _is_of_the_system(difference)]
     obstacles = [
         *(_sentence(difference) for difference in found if not _is_of_the_system(difference)),
@@ -371,9 +371,9 @@ def _told(names: Counter[str]) -> str:
     return ", ".join(f"{count} x {name}" for name, count in names.items()) or "none"
 
 
-def _company_differences(one: Side, other: Side) -> Iterator[str]:
-    left, right = company(one.records[0]), company(other.records[0])
-    for key, word in _COMPANY.items():
+def _world_differences(one: Side, other: Side) -> Iterator[str]:
+    left, right = world(one.records[0]), world(other.records[0])
+    for key, word in _WORLD.items():
         if key in left and key in right and left[key] != right[key]:
             yield f"{word}: {_both(left[key], right[key])}"
 
@@ -383,7 +383,7 @@ def _software_differences(one: Record, other: Record) -> Iterator[str]:
     for what in _SOFTWARE:
         if _first(left[what]) != _first(right[what]):
             yield f"{what}: {_both(_first(left[what]), _first(right[what]))}"
-    ours, theirs = (company(record).get("library") for record in (one, other))
+    ours, theirs = (world(record).get("library") for record in (one, other))
     if None not in (ours, theirs) and ours != theirs:
         yield f"library: {_both(ours, theirs)}"
 

@@ -20,7 +20,7 @@ from typing import Any
 import tomli_w
 
 from hpcai500.campaign.journal import Campaign, create_campaign
-from hpcai500.campaign.standing import ODD, SEED, company
+from hpcai500.campaign.standing import ODD, SEED, world
 from hpcai500.errors import RunError, UsageError
 from hpcai500.files import make_empty, write_atomically
 from hpcai500.layers import Recipe
@@ -212,7 +212,7 @@ the fingerprint of its
 
 
 def _launch(guide: Guide) -> str:
-    side, started = guide.original, company(guide.original.records[0])
+    side, started = guide.original, world(guide.original.records[0])
     launchers, folder, hardware = _launchers(side.campaign), guide.campaign.path, guide.recipe.hardware
     commands = "".join(f"    {line}\n" for line in _commands(side.campaign))
     seeds = [trial.seed for trial in guide.campaign.trials]

@@ -109,8 +109,8 @@ def framework_of(record: Record) -> str:
     node: Mapping[str, Any] = next(iter(_nodes(record)), {})
     torch = table(node.get("software")).get("torch")
     start = next(iterate(record.events, "run_start"), None)
-    company = table(start["value"]) if start else {}
-    library = company.get("library") if company.get("world_size", 1) != 1 else None
+    world = table(start["value"]) if start else {}
+    library = world.get("library") if world.get("world_size", 1) != 1 else None
     names = [f"PyTorch {torch}" if torch else "unknown", library if library and library != "none" else None]
     return plain(", ".join(str(name) for name in names if name))
 

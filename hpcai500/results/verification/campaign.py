@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hpcai500 import __version__
 from hpcai500.campaign.journal import NO_EVENTS, RECIPE
-from hpcai500.campaign.standing import Outcome, binding_reasons, company_difference, folder_reasons, record_head
+from hpcai500.campaign.standing import Outcome, binding_reasons, folder_reasons, record_head, world_difference
 from hpcai500.errors import RecipeError
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.passes import target_checkpoint
@@ -232,7 +232,7 @@ def check_recipes(context: Context) -> Iterator[Finding]:
             found.append(fail(_RECIPES, f"{name}: {told}"))
     done = list(context.done.values())
     for record in done[1:]:
-        if different := company_difference(done[0], record):
+        if different := world_difference(done[0], record):
             found.append(fail(_RECIPES, different.replace(f"{context.campaign.path}/", "")))
     yield from found
     if not found:

@@ -498,17 +498,17 @@ def _of_run(name: str, attempt: Attempt, record: Record, jobs: Sequence[Job]) ->
 
 
 def _nodes(name: str, record: Record, jobs: Sequence[Job]) -> Iterator[Finding]:
-    companies = [*values(record, "run_start"), *values(record, "run_resume")]
+    worlds = [*values(record, "run_start"), *values(record, "run_resume")]
     most = max((job["nodes"] or 0 for job in jobs), default=0)
-    for company in companies:
-        if most and company["nodes"] > most:
-            yield fail(_ACCOUNTING, f"{name}: ran on {company['nodes']} nodes, its Slurm job had {most}")
+    for world in worlds:
+        if most and world["nodes"] > most:
+            yield fail(_ACCOUNTING, f"{name}: ran on {world['nodes']} nodes, its Slurm job had {most}")
     lists = [names_of_list(job["node_list"]) for job in jobs if job["node_list"] is not None]
     if not lists or None in lists:
         yield warning(_ACCOUNTING, f"{name}: its accounting names no nodes that can be compared")
         return
     had = short_names(host for hosts in lists if hosts for host in hosts)
-    strange = sorted(short_names(host for company in companies for host in company.get("hosts") or []) - had)
+    strange = sorted(short_names(host for world in worlds for host in world.get("hosts") or []) - had)
     if strange:
         yield fail(_ACCOUNTING, f"{name}: ran on {', '.join(strange[:8])}, which its Slurm job did not have")
 

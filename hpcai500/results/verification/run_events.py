@@ -14,7 +14,6 @@ from hpcai500 import __version__
 from hpcai500.methodology.ensemble import EVALUATION, FOLDER, OUT_OF_BAG, expected_kinds, file_of
 from hpcai500.methodology.events import (
     Checkpoint,
-    Company,
     Dataset,
     Flops,
     InitStop,
@@ -24,6 +23,7 @@ from hpcai500.methodology.events import (
     Predictions,
     Resume,
     Value,
+    World,
     order_violations,
     unknown_keys,
 )
@@ -397,7 +397,7 @@ def check_evidence(run: Run) -> Iterator[Finding]:
         return
     yield from judged(_EVIDENCE, [*_before_training(run), *_untold(run)], fail)
     yield from judged(_EVIDENCE, _unknown(run), warning)
-    expected = [key for key in _AT_THE_END if key != "communication" or run.log.companies[-1].world_size > 1]
+    expected = [key for key in _AT_THE_END if key != "communication" or run.log.worlds[-1].world_size > 1]
     told = [moment.key for moment in run.log.moments if moment.key in expected]
     if told == expected:
         return
@@ -415,11 +415,11 @@ def _before_training(run: Run) -> Iterator[str]:
     # Synchronised batch norm and stages communicate within a step: no step runs without it, so none can be compared.
     tables = run.record.tables
     talks = tables["workload"].get("norm") == "sync-batch" or tables["programming"].get("stages", 1) > 1
-    for session, company in zip(run.log.trained, run.log.companies, strict=False):
+    for session, world in zip(run.log.trained, run.log.worlds, strict=False):
         told = {moment.key for moment in session}
         for key in ("rehearsal", *(() if talks else ("parallel_efficiency",))):
-            if company.world_size > 1 and key not in told:
-                yield f"line {session[0].line}: {company.world_size} ranks, and no event {key} of this process"
+            if world.world_size > 1 and key not in told:
+                yield f"line {session[0].line}: {world.world_size} ranks, and no event {key} of this process"
 
 
 def _unknown(run: Run) -> Iterator[str]:
@@ -453,8 +453,8 @@ def _untold(run: Run) -> Iterator[str]:
 
 def _untold_system(session: Sequence[Moment], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Check that each process that trains describes all of its nodes, and the software that ran."""
-    company = next((one.told(Company) for one in session if one.key in ("run_start", "run_resume")), None)
-    if company is None:
+    world = next((one.told(World) for one in session if one.key in ("run_start", "run_resume")), None)
+    if world is None:
         return
     described = [event for event in events if event["key"] == "system"]
     if len(described) != 1:
@@ -464,8 +464,8 @@ def _untold_system(session: Sequence[Moment], events: Sequence[Mapping[str, Any]
     package = system["installation"]["package"]
     if missing := [name for name in _OF_PACKAGE if not package.get(name)]:
         yield f"line {line}: the system's package does not tell {', '.join(missing)}"
-    if len(system["nodes"]) != company.nodes:
-        yield f"line {line}: {len(system['nodes'])} nodes are described; {company.nodes} trained"
+    if len(system["nodes"]) != world.nodes:
+        yield f"line {line}: {len(system['nodes'])} nodes are described; {world.nodes} trained"
     for node in system["nodes"]:
         missing = [name for name in _OF_NODE if name not in node]
         missing += [

@@ -242,8 +242,8 @@ def check_speed(run: Run) -> Iterator[Finding]:
     """Compare rates of all epochs and evaluations with the ceilings of the run, and with each other."""
     told = run.log.values(Ceilings, "ceilings")
     yield from judged("ceilings", ceiling_faults(told, run.field("accelerator", "precision")), fail)
-    if len(told) < len(run.log.companies):
-        what = f"ceilings were measured before {len(told)} of {len(run.log.companies)} starts"
+    if len(told) < len(run.log.worlds):
+        what = f"ceilings were measured before {len(told)} of {len(run.log.worlds)} starts"
         yield fail("ceilings", what) if run.log.leaves_evidence else warning("ceilings", f"{what}: an older version")
     yield from _with_ceiling(run, ceiling(told))
     warm_ups = run.log.values(ParallelEfficiency, "parallel_efficiency")

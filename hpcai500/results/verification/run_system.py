@@ -10,11 +10,11 @@ from hpcai500.methodology.events import (
     Ceilings,
     Communication,
     CommunicationRow,
-    Company,
     Moment,
     Replicas,
     Steps,
     StepsRow,
+    World,
 )
 from hpcai500.results.verification.context import Run, judged
 from hpcai500.results.verification.facts import Facts, nodes, values
@@ -48,7 +48,7 @@ def check_replicas(run: Run) -> Iterator[Finding]:
 
 
 def _recipe_faults(run: Run) -> Iterator[str]:
-    started = next(run.log.named("run_start")).told(Company)
+    started = next(run.log.named("run_start")).told(World)
     if started.world_size != run.world_size:
         yield f"started on {started.world_size} ranks; the recipe asks for {run.world_size}"
     if started.nodes != run.field("hardware", "nodes"):
@@ -56,12 +56,12 @@ def _recipe_faults(run: Run) -> Iterator[str]:
 
 
 def _session_faults(session: Sequence[Moment]) -> Iterator[str]:
-    company = next((one.told(Company) for one in session if one.key in ("run_start", "run_resume")), None)
-    if company is None:
+    world = next((one.told(World) for one in session if one.key in ("run_start", "run_resume")), None)
+    if world is None:
         return
-    size, hosts = company.world_size, company.hosts
-    if hosts and (len(set(hosts)) != len(hosts) or len(hosts) != company.nodes):
-        yield f"{company.nodes} nodes with the hosts {', '.join(hosts[:8])}"
+    size, hosts = world.world_size, world.hosts
+    if hosts and (len(set(hosts)) != len(hosts) or len(hosts) != world.nodes):
+        yield f"{world.nodes} nodes with the hosts {', '.join(hosts[:8])}"
     for moment in session:
         match moment.key:
             case "ceilings" if moment.told(Ceilings).ranks != size:
@@ -69,34 +69,34 @@ def _session_faults(session: Sequence[Moment]) -> Iterator[str]:
             case "replicas" if moment.told(Replicas).ranks != size:
                 yield f"replicas of {moment.told(Replicas).ranks} ranks, {size} trained"
             case "steps":
-                yield from _row_faults("steps", moment.told(Steps).ranks, company)
+                yield from _row_faults("steps", moment.told(Steps).ranks, world)
             case "communication":
-                yield from _row_faults("communication", moment.told(Communication).ranks, company)
+                yield from _row_faults("communication", moment.told(Communication).ranks, world)
 
 
-def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow], company: Company) -> Iterator[str]:
+def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow], world: World) -> Iterator[str]:
     """Each rank has one row, on one of the hosts, and each host has a rank."""
     ranks = sorted(row.rank for row in rows)
-    if ranks != list(range(company.world_size)):
-        yield f"{key} tells of {len(ranks)} ranks, {company.world_size} trained"
+    if ranks != list(range(world.world_size)):
+        yield f"{key} tells of {len(ranks)} ranks, {world.world_size} trained"
     found = {row.host for row in rows}
-    if company.hosts and found != set(company.hosts):
-        odd = sorted(found ^ set(company.hosts))
+    if world.hosts and found != set(world.hosts):
+        odd = sorted(found ^ set(world.hosts))
         yield f"{key} and the run's start differ in the hosts {', '.join(odd[:8])}"
 
 
-def _described(run: Run) -> Iterator[tuple[Company, Sequence[Facts]]]:
+def _described(run: Run) -> Iterator[tuple[World, Sequence[Facts]]]:
     """Yield the ranks of each process that trained, and the nodes that it described."""
-    for session, company in zip(run.log.trained, run.log.companies, strict=True):
+    for session, world in zip(run.log.trained, run.log.worlds, strict=True):
         for event in run.record.events[session[0].line - 1 : session[-1].line]:
             if event["key"] == "system":
-                yield company, nodes(replace(run.record, system=event["value"]))
+                yield world, nodes(replace(run.record, system=event["value"]))
 
 
 def _system_faults(run: Run) -> Iterator[str]:
     """The nodes that a process described are the hosts that it had."""
-    for company, described in _described(run):
-        names, hosts = sorted(str(node.get("host")) for node in described), sorted(company.hosts)
+    for world, described in _described(run):
+        names, hosts = sorted(str(node.get("host")) for node in described), sorted(world.hosts)
         if hosts and names != hosts:
             told = f"the system has {', '.join(names[:8]) or 'no node'}"
             yield f"{told}; the ranks were on {', '.join(hosts[:8])}"
@@ -106,7 +106,7 @@ def _device_faults(run: Run) -> Iterator[str]:
     """Each rank of a node has its own device; a device is in one node."""
     if run.field("accelerator", "device") != "cuda":
         return
-    for company, described in _described(run):
+    for world, described in _described(run):
         owners: dict[str, list[str]] = {}
         for node in described:
             host, devices = str(node.get("host")), node.get("accelerators") or []
@@ -116,7 +116,7 @@ def _device_faults(run: Run) -> Iterator[str]:
                 if device.get("uuid") is not None:
                     owners.setdefault(str(device["uuid"]), []).append(host)
             # A launcher may show each rank only its own device; rank 0 of a node then sees one.
-            if 1 < len(devices) < company.world_size // company.nodes:
+            if 1 < len(devices) < world.world_size // world.nodes:
                 yield f"{host} has {len(devices)} accelerators for more ranks than that"
         for uuid, hosts in owners.items():
             if len(hosts) > 1:
