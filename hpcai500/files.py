@@ -217,8 +217,9 @@ def turn_of(path: Path, on_wait: Callable[[], None] | None = None, holder: str =
                 yield turn
             finally:
                 # While the lock is held: a process that waits for it finds the file gone, and makes another one.
-                if turn != "taken":
-                    path.unlink(missing_ok=True)
+                if turn == "alone":
+                    with contextlib.suppress(OSError):
+                        path.unlink()
             return
 
 

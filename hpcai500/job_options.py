@@ -39,7 +39,7 @@ def read_options(kind: type[T], arguments: Sequence[str] | None = None) -> T:
     try:
         (text,) = words
         options: T = _restored(kind, json.loads(text))
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         name = (get_origin(kind) or kind).__name__
         raise UsageError(f"expected one argument, {name} as JSON: other commands of hpcai500 start this one") from error
     return options

@@ -406,17 +406,14 @@ class RecordWriter:
             return event
 
     def keep_progress(self, owner: str, events: Iterable[Event] = ()) -> None:
-        """From now on keep `progress.json`; `owner` is this process's token, `events` are those so far.
-
-        Raises:
-            RecordError: an event is none that a run writes.
-        """
+        """From now on keep `progress.json`; `owner` is this process's token, `events` are those so far."""
         self._progress = ProgressFile(self.path, owner, events)
 
     def step(self, done: int) -> None:
         """So many updates of this epoch are done."""
         if self._progress:
-            self._progress.step(done)
+            with self._turn:
+                self._progress.step(done)
 
     def write_system(self, system: Mapping[str, Any]) -> None:
         """Write `system.json`, and the same as an event, so that the chain vouches for it."""
@@ -483,7 +480,7 @@ class RecordWriter:
                 if not self._stream.closed:
                     self.event(_END, {"reason": reason})
                 self.close()
-                write_atomically(self.path / "ERROR", f"{reason}\n".encode())
+                write_atomically(self.path / "ERROR", f"{reason}\n".encode(errors="backslashreplace"))
             except (OSError, RunError) as error:
                 say(f"{self.path}/ERROR could not be written: {error}")
             finally:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,8 +37,8 @@ from hpcai500.methodology.events import (
 from hpcai500.streams import say
 
 PROGRESS = "progress.json"
-# Between two writes while steps go by; events are written at once.
-_INTERVAL_SECONDS = 10.0
+# Between two writes while steps go by; events are written at once. Thousands of members share one metadata server.
+_INTERVAL_SECONDS = 30.0
 _LONGEST_REASON = 600
 _TOLD_BY = (
     "init_start", "model", "run_start", "run_resume", "prediction_start", "epoch_start", "interrupted", "epoch_stop",
@@ -184,32 +185,44 @@ class ProgressFile:
     def __init__(self, folder: Path, owner: str, events: Iterable[Event] = ()) -> None:
         self._path = folder / PROGRESS
         self._progress = Progress(owner=owner)
-        self._progress.fold(events)
         self._written_seconds = -math.inf
-        self._has_warned = False
+        self._is_kept, self._has_warned = True, False
+        with self._only_warning():
+            self._progress.fold(events)
 
     def take(self, event: Event) -> None:
         """Tell the next event of the record."""
-        self._progress.fold([event])
-        self._write()
+        if self._is_kept:
+            with self._only_warning():
+                self._progress.fold([event])
+                self._write()
 
     def step(self, done: int) -> None:
         """Tell that so many updates of this epoch are done, if nothing was told for a while."""
-        if time.monotonic() - self._written_seconds >= _INTERVAL_SECONDS:
+        if self._is_kept and time.monotonic() - self._written_seconds >= _INTERVAL_SECONDS:
             self._progress.step, self._progress.last_ms = done, time.time_ns() // 1_000_000
-            self._write()
+            with self._only_warning():
+                self._write()
 
     def _write(self) -> None:
-        """A failure is only said: the record itself is what counts, and no run should end because of this file."""
         self._written_seconds = time.monotonic()
+        write_unsynced(self._path, self._progress.model_dump_json(by_alias=True).encode() + b"\n")
+
+    @contextmanager
+    def _only_warning(self) -> Iterator[None]:
+        """The record itself is what counts, and no run should end because of this file."""
         try:
-            write_unsynced(self._path, self._progress.model_dump_json(by_alias=True).encode() + b"\n")
+            yield
         except OSError as error:
-            if not self._has_warned:
-                say(
-                    f"warning: {self._path}: cannot be written: {error.strerror}; who looks at this run sees less of it"
-                )
-            self._has_warned = True
+            self._warn(f"cannot be written: {error.strerror}")
+        except (ValueError, RecordError) as error:
+            self._is_kept = False
+            self._warn(f"no longer kept: {error}")
+
+    def _warn(self, why: str) -> None:
+        if not self._has_warned:
+            say(f"warning: {self._path}: {why}; who looks at this run sees less of it")
+        self._has_warned = True
 
 
 def _moment_ms(event: Mapping[str, Any]) -> int:

@@ -30,7 +30,7 @@ def test_events_are_told_at_once_and_steps_now_and_then(tmp_path: Path, monkeypa
     assert (read(tmp_path).epoch, read(tmp_path).step, read(tmp_path).owner) == (2, 0, "owner")
     file.step(3)
     assert read(tmp_path).step == 0
-    now_seconds += 10.0
+    now_seconds += 30.0
     file.step(7)
     found = read(tmp_path)
     assert found.step == 7

@@ -6,6 +6,7 @@ the line before it; a line that a crash cut off is removed by the next writer.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -378,7 +379,11 @@ def turn_at(campaign: Path, trial: int) -> Iterator[Turn]:
     with ExitStack() as stack:
         try:
             turn = stack.enter_context(turn_of(lock_path(campaign, trial), holder=owner_of(os.getpid())))
-        except OSError:
+        except (FileNotFoundError, PermissionError, NotADirectoryError):
+            turn = "unknown"
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
             turn = "unknown"
         yield turn
 

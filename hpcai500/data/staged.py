@@ -166,12 +166,17 @@ def years_here(root: Path) -> tuple[Path, ...]:
     staged = read_set(root)
     if staged is None or staged.benchmark != "ewa":
         return ()
-    listed = read_manifest(root)
-    paths = tuple(root / year.name for year in read_years(root) if year.name in listed)
+    years, listed = read_years(root), read_manifest(root)
+    paths = tuple(root / year.name for year in years if year.name in listed)
+    if any(not path.exists() for path in paths):
+        # Somebody's release may have taken them meanwhile: they are taken from the list first.
+        listed = read_manifest(root)
+        paths = tuple(path for path in paths if path.name in listed)
     gone = next((path.name for path in paths if not path.exists()), None)
     if gone is not None or not paths:
         raise DataError(
-            f"{root}: {gone or 'all'} of the staged set is missing: end its staging: {staged.command(root)} --verify"
+            f"{root}: {gone or 'all'} of the staged set is missing: end its staging, with the --recipe and --for of "
+            f"then: {staged.command(root)} --verify"
         )
     return paths
 

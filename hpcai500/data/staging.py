@@ -54,6 +54,7 @@ from hpcai500.data.staged import (
     NAMES,
     PROGRESS,
     SET,
+    YEARS,
     StagedSet,
     damaged,
     manifest_line,
@@ -202,7 +203,8 @@ class _Staging:
         if not numbers:
             return
         size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._order.threads or default_threads()
-        batches = [numbers[at : at + _TOGETHER] for at in range(0, len(numbers), _TOGETHER)]
+        together = max(1, min(_TOGETHER, len(numbers) // threads))
+        batches = [numbers[at : at + together] for at in range(0, len(numbers), together)]
 
         def work_on(batch: Sequence[int]) -> None:
             for number in batch:
@@ -246,7 +248,7 @@ class _Staging:
         return int(wanted.sum()), len(bad)
 
     def _digest_here(self, number: int, meter: Meter) -> str | None:
-        """SHA-256 (hex) of a copy, from its disk where the system allows; None where it is gone or of another size."""
+        """SHA-256 (hex) of a copy, from its disk where the system allows; None where it is gone, damaged or cut."""
         try:
             copy = os.open(self._target(number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
@@ -257,6 +259,8 @@ class _Staging:
             # Pages that are not on the disk yet stay.
             os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
             return _sha256(_blocks(copy), meter.add)
+        except OSError:
+            return None
         finally:
             os.close(copy)
 
@@ -477,8 +481,10 @@ def _remove_all(root: Path, staged: StagedSet, needs: Mapping[str, Need], *, is_
     folders = {path.rpartition("/")[0] for path in paths} - {""}
     for folder in sorted(folders | {folder.partition("/")[0] for folder in folders}, reverse=True):
         if _is_inside(root, folder):
+            _remove_parts(root / folder)
             with _tolerating(errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 (root / folder).rmdir()
+    _remove_parts(root)
     for name in _DERIVED[staged.benchmark]:
         with _tolerating(errno.ENOENT, errno.EISDIR):
             (root / name).unlink()
@@ -506,6 +512,13 @@ def _remove_files(root: Path, paths: Sequence[str], numbers: Sequence[int]) -> i
     return removed
 
 
+def _remove_parts(folder: Path) -> None:
+    """Remove what killed stagings have left half-written in a folder, whoever needed it."""
+    for part in folder.glob(f"{_PART}*"):
+        with _tolerating(errno.ENOENT, errno.EISDIR):
+            part.unlink()
+
+
 def _remove_folder(root: Path) -> tuple[str, ...]:
     """Remove the folder, once the data are gone; returns what is in it that is somebody else's."""
     # Without it, what is left is no staged folder, and the next staging begins anew.
@@ -520,7 +533,7 @@ def _remove_folder(root: Path) -> tuple[str, ...]:
     left = tuple(sorted(entry.name for entry in root.iterdir() if entry.name != FOLDER))
     for folder in (state, root):
         # Somebody else's files are left, or somebody who has waited makes a new lock; a mount point stays.
-        with _tolerating(errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM):
+        with _tolerating(errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.ENOTDIR):
             folder.rmdir()
     return left
 
@@ -528,7 +541,10 @@ def _remove_folder(root: Path) -> tuple[str, ...]:
 def _paths(root: Path, staged: StagedSet) -> tuple[str, ...]:
     """The files of the set that is staged in a folder, as their numbers are. Raises DataError."""
     if staged.benchmark != "ic":
-        return year_names(root)
+        names = year_names(root)
+        if not names:
+            raise damaged(state_folder(root) / YEARS, root, ValueError("it names no year"))
+        return names
     path = state_folder(root) / INDEX
     try:
         index = unpack_index(root, path.read_bytes())
@@ -709,9 +725,11 @@ def _claim(order: Order, source: _Set) -> None:
         OSError: it cannot be written.
     """
     root, path, found = order.root, str(order.source.resolve()), read_any_set(order.root)
+    _remove_parts(root)
     if found is not None and found[1]:
         needs = read_needs(root)
-        if any(need.name != order.name and not need.is_abandoned for need in needs.values()):
+        others = any(need.name != order.name and not need.is_abandoned for need in needs.values())
+        if others or (found[0].benchmark, found[0].fingerprint) != (source.benchmark, source.fingerprint):
             raise staged_by_older(root, found[0])
         _remove_all(root, found[0], needs, is_old=True)
         found = None
@@ -743,15 +761,21 @@ def _held(root: Path, progress: Tracker, say: Say) -> Iterator[bool]:
         OSError: the folder cannot be made.
     """
     busy = "another staging is at work there"
+    with contextlib.suppress(FileNotFoundError):
+        _require_ours(root)
     with ExitStack() as bars:
         waiting = _Waiting(root, f"{root}: {busy}: waiting for it", bars, progress, say)
         with locked(state_folder(root) / LOCK, busy, waiting.look) as waited:
             bars.close()
-            # Under a name that anyone can guess, somebody else may have laid out other samples for us to train on.
-            owner = root.stat().st_uid
-            if owner not in (os.geteuid(), 0):
-                raise UsageError(f"{root}: belongs to another user (uid {owner}): stage into a folder of your own")
+            _require_ours(root)
             yield waited
+
+
+def _require_ours(root: Path) -> None:
+    """Under a name that anyone can guess, somebody else may have laid out other samples for us to train on."""
+    owner = root.stat().st_uid
+    if owner not in (os.geteuid(), 0):
+        raise UsageError(f"{root}: belongs to another user (uid {owner}): stage into a folder of your own")
 
 
 class _Waiting:
@@ -843,12 +867,15 @@ class _Stopped(Exception):  # noqa: N818 - no error: another thread has met one,
     """The work is wanted no more."""
 
 
+_PART = ".hpcai500-part-"
+
+
 def _part_name(number: int) -> str:
     """The name of a file that is not whole yet, beside its place: ext4 makes all files of one folder in one corner.
 
     Whatever a killed staging leaves under it is written anew, or removed with its file.
     """
-    return f".hpcai500-part-{number}"
+    return f"{_PART}{number}"
 
 
 def _copy_file(source: str, part: Path, expected: tuple[int, int | None], count: Callable[[int], None]) -> str:

@@ -49,7 +49,7 @@ class Bench(Generic[Own]):
     def doing(self, what: str) -> None:
         """Note that `what` is measured now; if it takes too long, the command that waits for this process names it."""
         if self.ranks.leads:
-            self.doing_file.write_text(what, encoding="utf-8")
+            self.doing_file.write_text(what, encoding="utf-8", errors="surrogateescape")
 
 
 Body = Callable[[Bench[Own]], Mapping[str, Any]]

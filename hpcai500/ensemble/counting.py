@@ -197,13 +197,15 @@ def _not_begun(number: int, folder: Path, head: str | None) -> Missing:
 
 def _failed_before_it_began(folder: Path) -> Iterator[str]:
     """What is known of why the jobs of a member failed before it began."""
-    try:
-        failures, error = read_failures(folder), last_error(folder)
-    except RecordError as problem:
-        yield str(problem)
-        return
+    failures, problem = read_failures(folder)
+    if problem:
+        yield problem
     if failures:
         yield f"its job failed on {failures[-1].host} with exit code {failures[-1].exit_code}, see {folder / OUTPUT}"
+        try:
+            error = last_error(folder)
+        except RecordError as other:
+            error = str(other)
         if error is not None:
             yield error
 

@@ -6,6 +6,7 @@ bounded, and every member is looked at within a bounded number of polls.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -70,19 +71,28 @@ def _read(path: str, most: int, meter: Meter) -> _End | None:
     """
     meter.files += 1
     try:
-        # O_NONBLOCK: opening a pipe would block for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        found = _end_of(path, most)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise OSError(error.errno, error.strerror, path) from error
+        # On NFS, a file that was replaced after it was opened.
+        found = _end_of(path, most)
+    meter.read_bytes += len(found.content)
+    return found
+
+
+def _end_of(path: str, most: int) -> _End:
+    # O_NONBLOCK: opening a pipe would block for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise RecordError(f"{path}: not a file")
-        content = os.pread(descriptor, most, max(0, status.st_size - most))
+        return _End(os.pread(descriptor, most, max(0, status.st_size - most)), status.st_size <= most)
     finally:
         os.close(descriptor)
-    meter.read_bytes += len(content)
-    return _End(content, status.st_size <= most)
 
 
 def _read_if_there(path: str, most: int, meter: Meter) -> _End | None:
@@ -141,26 +151,30 @@ def note_failure(folder: Path, failure: Failure, restart: int) -> None:
         os.close(descriptor)
 
 
-def read_failures(folder: Path, meter: Meter | None = None) -> tuple[Failure, ...]:
-    """The failures noted in a member's folder, oldest first; of very many only the last ones.
+def read_failures(folder: Path, meter: Meter | None = None) -> tuple[tuple[Failure, ...], str | None]:
+    """The failures noted in a member's folder, oldest first, and what is wrong with their file, if something is.
 
-    A line that a crash cut off is ignored.
-
-    Raises:
-        RecordError: they cannot be read, or a line is none of a failure.
+    Of very many, only the last ones. A last line that a crash cut off is ignored.
     """
     path = folder / FAILURES
+    found: list[Failure] = []
+    problem = None
     try:
         end = _read_if_there(str(path), _END_BYTES, meter or Meter())
-        rows = [json.loads(line) for line in end.lines.splitlines()] if end else []
-        return tuple(
-            Failure(str(row["host"]), int(row["exit_code"]), int(row.get("time_ms", 0)), str(row.get("job", "")))
-            for row in rows
-        )
     except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise RecordError(f"{path}: a line is none of a failed member: {type(error).__name__} {error}") from error
+        return (), f"{path}: cannot be read: {error.strerror}"
+    except RecordError as error:
+        return (), str(error)
+    for line in end.lines.splitlines() if end else ():
+        try:
+            row = json.loads(line)
+            failure = Failure(
+                str(row["host"]), int(row["exit_code"]), int(row.get("time_ms", 0)), str(row.get("job", ""))
+            )
+            found.append(failure)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            problem = f"{path}: a line is none of a failed member: {type(error).__name__} {error}"
+    return tuple(found), problem
 
 
 def last_error(folder: Path, meter: Meter | None = None) -> str | None:
@@ -304,12 +318,15 @@ def look(folder: Path, plan: Mapping[str, Any], job: MemberJob | None, before: S
         meter: is told the cost.
     """
     seen = replace(before, job=job, broken=None, unreadable=None)
-    is_steady = job is not None and job == before.job and not (before.broken or before.unreadable)
+    is_at_work = job is not None and job == before.job and job.state in ("running", "unknown")
+    is_steady = is_at_work and not (before.broken or before.unreadable)
     try:
         if before.attempt and before.status == "running" and is_steady:
-            # The journal has nothing new as long as the attempt goes on.
+            # The journal has nothing new as long as the attempt goes on. A job that Slurm has put back into its queue
+            # may have given it up for another one: then this one is silent.
             progress = _read_progress(folder / before.attempt.record, meter)
-            if progress is not None and progress.phase != "ended":
+            goes_on = progress is not None and progress.phase != "ended"
+            if progress is not None and goes_on and not (job and job.restarts and progress == before.progress):
                 return replace(seen, progress=progress)
         return _with_failures(folder, _with_attempt(folder, plan, seen, meter), meter)
     except RecordError as error:
@@ -360,9 +377,13 @@ def _with_attempt(
 
 
 def _read_progress(record: Path, meter: Meter) -> Progress | None:
+    """None also where it is damaged, as by a crash of the node: the log tells the same."""
     path = f"{record}/{PROGRESS}"
     found = _read_if_there(path, _MOST_BYTES, meter)
-    return parse_progress(found.content, path) if found else None
+    try:
+        return parse_progress(found.content, path) if found else None
+    except RecordError:
+        return None
 
 
 def _read_record(record: Path, attempt: Attempt, before: Progress | None, meter: Meter) -> tuple[Progress, str | None]:
@@ -399,14 +420,15 @@ def _with_failures(folder: Path, seen: Seen, meter: Meter) -> Seen:
         return seen
     if job is None:
         seen = replace(seen, is_held=_is_held(folder, meter))
+    failures, problem = read_failures(folder, meter)
+    has_failed = failures or status == "failed" or (job is not None and job.state == "failed")
+    is_told = progress.error is not None or progress.diverged is not None
+    error = None
     try:
-        failures = read_failures(folder, meter)
-        has_failed = failures or status == "failed" or (job is not None and job.state == "failed")
-        is_told = progress.error is not None or progress.diverged is not None
         error = last_error(folder, meter) if has_failed and not is_told else None
-    except RecordError as problem:
-        return replace(seen, unreadable=str(problem))
-    return replace(seen, failures=failures, last_error=error)
+    except RecordError as other:
+        problem = problem or str(other)
+    return replace(seen, failures=failures, last_error=error, unreadable=problem)
 
 
 def _is_held(folder: Path, meter: Meter) -> bool:

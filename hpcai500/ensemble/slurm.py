@@ -142,7 +142,10 @@ def failures(folder: Path, jobs: Iterable[str]) -> list[Failure]:
         RecordError: they cannot be read.
     """
     wanted = set(jobs)
-    return [failure for failure in read_failures(folder) if failure.job in wanted]
+    found, problem = read_failures(folder)
+    if problem:
+        raise RecordError(problem)
+    return [failure for failure in found if failure.job in wanted]
 
 
 def _is_given_up(told: Sequence[Failure]) -> bool:

@@ -102,7 +102,11 @@ def measure(
         try:
             code = launcher.run(setting.recipe, [told], module, Patience(limit_seconds))
         except OutOfTimeError as error:
-            what = doing.read_text(encoding="utf-8") if doing.is_file() else "starting its processes"
+            what = (
+                doing.read_text(encoding="utf-8", errors="surrogateescape")
+                if doing.is_file()
+                else "starting its processes"
+            )
             raise OutOfTimeError(
                 f"{_title(module)}: {error}, and was ended while {what}: this machine is busy, or much slower than "
                 "most: end other programs (`top`), or measure less"

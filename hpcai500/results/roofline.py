@@ -457,6 +457,8 @@ _COLOURS = {"ewa": "#1f4fbf", "ic": "#c8141e"}
 _OTHER = "#333333"
 _INK, _FAINT = "#1a1a1a", "#6e6e6e"
 _SMALL, _MEDIUM = 8, 9
+# Letters of a name for which a line of the legend has room, and lines for which a picture has.
+_NAME_LETTERS, _MOST_NAMED = 60, 100
 # Runs whose COI agree within this share differ in compression alone.
 _SAME_COI = 0.01
 # Where an axis spans less than this factor, powers of ten alone are too few ticks.
@@ -495,7 +497,7 @@ class Picture:
         self._left, self._right = self._reach()
         # One unit for all, so that numbers can be compared: the largest in which the lowest is at least one.
         self._factor, self._prefix = prefix_of(self._least)
-        self._floor = _BELOW + (_LEGEND_LINE * (len(self._points) + 1) if self._points else 0.0)
+        self._floor = _BELOW + (_LEGEND_LINE * (min(len(self._points), _MOST_NAMED) + 1) if self._points else 0.0)
         self.inches = (_WIDTH, self._floor + _FRAME_HEIGHT + _ABOVE)
 
     def draw(self, figure: Figure) -> None:
@@ -606,14 +608,17 @@ class Picture:
                     axes.plot(*start, "o", color=colour, markersize=8, markerfacecolor="white", zorder=5)
                 style = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.3, "shrinkA": 6, "shrinkB": 6}
                 axes.annotate("", (x, y), start, arrowprops=style, zorder=5)
-            text = f"{number}  {point.name}: {self._flops(point.flops)}, {point.share:.0%} of its bound"
+            name = short(point.name, _NAME_LETTERS)
+            text = f"{number}  {name}: {self._flops(point.flops)}, {point.share:.0%} of its bound"
             axes.plot(
                 x, y, "o", color=colour, markersize=11, markeredgecolor="white", markeredgewidth=0.8, zorder=6,
-                label=short(text, 130),
+                label=text if number <= _MOST_NAMED else None,
             )  # fmt: skip
             axes.text(x, y, str(number), color="white", fontsize=7, ha="center", va="center_baseline", zorder=7)
+        more = len(self._points) - _MOST_NAMED
+        title = "dotted: what is left to the bound; arrow: gradients compressed"
         legend = axes.legend(
-            title="dotted: what is left to the bound; arrow: gradients compressed", title_fontsize=_SMALL,
+            title=f"{title}; {more} more are not named here" if more > 0 else title, title_fontsize=_SMALL,
             alignment="left", loc="upper left", bbox_to_anchor=(0.0, -0.5 / _FRAME_HEIGHT), frameon=False,
             fontsize=_SMALL, markerscale=0.6, borderpad=0, borderaxespad=0, handlelength=1,
             labelspacing=_LEGEND_LINE * 72 / _SMALL - 1,

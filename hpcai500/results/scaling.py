@@ -120,7 +120,7 @@ def _check_alike(runs: Sequence[ScoredRun]) -> None:
         if one.result.world_size == size:
             raise UsageError(f"{other.path}: {size} process(es), as {one.path}: give one record for each")
     first = runs[0].record
-    first_of_many = next(run.record for run in runs if run.result.world_size > 1)
+    first_of_many = next((run.record for run in runs if run.result.world_size > 1), first)
     for run in runs[1:]:
         record, talking = run.record, first_of_many
         problem = (

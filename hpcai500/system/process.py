@@ -50,7 +50,19 @@ def is_gone(owner: str) -> bool:
     now = owner_of(os.getpid()).split(" ")
     if len(now) != _WORDS or now[2] != words[2]:
         return False
-    return not is_alive(owner)
+    found = owner_of(int(words[3]))
+    return found != owner if found else _has_ended(int(words[3]))
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether there is no such process; /proc may hide those of others (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 def is_alive(owner: str) -> bool:

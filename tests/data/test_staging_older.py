@@ -121,3 +121,13 @@ def test_one_whose_source_is_gone_is_released(tmp_path: Path) -> None:
     shutil.rmtree(source)
     assert release(root, None).left == ()
     assert not root.exists()
+
+
+def test_it_is_not_staged_over_with_another_set(tmp_path: Path) -> None:
+    _, root = images(tmp_path)
+    release(root, "two")
+    before = files_of(root)
+    other = write_tree(tmp_path / "other", classes=("cow", "dog"))
+    with pytest.raises(DataError, match="staged by an older version: release it"):
+        staged(other, root, "ic", "one")
+    assert files_of(root) == before

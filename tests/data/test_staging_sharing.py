@@ -236,6 +236,15 @@ def test_a_process_is_gone_only_where_that_is_certain(monkeypatch: pytest.Monkey
     assert not is_gone(" ".join((host, boot, namespace, number, "1")))
 
 
+def test_a_process_that_proc_hides_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, another = owner_of(os.getpid()), owner_of(os.getppid())
+    hidden = process.owner_of
+    # A mock of /proc mounted with hidepid, under which another user's process cannot be read.
+    monkeypatch.setattr(process, "owner_of", lambda pid: hidden(pid) if pid == os.getpid() else "")
+    assert not is_gone(another)
+    assert is_gone(mine.replace(f" {os.getpid()} ", " 4194304 "))
+
+
 def test_what_does_not_fit_is_refused_before_anything_is_copied(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "set"
     with pytest.raises(EnvironmentLacksError, match=r"no room: .* are more than the --limit of .*--release") as error:

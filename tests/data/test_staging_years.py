@@ -141,7 +141,9 @@ def test_a_set_of_which_years_are_missing_yet_is_not_taken_for_the_whole(tmp_pat
     source = write_set(tmp_path / "source")
     staged(source, tmp_path / "set", "ewa")
     (tmp_path / "set" / "climo_1990.h5").unlink()
-    with pytest.raises(DataError, match=f"end its staging: hpcai500 data stage ewa {source}"):
+    with pytest.raises(
+        DataError, match=f"end its staging, with the --recipe and --for of then: hpcai500 data stage ewa {source}"
+    ):
         load_climate_index(tmp_path / "set")
 
 
@@ -150,7 +152,8 @@ def test_a_folder_of_years_in_which_none_is_whole_yet_is_told(tmp_path: Path) ->
     write_year(source, 1979, images_of(8, 96, 144))
     with pytest.raises(KeyboardInterrupt):
         stage(Order("ewa", source, tmp_path / "set", "somebody"), interrupting(2))
-    with pytest.raises(DataError, match="all of the staged set is missing: end its staging: hpcai500 data stage ewa"):
+    told = "all of the staged set is missing: end its staging, with the --recipe and --for of then: hpcai500 data stage"
+    with pytest.raises(DataError, match=told):
         load_climate_index(tmp_path / "set")
 
 
@@ -196,3 +199,14 @@ def test_a_description_that_names_files_elsewhere_is_told_and_removes_none(tmp_p
         with pytest.raises(DataError, match=r"years.json: damaged .*; remove .*, and stage the set again"):
             call()
     assert (tmp_path / "precious.h5").read_text() == "kept"
+
+
+def test_what_a_killed_staging_has_half_written_is_removed_by_the_next_and_by_a_release(tmp_path: Path) -> None:
+    source, root = write_set(tmp_path / "source"), tmp_path / "set"
+    staged(source, root, "ewa")
+    (root / ".hpcai500-part-3").write_bytes(b"half a year")
+    staged(source, root, "ewa", "another")
+    assert parts_of(root) == []
+    (root / ".hpcai500-part-3").write_bytes(b"half a year")
+    assert release(root, None).left == ()
+    assert not root.exists()

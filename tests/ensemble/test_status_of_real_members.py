@@ -39,7 +39,7 @@ def test_a_real_member_is_seen_running_killed_and_done(images: Path, tmp_path: P
     assert states[:2] == ["waiting", "running"]
     # For a moment `failed`, or `stopped` with its checkpoint, until it is tried again.
     assert set(states) <= {"waiting", "running", "stopped", "failed", "lost", "done"}
-    (failure,) = read_failures(ensemble.folder(0))
+    ((failure,), _) = read_failures(ensemble.folder(0))
     assert failure.job == end.ensemble.events[-1]["value"]["jobs"][0]
     last = Watch(tmp_path / "e", {}).look_at_all()
     row = last.rows[0]

@@ -51,7 +51,7 @@ CPU = torch.device("cpu")
 ONE_HOST, TWO_HOSTS = ("a", "a"), ("a", "a", "b", "b")
 
 
-def crew_of(communicator: Communicator, said: list[str] | None = None) -> MeasuringJob:
+def job_of(communicator: Communicator, said: list[str] | None = None) -> MeasuringJob:
     return MeasuringJob(communicator, CPU, 1, say=(said if said is not None else []).append)
 
 
@@ -100,14 +100,14 @@ class Right(Broken):
 def _find(communicator: Communicator, broken_rank: int | None) -> dict[str, Any] | None:
     problem = (Broken if communicator.rank == broken_rank else Right)(Gemm(48, 32, 64))
     with silent(1, "", "") as bar:
-        return fastest([problem], PRECISIONS["fp32"], crew_of(communicator), 1.0, bar)
+        return fastest([problem], PRECISIONS["fp32"], job_of(communicator), 1.0, bar)
 
 
 def test_the_fastest_way_is_reported_with_its_shape_and_call() -> None:
     said: list[str] = []
     with silent(1, "", "") as bar:
         problems = [Gemm(8, 8, 8), Gemm(256, 256, 256)]
-        entry = fastest(problems, PRECISIONS["bf16"], crew_of(LocalCommunicator(), said), 1.0, bar)
+        entry = fastest(problems, PRECISIONS["bf16"], job_of(LocalCommunicator(), said), 1.0, bar)
     assert entry
     # Not which: a busy machine may find either one, or give the larger one up.
     assert entry["shape"] in {row["shape"] for row in entry["tried"]}
@@ -139,7 +139,7 @@ def test_sums_rounded_after_each_part_are_within_the_bound_for_parts_alone() -> 
 
 def test_a_fast_product_that_is_wrong_is_a_wrong_answer() -> None:
     with silent(1, "", "") as bar, pytest.raises(WrongAnswerError, match=r"rank 0 on host .* has a wrong result"):
-        fastest([Broken(Gemm(48, 32, 64))], PRECISIONS["fp32"], crew_of(LocalCommunicator()), 1.0, bar)
+        fastest([Broken(Gemm(48, 32, 64))], PRECISIONS["fp32"], job_of(LocalCommunicator()), 1.0, bar)
 
 
 def test_ranks_measure_at_once_and_are_summed() -> None:
@@ -170,7 +170,7 @@ class Endless(Broken):
 def test_what_would_take_too_long_or_has_no_room_is_not_tried() -> None:
     with silent(1, "", "") as bar:
         problems = [Gemm(64, 64, 64), Endless(Gemm(64, 64, 64)), Gemm(1 << 20, 1 << 20, 1 << 20)]
-        entry = fastest(problems, PRECISIONS["fp32"], crew_of(LocalCommunicator()), 1.0, bar)
+        entry = fastest(problems, PRECISIONS["fp32"], job_of(LocalCommunicator()), 1.0, bar)
     assert entry
     assert [row["shape"] for row in entry["tried"]] == ["m 64, n 64, k 64"]
 
@@ -199,7 +199,7 @@ def test_nothing_is_begun_that_would_take_minutes_on_a_slow_machine() -> None:
     begun: list[int] = []
     small, large = (OnSlowMachine(Gemm(8, 8, 8), claimed, begun) for claimed in (10**4, 10**9))
     with silent(1, "", "") as bar:
-        found = fastest([large], PRECISIONS["fp32"], crew_of(LocalCommunicator()), 1.0, bar, [small])
+        found = fastest([large], PRECISIONS["fp32"], job_of(LocalCommunicator()), 1.0, bar, [small])
     assert found is None
     assert set(begun) == {10**4}
 
@@ -212,7 +212,7 @@ def test_time_for_large_squares_is_not_taken_from_the_workloads_shapes(monkeypat
     layers = [Gemm(4096, 24, 216), Gemm(64, 10, 192)]
     walk.products.gemms.update(layers)
     with silent(1, "", "") as bar:
-        assert not list(micro_command._products("gemm", [walk], crew_of(LocalCommunicator(), []), 1.0, bar))
+        assert not list(micro_command._products("gemm", [walk], job_of(LocalCommunicator(), []), 1.0, bar))
     for problems in asked:
         assert problems == sorted(problems, key=lambda problem: problem.flops)
         assert problems[:2] == layers[::-1]
@@ -236,7 +236,7 @@ def test_copies_are_four_times_the_caches_where_memory_allows() -> None:
 def test_a_copy_counts_what_is_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "copy_bytes", lambda caches, available, ranks: 1 << 20)
     with silent(1, "", "") as bar:
-        entry = measure_copy(crew_of(LocalCommunicator()), 0.05, bar)
+        entry = measure_copy(job_of(LocalCommunicator()), 0.05, bar)
     assert entry["unit"] == "bytes/s"
     assert {row["call"] for row in entry["tried"]} == {"torch copy_", "stream_copy"}
     assert entry["value"] == max(row["value"] for row in entry["tried"])
@@ -246,7 +246,7 @@ def test_a_copy_that_lost_bytes_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bandwidth, "copy_bytes", lambda caches, available, ranks: 1 << 20)
     monkeypatch.setattr(bandwidth._core, "stream_copy", lambda source, target, threads: None)
     with silent(1, "", "") as bar, pytest.raises(WrongAnswerError, match="copy by stream_copy: rank 0"):
-        measure_copy(crew_of(LocalCommunicator()), 0.05, bar)
+        measure_copy(job_of(LocalCommunicator()), 0.05, bar)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def _sum(communicator: Communicator, *places: tuple[str, ...]) -> list[dict[str,
     for hosts in places:
         communicator.hosts = hosts
         with silent(1, "", "") as bar:
-            found.append(measure_all_reduce(crew_of(communicator), communicator, 0.1, bar))
+            found.append(measure_all_reduce(job_of(communicator), communicator, 0.1, bar))
     return found
 
 
@@ -286,7 +286,7 @@ def _sum_wrongly(communicator: Communicator, wrong_rank: int) -> None:
 
         communicator.group = broken_group  # type: ignore[method-assign]
     with silent(1, "", "") as bar:
-        measure_all_reduce(crew_of(communicator), communicator, 0.1, bar)
+        measure_all_reduce(job_of(communicator), communicator, 0.1, bar)
 
 
 def _link(entry: dict[str, Any]) -> dict[str, float] | None:
@@ -355,19 +355,19 @@ def test_what_lay_in_the_ring_is_not_counted() -> None:
 
 def test_input_is_measured_in_samples() -> None:
     with silent(1, "", "") as bar:
-        entry = measure_input("ic", crew_of(LocalCommunicator()), _epochs(), 2, 10, 0.01, bar, call="made here")
+        entry = measure_input("ic", job_of(LocalCommunicator()), _epochs(), 2, 10, 0.01, bar, call="made here")
     assert entry["unit"] == "samples/s"
     assert entry["call"] == "made here"
 
 
 def test_images_that_differ_when_read_again_are_a_wrong_answer() -> None:
     with silent(1, "", "") as bar, pytest.raises(WrongAnswerError, match="are others"):
-        measure_input("ic", crew_of(LocalCommunicator()), _epochs(first=1.0), 2, 10, 0.01, bar)
+        measure_input("ic", job_of(LocalCommunicator()), _epochs(first=1.0), 2, 10, 0.01, bar)
 
 
 def test_too_few_batches_for_the_ring_are_said_with_the_fix() -> None:
     with silent(1, "", "") as bar, pytest.raises(EnvironmentLacksError, match="give a larger data set"):
-        measure_input("ic", crew_of(LocalCommunicator()), _epochs(steps=5), 4, 5, 0.01, bar)
+        measure_input("ic", job_of(LocalCommunicator()), _epochs(steps=5), 4, 5, 0.01, bar)
 
 
 def test_memory_and_caches_are_the_machines(tmp_path: Path) -> None:

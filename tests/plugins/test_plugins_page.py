@@ -209,4 +209,4 @@ def test_a_broken_plug_in_spoils_no_other_command_and_is_told_by_its_own(spirals
     assert ended.returncode == 69
     (line,) = [line for line in ended.stderr.splitlines() if "error:" in line]
     expected = next(line for line in PAGE.splitlines() if "is broken: it cannot be loaded" in line)
-    assert line == expected.strip().replace("scipy", "not_there")
+    assert line == expected.strip().replace("sklearn", "not_there")

@@ -156,7 +156,14 @@ def load_climate_index(root: Path | str, *, progress: Tracker = silent) -> Clima
         DataError: no folder, no years, a file that does not follow the format, years on different grids, boxes of the
             swapped variant or of an unknown class; a staged file that is gone, or not what was staged.
     """
-    years = open_years(Path(root), year_paths(Path(root)), progress)
+    paths = year_paths(Path(root))
+    try:
+        years = open_years(Path(root), paths, progress)
+    except DataError:
+        # Somebody's release may have taken staged years meanwhile, which it takes from the list first.
+        if (here := year_paths(Path(root))) == paths:
+            raise
+        years = open_years(Path(root), here, progress)
     for year in years:
         if reasons := refusals(year):
             raise DataError(f"{year.path}: {reasons[0]}")

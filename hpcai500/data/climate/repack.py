@@ -7,9 +7,9 @@ the next call goes on with the others. Each year is read back from the disk befo
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -61,7 +61,7 @@ from hpcai500.data.climate.years import (
 from hpcai500.data.derived import map_in_order
 from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError, RunError
-from hpcai500.files import nearest, sync_folder, write_atomically
+from hpcai500.files import lock, nearest, sync_folder, write_atomically
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import size
 
@@ -70,8 +70,6 @@ from hpcai500.text import size
 
 
 LOCK_FILE = ".hpcai500-repack.lock"
-# Raised by file systems without such locks, as parallel ones mounted without them.
-_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
 
 
 @contextmanager
@@ -84,15 +82,8 @@ def only_writer(folder: Path) -> Iterator[None]:
     """
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunError(
-                f"{folder}: another repacking writes there: wait for it, and run this command again"
-            ) from error
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
+        if lock(descriptor) == "taken":
+            raise RunError(f"{folder}: another repacking writes there: wait for it, and run this command again")
         yield
     finally:
         os.close(descriptor)
@@ -159,9 +150,14 @@ class YearJob:
         """The hidden file that is written until then."""
         return self.folder / f".{self.final.name}.part"
 
+    def leftovers(self) -> list[Path]:
+        """What was written towards the final file, also by an earlier version that was killed."""
+        ours = re.compile(re.escape(f".{self.final.name}.") + r"(part|journal|spool|\d+\.spool)")
+        return [path for path in self.folder.glob(f".{self.final.name}.*") if ours.fullmatch(path.name)]
+
     def remove_leftovers(self) -> None:
         """Remove what was written towards the final file, also by an earlier version that was killed."""
-        for path in self.folder.glob(f".{self.final.name}.*"):
+        for path in self.leftovers():
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -370,7 +366,15 @@ def estimate(jobs: Sequence[YearJob], workers: int) -> Estimate:
     write_bytes = int(sum(job.year.images * job.year.image_bytes for job in jobs) * ratio) + _OVERHEAD_BYTES * len(jobs)
     # Compressed images of one year wait beside the file that they are put into.
     waiting_bytes = 0 if kind == "none" else int(max(job.year.images * job.year.image_bytes for job in jobs) * ratio)
-    needed_bytes, free_bytes = write_bytes + waiting_bytes, _free_bytes(folder)
+    # What a killed call has left goes before its year is written anew.
+    left_bytes = sum(
+        file.stat().st_blocks * 512
+        for job in jobs
+        for path in job.leftovers()
+        for file in (path, *path.rglob("*"))
+        if file.is_file()
+    )
+    needed_bytes, free_bytes = write_bytes + waiting_bytes, _free_bytes(folder) + left_bytes
     if needed_bytes > free_bytes:
         raise DataError(
             f"{folder}: repacking needs {size(needed_bytes)}, and {size(free_bytes)} are free: choose another folder, "

@@ -15,7 +15,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -704,7 +704,8 @@ def _copy(reader: ZipReader, entry: Entry, target: Path | None) -> str:
     except OSError as error:
         if target is None:
             raise
-        target.unlink(missing_ok=True)
+        with suppress(OSError):
+            target.unlink()
         raise RunError(f"{target}: cannot be written: {error.strerror}; free some space") from error
     return digest.hexdigest()
 

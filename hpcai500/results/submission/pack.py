@@ -58,6 +58,7 @@ from hpcai500.results.submission.manifest import (
     kind_of,
 )
 from hpcai500.results.submission.signature import Signer, check_signature, sign
+from hpcai500.run_progress import PROGRESS
 from hpcai500.system.software import code_files, code_hash
 
 # ----------------------------------------------------------------------------------------------------
@@ -154,6 +155,7 @@ docs/submission-format.md of hpcai500 explains every field.
 _CHECKPOINTS = "checkpoints"
 _FOLDERS = ("pictures", "power", "predictions", "trace")
 _FOREIGN = "no file of a record or a campaign"
+_PROGRESS = "how far the run was, for whoever looked at it: nothing is scored by it"
 NOT_NEEDED = "of checkpoints only the last one of a run that is done is needed, and the first at its target quality"
 
 
@@ -227,7 +229,7 @@ def _gather_record(found: Gathered, folder: Path, attempt: Attempt | None, *, wi
 def _take(found: Gathered, path: str, file: Path) -> None:
     kind = kind_of(path)
     if kind is None or not file.is_file():
-        found.leave(path, _FOREIGN)
+        found.leave(path, _PROGRESS if file.name == PROGRESS else _FOREIGN)
         return
     _require_room(path, file.stat().st_size, str(file))
     found.files[path] = file
