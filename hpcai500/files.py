@@ -27,7 +27,7 @@ from types import FrameType
 from typing import IO, Literal, NoReturn
 from weakref import WeakSet
 
-from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RunError, UsageError
+from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, UsageError
 
 # ----------------------------------------------------------------------------------------------------
 # Paths, and atomic writes that survive a power failure.
@@ -228,23 +228,21 @@ _MOST_VANISHED = 100
 
 
 @contextmanager
-def locked(path: Path, busy: str, on_wait: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Hold the lock of the file `path`; yields whether another process had it before.
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
+    """Hold the lock of the file `path` once other processes have given it up; yields whether one had it before.
 
     The file is made where it is missing, with its folder, and says who holds it. The lock ends with the process,
     however that ends. Whoever holds it may remove the file.
 
     Args:
         path: of the lock file.
-        busy: what another process is at that holds the lock: "another repacking writes there".
-        on_wait: called every 0.1 s while another process holds the lock; without it, that is an error.
+        on_wait: called every 0.1 s while another process holds the lock.
 
     Raises:
         EnvironmentLacksError: files cannot be locked there.
-        RunError: another process holds it.
         OSError: the file cannot be made.
     """
-    descriptor, waited = _acquire(path, busy, on_wait)
+    descriptor, waited = _acquire(path, on_wait)
     try:
         _sign(descriptor, f"process {os.getpid()} on {socket.gethostname()}")
         yield waited
@@ -252,7 +250,7 @@ def locked(path: Path, busy: str, on_wait: Callable[[], None] | None = None) -> 
         os.close(descriptor)
 
 
-def _acquire(path: Path, busy: str, on_wait: Callable[[], None] | None) -> tuple[int, bool]:
+def _acquire(path: Path, on_wait: Callable[[], None]) -> tuple[int, bool]:
     waited, vanished = False, 0
     while True:
         try:
@@ -266,11 +264,6 @@ def _acquire(path: Path, busy: str, on_wait: Callable[[], None] | None) -> tuple
             continue
         try:
             while not _try_lock(descriptor, path):
-                if on_wait is None:
-                    holder = os.pread(descriptor, 300, 0).decode("utf-8", "replace") or "which does not say who it is"
-                    raise RunError(
-                        f"{path.parent}: {busy} ({holder}): wait for it or stop it, and run the same command again"
-                    )
                 waited = True
                 on_wait()
                 time.sleep(_POLL_SECONDS)

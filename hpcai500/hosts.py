@@ -104,7 +104,7 @@ def is_first_of_host(rank: int, hosts: Sequence[str]) -> bool:
 # The place of this process.
 
 
-Launcher = Literal["none", "hpcai500", "torchrun", "horovodrun", "mpirun", "srun"]
+LauncherName = Literal["none", "hpcai500", "torchrun", "horovodrun", "mpirun", "srun"]
 
 # Both are set by our own launcher for the ranks that it starts.
 LAUNCHER = "HPCAI500_LAUNCHER"
@@ -138,7 +138,7 @@ class Placement:
     size: int
     local_rank: int
     local_size: int | None
-    launcher: Launcher
+    launcher: LauncherName
     rendezvous: str | None
     listen_fd: int | None
 
@@ -151,7 +151,7 @@ class Placement:
 class _Claim:
     """What one set of variables says. `job` identifies the job and is equal on all its ranks."""
 
-    launcher: Launcher
+    launcher: LauncherName
     rank_variable: str
     rank: int
     size_variable: str
@@ -279,7 +279,7 @@ _SOURCES: tuple[Callable[[Environment], _Claim | None], ...] = (
 )
 
 
-def _family(environment: Environment, launcher: Launcher, pattern: str, job: tuple[str, ...]) -> _Claim | None:
+def _family(environment: Environment, launcher: LauncherName, pattern: str, job: tuple[str, ...]) -> _Claim | None:
     """The claim of a launcher that names rank, size, local rank and local size by one `pattern`."""
     names = [pattern.format(what) for what in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
     rank, size, local_rank, local_size = (_whole(environment, name) for name in names)

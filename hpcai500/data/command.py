@@ -159,6 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_streams()
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
+        signal.signal(signal.SIGINT, ending)
     kept = _KEPT
     try:
         chosen, unknown = _parser().parse_known_args(arguments)
@@ -218,20 +220,25 @@ def _parser() -> _Parser:
 
 
 class _Ending:
-    """Unwinds on a scheduler's SIGTERM, so that pools end and temporary files go."""
+    """Unwinds on Ctrl-C and on a scheduler's SIGTERM, so that pools end and temporary files go."""
 
     def __init__(self) -> None:
         self.asked = False
 
-    def __call__(self, signal_number: int, frame: FrameType | None) -> NoReturn:
-        self.asked = True
+    def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
         sys.unraisablehook = _ask_again
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
         raise SystemExit(_TERMINATED)
+
+
+_RAISED_BY = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
 
 
 def _ask_again(dropped: sys.UnraisableHookArgs) -> None:
     """Python drops what is raised in a destructor or a weak reference's callback, so the signal is sent once more."""
-    if isinstance(dropped.exc_value, SystemExit):
-        threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    if number := _RAISED_BY.get(dropped.exc_type):
+        threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
     else:
         sys.__unraisablehook__(dropped)

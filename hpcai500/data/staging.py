@@ -765,7 +765,7 @@ def _held(root: Path, progress: Tracker, say: Say) -> Iterator[bool]:
         _require_ours(root)
     with ExitStack() as bars:
         waiting = _Waiting(root, f"{root}: {busy}: waiting for it", bars, progress, say)
-        with locked(state_folder(root) / LOCK, busy, waiting.look) as waited:
+        with locked(state_folder(root) / LOCK, waiting.look) as waited:
             bars.close()
             _require_ours(root)
             yield waited

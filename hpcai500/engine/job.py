@@ -279,13 +279,13 @@ def _with_backend(recipe: Recipe, placement: Placement) -> Recipe:
 def _kept(writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
     """Write into the record whatever ends the body early."""
     if writer is None:
-        with _memoryin_words():
+        with _memory_in_words():
             yield
         return
     ranks.on_lost(writer.fail)
     with writer:
         try:
-            with _memoryin_words():
+            with _memory_in_words():
                 yield
         except HpcAi500Error as error:
             writer.fail(str(ranks.explained(error)))
@@ -296,7 +296,7 @@ def _kept(writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
 
 
 @contextmanager
-def _memoryin_words() -> Iterator[None]:
+def _memory_in_words() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -104,12 +103,8 @@ class LocalScheduler:
         # Exit code of each member's last process.
         self.codes: dict[int, int] = {}
 
-    def submit(
-        self, ensemble: Ensemble, members: Sequence[int], *, at_once: int | None = None, exclude: Sequence[str] = ()
-    ) -> Sequence[str]:
+    def submit(self, ensemble: Ensemble, members: Sequence[int], *, at_once: int | None = None) -> Sequence[str]:
         """Have `members` run here, as many at a time as there is room for, or `at_once`."""
-        if self._host in exclude:
-            raise RunError(f"{self._host}: is excluded, and there is no other host: leave out --exclude")
         self._slots = slots(ensemble, at_once)
         self._waiting += members
         return [self._name]
@@ -128,15 +123,6 @@ class LocalScheduler:
             **{member: self._running_job(member) for member in self._running},
             **self._ended,
         }
-
-    def cancel(self, ensemble: Ensemble) -> Sequence[str]:
-        """Ask running members to stop with a checkpoint, and start no other."""
-        for member in self._waiting:
-            self._ended[member] = self._job(member, "cancelled")
-        self._waiting.clear()
-        for running in self._running.values():
-            running.process.send_signal(signal.SIGUSR1)
-        return [f"process-{running.process.pid}" for running in self._running.values()]
 
     def close(self) -> None:
         """Kill what still runs; the next `ensemble run` resumes the records."""

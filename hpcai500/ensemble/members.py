@@ -71,14 +71,17 @@ def _read(path: str, most: int, meter: Meter) -> _End | None:
     """
     meter.files += 1
     try:
-        found = _end_of(path, most)
+        try:
+            found = _end_of(path, most)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            # On NFS, a file that was replaced after it was opened.
+            found = _end_of(path, most)
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise OSError(error.errno, error.strerror, path) from error
-        # On NFS, a file that was replaced after it was opened.
-        found = _end_of(path, most)
+        raise OSError(error.errno, error.strerror, path) from error  # reading names no file
     meter.read_bytes += len(found.content)
     return found
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcai500.errors import DataError, EnvironmentLacksError, UsageError
 from hpcai500.files import is_folder, is_there, nearest, writable_folder
-from hpcai500.hosts import Launcher, find_placement
+from hpcai500.hosts import LauncherName, find_placement
 from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.layers import Recipe
 from hpcai500.streams import say
@@ -333,13 +333,13 @@ def backend_check(recipe: Recipe | None, horovod: str | None) -> Check:
 
 # A smaller machine may be meant to have a single core.
 _LEAST_NODE_CORES = 4
-_FIXES: dict[Launcher, str] = {
+_FIXES: dict[LauncherName, str] = {
     "srun": "srun --cpus-per-task=N --cpu-bind=cores …",
     "mpirun": "mpirun --bind-to none …, or --map-by ppr:RANKS:node:PE=N",
 }
 
 
-def cores_check(available: int, total: int, local_size: int, launcher: Launcher) -> Check:
+def cores_check(available: int, total: int, local_size: int, launcher: LauncherName) -> Check:
     """Whether this process may run on more than a sliver of its node.
 
     `available` of the node's `total` cores are usable; `local_size` ranks are on the node.

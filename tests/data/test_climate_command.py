@@ -149,11 +149,13 @@ def test_an_interrupt_is_one_line_and_the_next_call_goes_on(tmp_path: Path, work
     for year in (1979, 1980):
         write_year(tmp_path / "source", year, images_of(60, 48, 72, seed=year), **SHIPPED)
     target = tmp_path / "target"
-    script = "import sys; from hpcai500.data.climate import values; values.BLOCK_BYTES = 1; "
-    script += "from hpcai500.data.command import main; sys.exit(main(sys.argv[1:]))"
-    source = str(tmp_path / "source")
-    command = [sys.executable, "-c", script, "repack", "ewa", source, str(target), "--workers", workers]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    script = "import sys, time; from hpcai500.data.climate import repack, values; values.BLOCK_BYTES = 1; "
+    # However late the signal comes, the second year is not done: its disk takes a minute.
+    slow = "sync = repack.sync; repack.sync = lambda path: (time.sleep(60 * ('1980' in path.name)), sync(path)); "
+    main_ = "from hpcai500.data.command import main; sys.exit(main(sys.argv[1:]))"
+    words = ["repack", "ewa", str(tmp_path / "source"), str(target), "--workers", workers]
+    command, slowed = ([sys.executable, "-c", script + how + main_, *words] for how in ("", slow))
+    process = subprocess.Popen(slowed, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (target / ".climo_1980.h5.part").exists():
         time.sleep(0.001)

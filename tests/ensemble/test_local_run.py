@@ -14,7 +14,6 @@ from hpcai500.ensemble.journal import Ensemble, create_ensemble, read_ensemble
 from hpcai500.ensemble.local import (
     MOST_FAILURES,
     Jobs,
-    LocalScheduler,
     RunOrder,
     is_done,
     may_be_tried_again,
@@ -22,8 +21,7 @@ from hpcai500.ensemble.local import (
     slots,
 )
 from hpcai500.ensemble.mapping import member_jobs, shape_of
-from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
-from hpcai500.launch.processes import SignalRelay
+from hpcai500.errors import EnvironmentLacksError, ExitCode
 from hpcai500.recipe import load_recipe
 from hpcai500.record import iterate, read_record
 
@@ -157,12 +155,6 @@ def test_accelerators_that_are_not_there_are_told(
     assert [slot.devices for slot in slots(ensemble, None)] == ["0,1"]
     with pytest.raises(EnvironmentLacksError, match=r"3 accelerators are seen here, and 2 member\(s\) of 2 take 4"):
         slots(ensemble, 2)
-
-
-def test_a_host_that_is_excluded_runs_nothing(tmp_path: Path, images: Path) -> None:
-    ensemble = planned(tmp_path / "e", images, 1)
-    with SignalRelay() as relay, pytest.raises(RunError, match="is excluded, and there is no other host"):
-        LocalScheduler(relay).submit(ensemble, [0], exclude=[os.uname().nodename])
 
 
 @pytest.mark.parametrize(

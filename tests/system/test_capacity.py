@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.hosts import Launcher
+from hpcai500.hosts import LauncherName
 from hpcai500.system.doctor import cores_check, memory_check
 from hpcai500.system.looking import memory_limit
 
@@ -15,7 +15,7 @@ from hpcai500.system.looking import memory_limit
     ("launcher", "fix"),
     [("srun", "srun --cpus-per-task=N"), ("mpirun", "mpirun --bind-to none"), ("none", "ask the scheduler for more")],
 )
-def test_one_core_of_many_is_told_with_the_launchers_own_option(launcher: Launcher, fix: str) -> None:
+def test_one_core_of_many_is_told_with_the_launchers_own_option(launcher: LauncherName, fix: str) -> None:
     check = cores_check(1, 64, 4, launcher)
     assert (check.status, check.detail.partition(" for")[0]) == ("warn", "1 of 64 cores")
     assert (check.fix or "").startswith(fix)
