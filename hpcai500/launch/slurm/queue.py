@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Literal
 
 from hpcai500.errors import EnvironmentLacksError, RunError, UsageError
 from hpcai500.hosts import expand_hosts
+from hpcai500.system.looking import run
 
 _PATIENCE_SECONDS = 120.0
 # Prefixes of a user's own settings, which could filter the answers; and no bound on how many array elements are listed.
@@ -38,25 +38,16 @@ def call(environment: Mapping[str, str], program: str, *words: str) -> str:
         )
     kept = {name: value for name, value in environment.items() if not name.startswith(_FILTERS)}
     try:
-        ended = subprocess.run(
-            [path, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={**kept, **_ALL_NUMBERS},
-            timeout=_PATIENCE_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
+        ended = run([path, *words], _PATIENCE_SECONDS, {**kept, **_ALL_NUMBERS})
+    except TimeoutError as error:
         raise RunError(f"{program} did not answer within {_PATIENCE_SECONDS:g} s: try again later") from error
     except OSError as error:
         raise EnvironmentLacksError(f"{path} cannot be started: {error.strerror}") from error
-    if ended.returncode != 0:
-        lines = [line.removeprefix(f"{program}: ").removeprefix("error: ") for line in ended.stderr.splitlines()]
+    if ended.code != 0:
+        lines = [line.removeprefix(f"{program}: ").removeprefix("error: ") for line in ended.errors.splitlines()]
         said = "; ".join(line.strip() for line in lines if line.strip())[:_MOST_SHOWN]
-        raise RunError(f"{program}: {said or f'exit code {ended.returncode}'}")
-    return ended.stdout
+        raise RunError(f"{program}: {said or f'exit code {ended.code}'}")
+    return ended.output
 
 
 # ----------------------------------------------------------------------------------------------------

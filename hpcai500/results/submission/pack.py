@@ -17,7 +17,6 @@ import shlex
 import shutil
 import socket
 import stat
-import subprocess
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,6 +58,7 @@ from hpcai500.results.submission.manifest import (
 )
 from hpcai500.results.submission.signature import Signer, check_signature, sign
 from hpcai500.run_progress import PROGRESS
+from hpcai500.system.looking import run
 from hpcai500.system.software import code_files, code_hash
 
 # ----------------------------------------------------------------------------------------------------
@@ -302,24 +302,16 @@ def ask_accounting(job: str, environment: Mapping[str, str] | None = None) -> di
     # --duplicates gives all runs of a job that was requeued; TZ gives times in UTC.
     options = ["-j", job, "--duplicates", "--parsable2", "--noheader", f"--format={','.join(_FIELDS)}"]
     try:
-        ended = subprocess.run(
-            [program, *options],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={**environment, "TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
-            timeout=_PATIENCE_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
+        told = {**environment, "TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+        ended = run([program, *options], _PATIENCE_SECONDS, told)
+    except TimeoutError as error:
         raise EnvironmentLacksError(f"sacct did not answer within {_PATIENCE_SECONDS:g} s") from error
     except OSError as error:
         raise EnvironmentLacksError(f"{program} cannot be started: {error.strerror}") from error
-    if ended.returncode != 0:
-        said = ended.stderr.strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
+    if ended.code != 0:
+        said = ended.errors.strip().splitlines()[-1:] or [f"exit code {ended.code}"]
         raise EnvironmentLacksError(f"sacct: {said[0].removeprefix('sacct: ')[:200]}")
-    return parse_accounting(ended.stdout, job)
+    return parse_accounting(ended.output, job)
 
 
 def parse_accounting(text: str, job: str) -> dict[str, Any]:
