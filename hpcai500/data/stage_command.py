@@ -169,6 +169,8 @@ def _released_sentence(root: Path, released: Released) -> str:
         return f"{root}: {released.removed} removed; the rest is needed by {others}"
     if released.left:
         return f"{root}: {released.removed} removed; the folder stays: {released.left[0]} was not staged"
+    if not released.names and not released.removed:
+        return f"{root}: nothing is staged there"
     return f"{root}: {released.removed} removed, and the folder"
 
 

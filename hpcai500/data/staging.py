@@ -746,7 +746,7 @@ def _claim(order: Order, source: _Set) -> None:
         what = "has changed since" if staged.source == path else "is another one"
         raise DataError(
             f"{root}: the set {staged.source} is staged there, and {order.source} {what}: give another folder, or "
-            f"release this one: hpcai500 data stage {staged.benchmark} {order.source} {root} --release"
+            f"release this one: {staged.command(root)} --release"
         )
     source.require_same()
 

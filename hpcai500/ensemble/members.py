@@ -331,7 +331,11 @@ def look(folder: Path, plan: Mapping[str, Any], job: MemberJob | None, before: S
             goes_on = progress is not None and progress.phase != "ended"
             if progress is not None and goes_on and not (job and job.restarts and progress == before.progress):
                 return replace(seen, progress=progress)
-        return _with_failures(folder, _with_attempt(folder, plan, seen, meter), meter)
+        found = _with_failures(folder, _with_attempt(folder, plan, seen, meter), meter)
+        if found.is_gone:
+            # Its end may have come into the journal since that was read.
+            found = _with_failures(folder, _with_attempt(folder, plan, seen, meter), meter)
+        return found
     except RecordError as error:
         return replace(seen, broken=str(error))
     except OSError as error:
@@ -415,9 +419,8 @@ def _with_failures(folder: Path, seen: Seen, meter: Meter) -> Seen:
     """Read what the member's files beside its record tell, where the record does not tell all."""
     job, status, progress = seen.job, seen.status, seen.progress
     if job is None and status == "running":
-        is_lost = progress.phase != "ended" and is_gone(progress.owner)
-        # While it is held it is tried again: its next process has not come to its record yet.
-        return replace(seen, is_gone=is_lost and not _is_held(folder, meter))
+        # While it is held, its process writes the end into the journal, or another one is about to try it again.
+        return replace(seen, is_gone=is_gone(progress.owner) and not _is_held(folder, meter))
     seen = replace(seen, is_held=False, is_gone=False)
     if status == "done" or not (job is None or job.restarts or job.state in ("failed", "ended")):
         return seen
@@ -509,7 +512,7 @@ def _without_end(job: MemberJob | None, seen: Seen) -> tuple[MemberState, str | 
     if job is not None and job.state == "ended":
         return "lost", "its job has ended, and its record tells no end: it was killed, or its node went down"
     if seen.is_gone:
-        return "lost", f"killed: nothing on {socket.gethostname()} runs it any more, and its record tells no end"
+        return "lost", f"killed: nothing on {socket.gethostname()} runs it any more, and its journal tells no end"
     return "running", seen.unreadable or (job.reason or None if job and job.is_elsewhere else None)
 
 

@@ -210,6 +210,23 @@ def test_one_that_was_killed_on_this_machine_is_lost_and_not_shown_as_running(tm
         assert alone(ensemble).rows[0].state == "running"
 
 
+def test_one_whose_processes_are_all_gone_is_lost_also_where_its_record_tells_why(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path, 1, "local")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        dead = owner_of(process.pid)
+        process.kill()
+    one = MadeMember(ensemble, 0, owner=dead)
+    one.begin(START_S)
+    path = one.record / "progress.json"
+    told = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**told, "phase": "ended", "error": "stopped by SIGTERM"}))
+    status = alone(ensemble)
+    assert (status.rows[0].state, status.is_going_on) == ("lost", False)
+    assert "its journal tells no end" in str(status.rows[0].wrong)
+    with turn_at(ensemble.folder(0), 0):
+        assert alone(ensemble).rows[0].state == "running"
+
+
 @pytest.mark.parametrize("time_ms", [-1, 10**400])
 def test_moments_of_a_journal_that_are_none_are_wrong_in_their_row(tmp_path: Path, time_ms: int) -> None:
     ensemble = submitted(tmp_path, 1)
