@@ -230,6 +230,7 @@ def _ranking(
 ) -> None:
     from hpcai500.campaign.journal import read_heads  # keeps `--help` fast
     from hpcai500.progress import track
+    from hpcai500.results.ranking.pages import make_ranking
     from hpcai500.results.ranking.published import (
         published_document,
         published_lines,
@@ -239,7 +240,6 @@ def _ranking(
         ranking_document,
         ranking_lines,
     )
-    from hpcai500.results.ranking.site import make_ranking
 
     given = read_heads(heads) if heads else None
     ranking = make_ranking(files, site=html, signers=signers, heads=given, tracker=track, told=_tell)

@@ -16,7 +16,7 @@ from submitted import a_manifest
 
 from hpcai500.errors import EnvironmentLacksError, RecordError, RunError, UsageError, WrongAnswerError
 from hpcai500.results.ranking.entries import Examined, examine, facts_of
-from hpcai500.results.ranking.site import make_ranking
+from hpcai500.results.ranking.pages import make_ranking
 from hpcai500.results.verification import verify
 from hpcai500.results.verification.finding import Finding, Verification
 

@@ -16,18 +16,10 @@ from pathlib import Path
 import pytest
 from submitted import refused, verified
 
+from hpcai500.results.ranking.documentation import anchor_of, docs_folder, first_sentence, title_of, to_html
 from hpcai500.results.ranking.entries import Examined
+from hpcai500.results.ranking.pages import bar_chart, site_files
 from hpcai500.results.ranking.ranking import rank
-from hpcai500.results.ranking.site import address, docs_folder, site_files
-from hpcai500.results.ranking.site_parts import (
-    Bar,
-    anchor_of,
-    bar_chart,
-    first_sentence,
-    site_script,
-    title_of,
-    to_html,
-)
 
 DAY = date(2026, 11, 22)
 ATTACKS = (
@@ -225,10 +217,13 @@ def test_an_empty_ranking_is_a_page_too() -> None:
 
 
 def test_the_drawing_says_what_it_shows_and_is_bounded() -> None:
-    bars = [
-        Bar(f"k{n}", n, f"System {n}", f"kind {n % 9}", 1e15 / n, None if n == 3 else 60.0 * n) for n in range(1, 60)
-    ]
-    chart = bar_chart("VFLOPS", bars)
+    submissions = [
+        verified(1e15 / n, system=f"System {n}", precision=f"kind {n % 9}", compression="none",
+                 result={"time_to_quality_seconds": None if n == 3 else 60.0 * n})
+        for n in range(1, 60)
+    ]  # fmt: skip
+    [group] = rank(submissions).groups
+    chart = bar_chart(group)
     assert chart.drawing.count("data-entry") == 40
     assert "1. System 1: 1 PFLOPS, 60.0 s to quality" in chart.drawing
     assert "3. System 3: 333 TFLOPS, target quality not reached" in chart.drawing
@@ -237,18 +232,14 @@ def test_the_drawing_says_what_it_shows_and_is_bounded() -> None:
     assert widths[1] == pytest.approx(widths[0] / 2, rel=0.01), "bars begin at 0"
 
 
-def test_the_script_uses_nothing_that_a_policy_would_have_to_allow() -> None:
-    script = site_script()
+def test_the_script_uses_nothing_that_a_policy_would_have_to_allow(files: dict[str, str]) -> None:
+    script = files["site.js"]
     for forbidden in ("innerHTML", "eval(", "fetch(", "XMLHttpRequest", "http", "document.write", "new Function"):
         assert forbidden not in script, forbidden
 
 
-def no_links(_: str) -> str | None:
-    return None
-
-
 def test_raw_html_in_markdown_stays_text() -> None:
-    html = to_html("a <script>alert(1)</script> <b>b</b>\n\n<img src=x onerror=alert(1)>\n", no_links)
+    html = to_html("a <script>alert(1)</script> <b>b</b>\n\n<img src=x onerror=alert(1)>\n", {})
     assert "<script" not in html
     assert "<img" not in html
     assert "<b>" not in html
@@ -258,31 +249,31 @@ def test_raw_html_in_markdown_stays_text() -> None:
     "link", ["javascript:alert(1)", "data:text/html,x", "//elsewhere.example/x", "../recipes/x.toml", "gone.md"]
 )
 def test_links_that_lead_nowhere_are_words(link: str) -> None:
-    html = to_html(f"[words]({link}) and [more](rules.md#the-clock)", lambda href: address(href, frozenset({"rules"})))
+    html = to_html(f"[words]({link}) and [more](rules.md#the-clock)", {"rules.md": "Rules"})
     assert html.count("<a ") == 1
     assert '<a href="rules.html#the-clock">more</a>' in html
     assert "words" in html
 
 
 def test_a_picture_is_not_loaded() -> None:
-    assert "<img" not in to_html("![alt](https://elsewhere.example/x.png)", no_links)
+    assert "<img" not in to_html("![alt](https://elsewhere.example/x.png)", {})
 
 
 def test_tables_need_no_styles_of_their_own() -> None:
-    html = to_html("| a | b |\n|---|--:|\n| 1 | 2 |\n", no_links)
+    html = to_html("| a | b |\n|---|--:|\n| 1 | 2 |\n", {})
     assert '<td class="to-end">2</td>' in html
     assert "style=" not in html
     assert 'tabindex="0"' in html
 
 
 def test_headings_have_the_names_that_links_use() -> None:
-    assert 'id="flops-vflops"' in to_html("## FLOPS, VFLOPS\n", no_links)
+    assert 'id="flops-vflops"' in to_html("## FLOPS, VFLOPS\n", {})
     assert anchor_of("What `doctor` looks at") == "what-doctor-looks-at"
-    assert to_html("# A\n\n# A\n", no_links).count('id="a-1"') == 1
+    assert to_html("# A\n\n# A\n", {}).count('id="a-1"') == 1
 
 
 def test_a_link_that_is_only_a_file_gets_the_title() -> None:
-    html = to_html("[rules.md](rules.md)", lambda _: "rules.html", {"rules.md": "Rules and levels"})
+    html = to_html("[rules.md](rules.md)", {"rules.md": "Rules and levels"})
     assert html == '<p><a href="rules.html">Rules and levels</a></p>\n'
 
 

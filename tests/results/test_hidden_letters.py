@@ -10,7 +10,7 @@ from markupsafe import Markup
 from written_record import write_record
 
 from hpcai500.drawing import figure_files
-from hpcai500.results.ranking import site_parts as site
+from hpcai500.results.ranking import pages as site
 from hpcai500.results.report import blocks as report
 from hpcai500.results.report.drawing import element
 from hpcai500.results.report.page import make_report

@@ -17,8 +17,8 @@ from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, va
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.errors import UsageError
 from hpcai500.record import Event, read_record
+from hpcai500.results.ranking.pages import make_ranking
 from hpcai500.results.ranking.ranking import Ranking, ranking_document
-from hpcai500.results.ranking.site import make_ranking
 from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.results.verification.copies import Runs, Shared, run_facts, shared_runs
 

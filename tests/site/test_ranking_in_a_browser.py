@@ -13,8 +13,8 @@ from devtools import Tab
 from submitted import refused, verified
 
 from hpcai500.results.ranking.entries import Examined
+from hpcai500.results.ranking.pages import site_files
 from hpcai500.results.ranking.ranking import rank
-from hpcai500.results.ranking.site import site_files
 from hpcai500.results.ranking.site_folder import write_site
 
 PHONE, SCREEN = 390, 1280

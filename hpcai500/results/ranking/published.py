@@ -166,7 +166,7 @@ def published_lines(page: Page) -> Iterator[str]:
             one.system,
             minutes(one),
             percent(one),
-            f"{one.vflops / _PETA:.2f}",
+            petaflops(one.vflops),
             value(one.stated),
             interval(one.stated),
             value(one.used),
@@ -225,9 +225,14 @@ def percent(published: Published) -> str:
     return "not published" if published.quality is None else f"{100 * published.quality:.1f} %"
 
 
+def petaflops(vflops: float) -> str:
+    """With as many digits as the page has."""
+    return f"{vflops / _PETA:.2f}"
+
+
 def value(recomputed: Recomputed | None) -> str:
-    """VFLOPS in PFLOPS, with as many digits as the page has."""
-    return "unknown" if recomputed is None else f"{recomputed.vflops / _PETA:.2f}"
+    """VFLOPS in PFLOPS."""
+    return "unknown" if recomputed is None else petaflops(recomputed.vflops)
 
 
 def interval(recomputed: Recomputed | None) -> str:
