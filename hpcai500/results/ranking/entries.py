@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from hpcai500.campaign.journal import Campaign, GivenHeads
 from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RunError, UsageError
-from hpcai500.methodology.trials import TrialSummary
+from hpcai500.methodology.result import Quality
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.submission.manifest import Manifest
 from hpcai500.results.submission.signature import require_signers
@@ -156,9 +156,17 @@ def _examined(
 ) -> Examined:
     from hpcai500.results.verification.verify import verify_submission  # --published needs none of it
 
-    collector = _Collector(make_report)
+    collected: list[Facts] = []
+
+    def collect(context: Context) -> Iterable[Finding]:
+        """A check that finds nothing: it collects facts while the submission's files lie open."""
+        runs = {name: run_facts(record) for name, record in context.done.items()}
+        facts = replace(facts_of(context.submission.manifest_bytes, context.campaign.tables), runs=runs)
+        collected.append(_reported(facts, context.campaign, make_report) if make_report else facts)
+        return ()
+
     try:
-        verification = verify_submission(path, signers=signers, heads=heads, more_checks=(collector,), tracker=tracker)
+        verification = verify_submission(path, signers=signers, heads=heads, more_checks=(collect,), tracker=tracker)
     except (EnvironmentLacksError, RunError):
         # A full disk here, for instance: all other files would meet it too, and no submitter is to blame.
         raise
@@ -168,33 +176,18 @@ def _examined(
         return Examined(path, problem=shown(f"cannot be read: {error.strerror or error}", _MOST_PROBLEM))
     except Exception as error:  # noqa: BLE001 - no file may keep the others from being ranked
         return Examined(path, problem=shown(f"{type(error).__name__}: {error}", _MOST_PROBLEM))
-    facts = collector.facts
+    facts = collected[0] if collected else None
     if facts and verification.verdict == "refused":
         # The page of a refused submission would say PASS of runs that do not hold.
         facts = replace(facts, report=None)
     return Examined(path, verification, facts=facts)
 
 
-class _Collector:
-    """A check that finds nothing: it collects facts while the submission's files lie open."""
-
-    def __init__(self, make_report: ReportMaker | None) -> None:
-        self._make_report = make_report
-        self.facts: Facts | None = None
-
-    def __call__(self, context: Context) -> Iterable[Finding]:
-        runs = {name: run_facts(record) for name, record in context.done.items()}
-        self.facts = replace(facts_of(context.submission.manifest_bytes, context.campaign.tables), runs=runs)
-        if self._make_report:
-            self.facts = replace(self.facts, **_reported(context.campaign, self._make_report))
-        return ()
-
-
-def _reported(campaign: Campaign, make_report: ReportMaker) -> dict[str, Any]:
+def _reported(facts: Facts, campaign: Campaign, make_report: ReportMaker) -> Facts:
     try:
-        return {"report": make_report(campaign)}
+        return replace(facts, report=make_report(campaign))
     except Exception as error:  # noqa: BLE001 - a page that cannot be made is no finding against a submission
-        return {"report_problem": shown(f"{type(error).__name__}: {error}", _MOST_PROBLEM)}
+        return replace(facts, report_problem=shown(f"{type(error).__name__}: {error}", _MOST_PROBLEM))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -211,33 +204,25 @@ _TITLES = {"ic": "Image Classification", "ewa": "Extreme Weather Analytics"}
 
 
 @dataclass(frozen=True)
-class Quality:
-    """The mean over the trials, with its metric and the target."""
-
-    metric: str
-    achieved: float | None
-    target: float
-
-
-@dataclass(frozen=True)
 class Entry:
     """A submission that can be ranked. Numbers are computed from its events; names are its own words, cleaned.
 
     Attributes:
         edition: whose rules it was scored under.
         level: the lowest that allows what it changed.
-        metrics: over the trials, by their names in result.json.
+        quality: the mean over the trials.
         trials: number of runs that count.
         world_size: ranks of each run, on `nodes` nodes.
         submitted: the day that its manifest names; None where that is no date.
     """
 
     examined: Examined
+    verification: Verification
+    facts: Facts
     manifest: Manifest
     benchmark: str
     edition: str
     level: Level
-    metrics: Mapping[str, TrialSummary]
     quality: Quality
     trials: int
     world_size: int
@@ -247,7 +232,7 @@ class Entry:
     @property
     def vflops(self) -> float:
         """What it is ranked by: the mean of the trials."""
-        return self.metrics["vflops"].mean
+        return self.verification.metrics["vflops"].mean
 
     @property
     def system(self) -> str:
@@ -271,13 +256,13 @@ class Entry:
     @property
     def implementation(self) -> str:
         """Precision, and compression of gradients where there is one: V2.0 Fig. 14 distinguishes systems by both."""
-        facts = self.examined.facts
-        parts = [facts.precision, f"{facts.compression} compression" if facts.compression else None] if facts else []
+        compression = self.facts.compression
+        parts = (self.facts.precision, f"{compression} compression" if compression else None)
         return ", ".join(part for part in parts if part) or "unknown"
 
     def mean(self, metric: str) -> float | None:
         """Mean of a metric over the trials; None where a trial lacks it."""
-        summary = self.metrics.get(metric)
+        summary = self.verification.metrics.get(metric)
         return summary.mean if summary else None
 
 
@@ -319,32 +304,32 @@ def judged(examined: Examined) -> Entry | Unranked:
         reason = next(iter(verification.reasons), "no level allows what its recipe changes")
         return _unranked(examined, "not-rankable", reason)
     vflops = verification.metrics.get("vflops")
-    if verification.manifest is None or not verification.results or vflops is None or not _is_rate(vflops.mean):
+    has_rate = vflops is not None and math.isfinite(vflops.mean) and vflops.mean > 0
+    if verification.manifest is None or not verification.results or not has_rate:
         return _unranked(examined, "not-rankable", "its runs give no VFLOPS")
     return _entry(examined, verification, verification.manifest, verification.level)
 
 
 def _entry(examined: Examined, verification: Verification, manifest: Manifest, level: Level) -> Entry:
+    # What could be verified to the end could be read to the end.
+    assert examined.facts is not None
     result = next(iter(verification.results.values()))
     metric = result.quality.metric
     quality = verification.metrics.get(metric)
     return Entry(
         examined=examined,
+        verification=verification,
+        facts=examined.facts,
         manifest=manifest,
         benchmark=result.benchmark,
         edition=result.edition,
         level=level,
-        metrics=verification.metrics,
-        quality=Quality(metric, quality.mean if quality else None, result.quality.target),
+        quality=Quality(metric=metric, achieved=quality.mean if quality else None, target=result.quality.target),
         trials=verification.metrics["vflops"].runs,
         world_size=result.world_size,
         nodes=result.nodes,
         submitted=day(manifest.created),
     )
-
-
-def _is_rate(value: float) -> bool:
-    return math.isfinite(value) and value > 0
 
 
 def _unranked(examined: Examined, status: Status, reason: str) -> Unranked:

@@ -453,8 +453,7 @@ def _pages(examined: Examined, made: date, **verdict: Any) -> Iterator[tuple[str
 
 def _with_rank(ranked: Ranked, group: Group) -> dict[str, Any]:
     entry, title = ranked.entry, benchmark_title(group.benchmark)
-    assert entry.examined.verification is not None
-    warnings = sum(one.severity == "warning" for one in entry.examined.verification.findings)
+    warnings = sum(one.severity == "warning" for one in entry.verification.findings)
     sentence = "All numbers were computed again from the events of every run, and nothing failed."
     places = [
         f"{level} level: rank {ranked.ranks[level]} of {len(group.standing_in(level))}"

@@ -106,16 +106,13 @@ def shown_text(submissions: Sequence[Shown]) -> str:
 
 def shown_as(entry: Entry) -> Shown:
     """What a site keeps of `entry`."""
-    verification, facts = entry.examined.verification, entry.examined.facts
-    assert verification is not None
-    assert facts is not None
     return Shown(
-        manifest_sha256=facts.manifest_sha256,
+        manifest_sha256=entry.facts.manifest_sha256,
         campaign=entry.manifest.campaign,
         system=entry.system,
         organisation=entry.organisation,
-        signer=fingerprint(verification.signer),
-        runs=dict(facts.runs),
+        signer=fingerprint(entry.verification.signer),
+        runs=dict(entry.facts.runs),
     )
 
 
@@ -338,7 +335,7 @@ def _order(entry: Entry) -> tuple[float, float, str, str]:
 # The ranking as JSON: numbers never scaled, what is unknown null.
 
 
-_DOCUMENTS_MOST_PATH = 1000
+_MOST_PATH_IN_JSON = 1000
 
 
 def ranking_document(ranking: Ranking, level: Level | None = None, benchmark: str | None = None) -> dict[str, Any]:
@@ -359,9 +356,8 @@ def ranking_document(ranking: Ranking, level: Level | None = None, benchmark: st
 
 
 def _entry_document(ranked: Ranked, group: Group, level: Level) -> dict[str, Any]:
-    entry, facts = ranked.entry, ranked.entry.examined.facts
-    verification = entry.examined.verification
-    summary = entry.metrics["vflops"]
+    entry, facts, verification = ranked.entry, ranked.entry.facts, ranked.entry.verification
+    summary = verification.metrics["vflops"]
     return {
         "rank": ranked.ranks[level],
         "list": level,
@@ -388,21 +384,21 @@ def _entry_document(ranked: Ranked, group: Group, level: Level) -> dict[str, Any
         "trials": entry.trials,
         "world_size": entry.world_size,
         "nodes": entry.nodes,
-        "precision": facts.precision if facts else None,
-        "compression": facts.compression if facts else None,
+        "precision": facts.precision,
+        "compression": facts.compression,
         "campaign": entry.manifest.campaign,
-        "manifest_sha256": facts.manifest_sha256 if facts else None,
-        "signer": verification.signer if verification else None,
+        "manifest_sha256": facts.manifest_sha256,
+        "signer": verification.signer,
         "claimed_by": list(ranked.claimed_by),
-        "warnings": sum(one.severity == "warning" for one in verification.findings) if verification else 0,
-        "file": shown(entry.examined.file, _DOCUMENTS_MOST_PATH),
+        "warnings": sum(one.severity == "warning" for one in verification.findings),
+        "file": shown(entry.examined.file, _MOST_PATH_IN_JSON),
     }
 
 
 def _unranked_document(one: Unranked) -> dict[str, Any]:
     verification = one.examined.verification
     return {
-        "file": shown(one.examined.file, _DOCUMENTS_MOST_PATH),
+        "file": shown(one.examined.file, _MOST_PATH_IN_JSON),
         "system": one.system,
         "status": one.status,
         "reason": one.reason,
@@ -456,30 +452,32 @@ def _group_lines(group: Group, levels: Sequence[Level]) -> Iterator[str]:
             yield f"{title}: the same list"
         else:
             yield title
-            rows = [_row(one.entry, one.ranks[level]) for one in standing]
+            rows = [_row(one, level) for one in standing]
             head, *lines = aligned([_HEADER, *rows], right=_RIGHT)
             yield f"  {head}"
             for line, one in zip(lines, standing, strict=True):
                 yield f"  {line}"
                 yield f"{_INDENT}{_means(one.entry)}"
-                claims = [f"also claimed by {claim}" for claim in one.claimed_by]
-                for told in (*_doubts(one.entry), *claims):
+                # Doubts are findings that no honest run has shown so far.
+                doubts = [f"{doubt.name}: {doubt.evidence}" for doubt in one.entry.verification.doubts]
+                for told in (*doubts, *(f"also claimed by {claim}" for claim in one.claimed_by)):
                     yield from wrap(told, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
         yield ""
         before = standing
 
 
-def _row(entry: Entry, place: int) -> tuple[str, ...]:
-    per_watt, seconds = entry.mean("vflops_per_watt"), entry.mean("time_to_quality_seconds")
+def _row(ranked: Ranked, level: Level) -> tuple[str, ...]:
+    entry = ranked.entry
+    seconds, quality = entry.mean("time_to_quality_seconds"), entry.quality
     return (
-        str(place),
+        str(ranked.ranks[level]),
         short(entry.system, 26),
         short(entry.organisation, 20),
         quantity(entry.vflops, "FLOPS"),
-        share(entry.metrics["vflops"].variation),
-        "unknown" if per_watt is None else quantity(per_watt, "FLOPS/W"),
+        share(entry.verification.metrics["vflops"].variation),
+        quantity(entry.mean("vflops_per_watt"), "FLOPS/W"),
         "never" if seconds is None else duration(seconds),
-        quality_text(entry),
+        "unknown" if quality.achieved is None else f"{quality.metric} {quality.achieved:.4f}",
     )
 
 
@@ -487,18 +485,6 @@ def _means(entry: Entry) -> str:
     """Level, day, accelerators and framework: too long for columns."""
     by = f"{short(entry.accelerators, 50)}; {short(entry.framework, 30)}"
     return f"level {entry.level}; {date_text(entry)}; {by}"
-
-
-def _doubts(entry: Entry) -> list[str]:
-    """Findings that no honest run has shown so far."""
-    verification = entry.examined.verification
-    return [f"{one.name}: {one.evidence}" for one in verification.doubts] if verification else []
-
-
-def quality_text(entry: Entry) -> str:
-    """The quality with its metric's name."""
-    achieved = entry.quality.achieved
-    return "unknown" if achieved is None else f"{entry.quality.metric} {achieved:.4f}"
 
 
 def date_text(entry: Entry) -> str:
