@@ -13,7 +13,7 @@ from unittest import mock
 
 from PIL import Image
 
-from hpcai500.methodology.power import Window, window_of
+from hpcai500.methodology.energy import Window, window_of
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import load_recipe, recipe_hash, rulebook
 from hpcai500.record import RecordWriter, read_record

@@ -21,8 +21,8 @@ from written_run import Clock, Story, begin, chained, train_epoch, write_story
 from hpcai500 import __version__
 from hpcai500.campaign.journal import JOURNAL, SCHEMA, Head, heads_of, read_campaign
 from hpcai500.layers import Recipe
+from hpcai500.methodology.energy import Window, window_of
 from hpcai500.methodology.passes import target_checkpoint
-from hpcai500.methodology.power import Window, window_of
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import load_recipe, recipe_hash, rulebook, to_toml
 from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, parse_events, read_record

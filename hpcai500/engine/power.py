@@ -16,7 +16,7 @@ from hpcai500.engine.journal import Journal
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.hosts import is_first_of_host
-from hpcai500.methodology.power import Window, first_note, hosts_of, why_unknown, window_of
+from hpcai500.methodology.energy import Window, first_note, hosts_of, why_unknown, window_of
 from hpcai500.record import cannot_write, read_record
 from hpcai500.streams import say
 from hpcai500.system.power import SOURCES, Found, Meter, Opener, PowerChoice, automatic_names, find_sources

@@ -29,7 +29,7 @@ from hpcai500.errors import ExitCode, RecordError, RunError, UsageError
 from hpcai500.launch.layout import neighbours_together
 from hpcai500.launch.scale import Points, ScaleRequest, keep_plan, run_point, settle
 from hpcai500.methodology.ensemble import epoch_rate, overlap_reasons
-from hpcai500.methodology.scaling import weak_scaling
+from hpcai500.methodology.weak_scaling import weak_scaling
 from hpcai500.recipe import ENSEMBLE, load_recipe
 from hpcai500.record import json_object
 from hpcai500.results.scaling import Scaling, read_scaling

@@ -17,7 +17,7 @@ from typing import Any
 
 from hpcai500.measure.trace import INPUT as INPUT_MARK
 from hpcai500.measure.trace import ROUNDING_SECONDS, STEP, Slice, Trace
-from hpcai500.methodology.kernels import (
+from hpcai500.methodology.kernel_classes import (
     ALL_REDUCE,
     COMMUNICATION,
     COMPUTE,

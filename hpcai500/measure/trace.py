@@ -29,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from hpcai500.comm.timeline import BucketSpan, StepSpan
 from hpcai500.errors import RunError
 from hpcai500.files import write_atomically
-from hpcai500.methodology.kernels import (
+from hpcai500.methodology.kernel_classes import (
     CLASSES,
     CONVOLUTION,
     ELEMENT_WISE,

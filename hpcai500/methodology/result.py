@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict
 
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.conduct import conduct
+from hpcai500.methodology.energy import power_of_run
 from hpcai500.methodology.passes import Event, Timeline, first_reaching, last_pass
-from hpcai500.methodology.power import power_of_run
 from hpcai500.methodology.rules import Judgement, judge
-from hpcai500.methodology.scaling import estimate_efficiency
 from hpcai500.methodology.trials import flops_rate, penalty_coefficient, valid_flops
+from hpcai500.methodology.weak_scaling import estimate_efficiency
 
 # ----------------------------------------------------------------------------------------------------
 # The split of training time: waiting for data, computing, waiting for communication, and the rest.

@@ -67,7 +67,7 @@ def shortened(name: str, most: int) -> str:
 
 
 SCHEMA = 1
-# Promised for both workloads; above it, the rules of methodology/kernels.py lack something.
+# Promised for both workloads; above it, the rules of methodology/kernel_classes.py lack something.
 MOST_UNCLASSIFIED = 0.02
 _NEEDED = {
     "benchmark", "bandwidth", "classes", "kernel_seconds", "layout", "overhead", "sampled", "seconds", "steps", "top",

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from hpcai500.campaign.standing import world_difference
 from hpcai500.drawing import figure_files, write_figures
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
-from hpcai500.methodology.scaling import Scaled, weak_scaling
+from hpcai500.methodology.weak_scaling import Scaled, weak_scaling
 from hpcai500.record import Record
 from hpcai500.results.score import ScoredRun, read_runs
 from hpcai500.text import prefix_of, scaled

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args
 
 from hpcai500.errors import EnvironmentLacksError, RunError, UsageError
-from hpcai500.methodology.power import unwrapped
+from hpcai500.methodology.energy import unwrapped
 from hpcai500.system.devices import Nvml, open_nvml
 from hpcai500.system.looking import run
 

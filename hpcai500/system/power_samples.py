@@ -22,7 +22,7 @@ from typing import IO, Any, Protocol
 
 from hpcai500.errors import DataError, HpcAi500Error, RecordError, WrongAnswerError
 from hpcai500.files import is_there, write_atomically
-from hpcai500.methodology.power import Energy, Sample, Window, integrate, usual_interval, window_of
+from hpcai500.methodology.energy import Energy, Sample, Window, integrate, usual_interval, window_of
 from hpcai500.record import Record, iterate
 from hpcai500.system.power import METER, Meter, PowerSource, machine_seconds
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpcai500.errors import ExitCode
-from hpcai500.methodology.kernels import CLASSES
+from hpcai500.methodology.kernel_classes import CLASSES
 
 HPCAI500 = [str(Path(sys.executable).parent / "hpcai500"), "profile"]
 

@@ -16,8 +16,8 @@ from hpcai500.comm.communicator import Communicator
 from hpcai500.engine.journal import SilentJournal
 from hpcai500.engine.power import RunPower
 from hpcai500.errors import EnvironmentLacksError, UsageError
-from hpcai500.methodology import power
-from hpcai500.methodology.power import power_of_run
+from hpcai500.methodology import energy
+from hpcai500.methodology.energy import power_of_run
 from hpcai500.recipe import load_recipe, recipe_hash
 from hpcai500.record import Record, RecordWriter, iterate, read_record
 from hpcai500.system.power import Opener, Reading, parse_power
@@ -30,7 +30,7 @@ RECIPE = load_recipe("ic/smoke")
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with other tests may keep a thread waiting for long."""
-    monkeypatch.setattr(power, "_SHORTEST_GAP_SECONDS", 60.0)
+    monkeypatch.setattr(energy, "_SHORTEST_GAP_SECONDS", 60.0)
 
 
 def missing(words: str) -> Opener:

@@ -24,7 +24,7 @@ from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.hosts import find_placement
 from hpcai500.launch.benchmark import Request, run_benchmark
 from hpcai500.launch.launcher import launcher_of
-from hpcai500.methodology import power
+from hpcai500.methodology import energy
 from hpcai500.record import iterate, line_hash, read_record
 from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
 from hpcai500.results.score import expand, score_record, summarise_trials
@@ -266,7 +266,7 @@ def test_a_run_is_sampled_from_its_first_moment_to_its_last(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # A machine that is busy with other tests may keep a process waiting for long.
-    monkeypatch.setattr(power, "_SHORTEST_GAP_SECONDS", 60.0)
+    monkeypatch.setattr(energy, "_SHORTEST_GAP_SECONDS", 60.0)
     assert train.main(train_arguments(images, tmp_path / "record", ONE)) == 0
     assert "power: ipmi: the whole node (scope node), every 1 s" in capfd.readouterr().err
     result = score_record(tmp_path / "record")

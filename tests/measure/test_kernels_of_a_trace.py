@@ -13,7 +13,7 @@ from hpcai500.comm.timeline import BucketSpan
 from hpcai500.errors import RunError
 from hpcai500.measure.sampling import busy_windows
 from hpcai500.measure.trace import Reorder, Work, breakdown, exchange_events, read_trace, works_of, write_trace
-from hpcai500.methodology.kernels import CLASSES
+from hpcai500.methodology.kernel_classes import CLASSES
 
 FIRST, LAST = (IMAGES, CHANNELS_FIRST, "float"), (IMAGES, CHANNELS_LAST, "float")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.methodology.kernels import kernel_class, operator_class
+from hpcai500.methodology.kernel_classes import kernel_class, operator_class
 
 ROOT = Path(__file__).resolve().parents[2]
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.kernels import KINDS, Stretch, gaps, lane, seconds_of, timeline
+from hpcai500.methodology.kernel_classes import KINDS, Stretch, gaps, lane, seconds_of, timeline
 
 WORKS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 9), st.sampled_from(KINDS)).map(

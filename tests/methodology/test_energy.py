@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.power import Sample, Window, integrate, unwrapped, usual_interval
+from hpcai500.methodology.energy import Sample, Window, integrate, unwrapped, usual_interval
 
 WINDOW = Window(1000.0, 1100.0)
 # Some of UNIX time's digits are lost in a float: a quarter of a microsecond.

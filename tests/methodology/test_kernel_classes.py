@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.kernels import (
+from hpcai500.methodology.kernel_classes import (
     ALL_REDUCE,
     CLASSES,
     CONVOLUTION,

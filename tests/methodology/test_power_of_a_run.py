@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from run_log import Log
 
-from hpcai500.methodology.power import why_unknown, window_of
+from hpcai500.methodology.energy import why_unknown, window_of
 
 
 def node(host: str, joules: float | None = 9e6, **changes: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from run_log import Log, restarted
 
 from hpcai500.campaign.standing import differing_keys
-from hpcai500.methodology.scaling import estimate_efficiency
+from hpcai500.methodology.weak_scaling import estimate_efficiency
 from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
 
 COSTS = {

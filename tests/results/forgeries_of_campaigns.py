@@ -25,7 +25,7 @@ from written_campaign import (
     write_campaign,
 )
 
-from hpcai500.methodology.power import window_of
+from hpcai500.methodology.energy import window_of
 from hpcai500.record import Event
 from hpcai500.results.submission.manifest import CAMPAIGN
 from hpcai500.system.power_samples import file_name

@@ -15,7 +15,7 @@ from forgeries_of_records import place, shifted
 from forgeries_of_restarts import forged
 from written_campaign import edit_journal, edit_record, sum_steps, values
 
-from hpcai500.methodology.power import window_of
+from hpcai500.methodology.energy import window_of
 from hpcai500.recipe import tables_hash
 from hpcai500.record import Event
 from hpcai500.system.power_samples import energy_of, integral_entry, read_samples

@@ -9,7 +9,7 @@ from typing import Any
 from forgeries import Bundle, Forgery
 from written_campaign import power_entry, sum_steps, values
 
-from hpcai500.methodology.power import window_of
+from hpcai500.methodology.energy import window_of
 from hpcai500.methodology.sampling import Coverage
 from hpcai500.record import Event
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hpcai500.methodology.kernels import CLASSES
+from hpcai500.methodology.kernel_classes import CLASSES
 
 SHARES = (0.5, 0.125, 0.125, 0.125, 0.0, 0.0, 0.125, 0.0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import DataError
-from hpcai500.methodology.power import Sample, Window, integrate
+from hpcai500.methodology.energy import Sample, Window, integrate
 from hpcai500.system.power import Meter
 from hpcai500.system.power_samples import await_meter, read_meter
 

@@ -11,7 +11,7 @@ import pytest
 from power_places import ScriptedSource
 
 from hpcai500.errors import RecordError
-from hpcai500.methodology.power import Window
+from hpcai500.methodology.energy import Window
 from hpcai500.system.power import Reading
 from hpcai500.system.power_samples import (
     Row,

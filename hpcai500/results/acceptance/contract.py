@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from hpcai500.errors import UsageError
 from hpcai500.layers import RECIPE_TYPES
 from hpcai500.methodology.result import Result
-from hpcai500.methodology.scaling import MOST_EFFICIENCY
 from hpcai500.methodology.statistics import Limits, Statistic
+from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY
 from hpcai500.recipe import editions, recipes_folder
 from hpcai500.text import PREFIXES, duration, scaled
 from hpcai500.toml_source import explain, parse_tables, read_source

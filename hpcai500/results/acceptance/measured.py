@@ -15,9 +15,9 @@ from typing import Any
 
 from hpcai500.errors import HpcAi500Error, UsageError, WrongAnswerError
 from hpcai500.methodology.nodes import SlowestNode, node_differences, slowest_node
-from hpcai500.methodology.scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.methodology.statistics import Limits, Statistic, judged_interval, judged_value
 from hpcai500.methodology.trials import summarise
+from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.record import Record, last_hash
 from hpcai500.results.acceptance.contract import COMPARED, QUALITY, CriterionTable, Metric, value_of
 from hpcai500.results.acceptance.evidence import Evidence, Run, Verdict, last_value, read_evidence

@@ -19,7 +19,7 @@ from hpcai500.methodology.integrity import (
     training_rate,
 )
 from hpcai500.methodology.model_count import model_count
-from hpcai500.methodology.scaling import MOST_EFFICIENCY
+from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY
 from hpcai500.results.verification.context import Run, judged
 from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding, fail, note, skipped, warning
 

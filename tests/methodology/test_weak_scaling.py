@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.scaling import weak_scaling
+from hpcai500.methodology.weak_scaling import weak_scaling
 
 
 def test_the_papers_efficiency_is_against_its_single_node_of_8() -> None:
