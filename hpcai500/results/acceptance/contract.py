@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -126,12 +126,11 @@ def find_metric(name: str) -> Metric:
     )
 
 
-def value_of(metric: Metric) -> Callable[[Result], float | None]:
-    """Return what takes the metric from a result; of a variation, the metric that varies."""
+def value_of(metric: Metric, result: Result) -> float | None:
+    """The metric of a run; of a variation, the metric that varies."""
     name = metric.name.removeprefix(VARIATION)
-    if name == QUALITY:
-        return lambda result: result.quality.achieved
-    return lambda result: getattr(result, name)
+    value: float | None = result.quality.achieved if name == QUALITY else getattr(result, name)
+    return value
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -168,17 +167,17 @@ def shown(value: float, base: str, unit: str | None = None) -> str:
     if unit is not None:
         factor = unit_factor(unit, base)
         assert factor is not None
-        return plain(value / factor) if unit == "fraction" else f"{plain(value / factor)} {unit}"
+        return _digits(value / factor) if unit == "fraction" else f"{_digits(value / factor)} {unit}"
     if base == "fraction":
-        return f"{plain(value * 100)} %"
+        return f"{_digits(value * 100)} %"
     if base == "s":
         return duration(value)
     if base in ("images/s", "samples/s"):
-        return f"{plain(value)} {base}"
+        return f"{_digits(value)} {base}"
     return scaled(value, "B/s" if base == "bytes/s" else base)
 
 
-def plain(value: float) -> str:
+def _digits(value: float) -> str:
     """Four significant digits, or all before the point: `58,900`, `1.472`."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:,.4g}"
 
@@ -187,7 +186,6 @@ def plain(value: float) -> str:
 # The schema of contract files.
 
 
-DEFAULT_STATISTIC: Statistic = "mean"
 # No measured value lies outside of this range, within which arithmetic stays exact.
 _LEAST, _MOST = 1e-12, 1e30
 _MOST_CRITERIA = 1000
@@ -336,7 +334,7 @@ class CriterionTable(_Table):
     @property
     def over_runs(self) -> Statistic | None:
         """How the values of several runs become one; None where there is only one number over all runs."""
-        return self.statistic or (None if self.subject.kind == "variation" else DEFAULT_STATISTIC)
+        return self.statistic or (None if self.subject.kind == "variation" else "mean")
 
     @property
     def name(self) -> str:

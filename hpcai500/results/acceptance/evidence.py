@@ -175,6 +175,8 @@ class Run:
 
     Attributes:
         name: where it was found, for people.
+        campaign: that it is of; None for a run of none.
+        submission: that its campaign was extracted from; None for a run of none.
         head: hash of its last event, which covers all of them.
         level: lowest level that allows what was changed; None where none does, or where it is unknown.
         level_told: the same in words, with the command that says why, or why it is unknown.
@@ -183,6 +185,8 @@ class Run:
 
     name: str
     record: Record
+    campaign: Campaign | None
+    submission: Verified | None
     result: Result
     head: str
     level: str | None
@@ -226,22 +230,10 @@ class Evidence:
     @cached_property
     def alone(self) -> tuple[Run, ...]:
         """Runs of no campaign."""
-        folders = {campaign.path for campaign in self.campaigns}
-        return tuple(run for run in self.runs if run.record.path.parent not in folders)
+        return tuple(run for run in self.runs if run.campaign is None)
 
     def told(self, text: object) -> str:
         return told(text, self.submissions)
-
-    def is_verified(self, run: Run) -> bool:
-        """Whether `run` is of a submission."""
-        return any(run.record.path.parent == one.campaign for one in self.submissions)
-
-    def alike(self) -> Iterator[tuple[Run, ...]]:
-        """Yield the runs in groups of one benchmark and one number of ranks."""
-        groups: dict[tuple[str, int], list[Run]] = {}
-        for run in self.runs:
-            groups.setdefault((run.result.benchmark, run.result.world_size), []).append(run)
-        yield from map(tuple, groups.values())
 
 
 def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -> Evidence:
@@ -270,10 +262,12 @@ def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -
     # Refuses copies of a record, which would count as further runs.
     expand(records)
     vouched = {campaign.record(attempt): attempt.head for campaign in campaigns for attempt in campaign.done()}
+    within = {campaign.path: campaign for campaign in campaigns}
     opened, ours = {one.campaign: one for one in submissions}, package_code_hash()
     for record in records:
+        campaign, submission = within.get(record.parent), opened.get(record.parent)
         try:
-            runs.append(_read_run(record, vouched.get(record), opened.get(record.parent), ours))
+            runs.append(_read_run(record, campaign, submission, vouched.get(record), ours))
         except (RecordError, WrongAnswerError) as error:
             fault(record, error)
     return Evidence(tuple(runs), tuple(faults), tuple(campaigns), tuple(submissions))
@@ -306,7 +300,7 @@ def _against_campaigns(evidence: Evidence) -> Iterator[str]:
     for campaign in evidence.campaigns:
         reasons = verified.get(campaign.path)
         if reasons is None:
-            runs = (run for run in evidence.runs if run.record.path.parent == campaign.path)
+            runs = (run for run in evidence.runs if run.campaign is campaign)
             code = (reason for run in runs for reason in run.reasons if reason not in run.result.reasons)
             reasons = (*standing(campaign).reasons, *code)
         # A reason against all runs weighs more than a missing run.
@@ -328,7 +322,10 @@ def _records_of(path: Path, campaigns: list[Campaign]) -> list[Path]:
     return found
 
 
-def _read_run(path: Path, vouched: str | None, submission: Verified | None, ours: str) -> Run:
+def _read_run(
+    path: Path, campaign: Campaign | None, submission: Verified | None, vouched: str | None, ours: str
+) -> Run:
+    """The run in `path`; the campaign's journal has `vouched` for its last event, and `ours` is the code here."""
     record = read_record(path)
     if record.status != "done":
         raise RecordError(f"{path}: the run has not come to its end{_ending(path)}")
@@ -338,14 +335,14 @@ def _read_run(path: Path, vouched: str | None, submission: Verified | None, ours
     head = last_hash((path / "events.jsonl").read_bytes())
     if vouched is not None and head != vouched:
         raise RecordError(f"{path}: not the record that the campaign's journal vouches for: its last event differs")
+    name, level, reasons, asked = str(path), result.level, tuple(result.reasons), f"rules {path}"
     if submission:
         found = submission.verification
-        why = f"{found.level or _NONE} (hpcai500 verify {submission.path} says why)"
-        return Run(told(path, [submission]), record, result, head, found.level, why, found.reasons)
-    if unknown := other_code(record, result.level, ours):
-        return Run(str(path), record, result, head, None, unknown, (*result.reasons, unknown))
-    why = f"{result.level or _NONE} (hpcai500 rules {path} says why)"
-    return Run(str(path), record, result, head, result.level, why, tuple(result.reasons))
+        name, level, reasons, asked = told(path, [submission]), found.level, found.reasons, f"verify {submission.path}"
+    level_told = f"{level or _NONE} (hpcai500 {asked} says why)"
+    if not submission and (unknown := other_code(record, result.level, ours)):
+        level, level_told, reasons = None, unknown, (*reasons, unknown)
+    return Run(name, record, campaign, submission, result, head, level, level_told, reasons)
 
 
 def _ending(path: Path) -> str:
@@ -431,11 +428,9 @@ def edition_target(edition: str, benchmark: str) -> float | None:
 
 def subjects(evidence: Evidence) -> tuple[Subject, ...]:
     """Group the runs: those of one subject differ only in seed and achieved quality."""
-    campaigns = {campaign.path: campaign for campaign in evidence.campaigns}
     found: dict[str, Subject] = {}
     for run in evidence.runs:
-        campaign = campaigns.get(run.record.path.parent)
-        one = _subject(run, campaign, evidence.told(campaign.path) if campaign else None)
+        one = _subject(run, evidence)
         key = json.dumps([_without_seed(run.record.tables), one.document() | {"achieved": 0, "recipe_hash": 0}])
         if first := found.get(key):
             one = replace(first, achieved=(*first.achieved, *one.achieved), runs=first.runs + 1)
@@ -443,8 +438,8 @@ def subjects(evidence: Evidence) -> tuple[Subject, ...]:
     return tuple(found.values())
 
 
-def _subject(run: Run, campaign: Campaign | None, path: str | None) -> Subject:
-    result, recipe = run.result, run.record.tables
+def _subject(run: Run, evidence: Evidence) -> Subject:
+    result, recipe, campaign = run.result, run.record.tables, run.campaign
     data = last_value(run.record, "dataset")
     precision = table(recipe.get("accelerator")).get("precision")
     return Subject(
@@ -466,7 +461,7 @@ def _subject(run: Run, campaign: Campaign | None, path: str | None) -> Subject:
         nodes=result.nodes,
         runs=1,
         campaign=campaign.identity if campaign else None,
-        path=path,
+        path=evidence.told(campaign.path) if campaign else None,
     )
 
 
@@ -530,9 +525,9 @@ def judge_requirements(
     """
     found = [_whole(evidence), _quality(evidence.runs, by_edition=require.rankable), _alike(evidence)]
     if require.verified:
-        found.append(_verified(evidence))
+        found.append(_verified(evidence.runs))
     if trust and trust.registered:
-        found.append(_registered(trust.registered, evidence))
+        found.append(_registered(trust.registered, evidence.runs))
     if require.signed:
         found.append(_signed(sources))
     if require.edition:
@@ -582,14 +577,14 @@ def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
     return _of_all("right answers", required, broken, len(runs))
 
 
-def _verified(evidence: Evidence) -> Requirement:
+def _verified(runs: Sequence[Run]) -> Requirement:
     """Whatever is of no submission was signed by nobody."""
     broken = [
         f"{run.name}: of no submission: give the file that `hpcai500 submit` wrote"
-        for run in evidence.runs
-        if not evidence.is_verified(run)
+        for run in runs
+        if run.submission is None
     ]
-    return _of_all("verified", "submission files that are verified", broken, len(evidence.runs))
+    return _of_all("verified", "submission files that are verified", broken, len(runs))
 
 
 def _signed(sources: Sequence[GivenFile]) -> Requirement:
@@ -598,22 +593,23 @@ def _signed(sources: Sequence[GivenFile]) -> Requirement:
     return _judged("signed", "files of micro and scale", found, kept=not broken, detail=broken[0] if broken else "")
 
 
-def _registered(identity: str, evidence: Evidence) -> Requirement:
+def _registered(identity: str, runs: Sequence[Run]) -> Requirement:
     """Verification has compared the identities of submissions, also where names of hosts were replaced."""
-    good = {one.campaign for one in evidence.submissions}
-    good |= {campaign.path for campaign in evidence.campaigns if campaign.identity == identity}
-    own = {campaign.path: campaign.identity for campaign in evidence.campaigns}
     broken = [
-        f"{run.name}: of {'campaign ' + own[folder] if folder in own else 'no campaign'}, not of the registered one"
-        for run in evidence.runs
-        if (folder := run.record.path.parent) not in good
+        f"{run.name}: of {f'campaign {run.campaign.identity}' if run.campaign else 'no campaign'}, "
+        "not of the registered one"
+        for run in runs
+        if run.submission is None and not (run.campaign and run.campaign.identity == identity)
     ]
-    return _of_all("registered", f"campaign {identity[:12]}…", broken, len(evidence.runs))
+    return _of_all("registered", f"campaign {identity[:12]}…", broken, len(runs))
 
 
 def _alike(evidence: Evidence) -> Requirement:
-    groups = [group for group in evidence.alike() if len(group) > 1]
-    reasons = [reason for group in groups if (reason := why_no_mean([run.record.path for run in group]))]
+    """Runs of one benchmark and one number of ranks are those that a mean could be taken of."""
+    groups: dict[tuple[str, int], list[Path]] = {}
+    for run in evidence.runs:
+        groups.setdefault((run.result.benchmark, run.result.world_size), []).append(run.record.path)
+    reasons = [reason for group in groups.values() if len(group) > 1 and (reason := why_no_mean(group))]
     found = "they differ in more, or two are the same" if reasons else "so they do"
     return _judged(
         "runs belong together", "they differ in the seed only", found, kept=not reasons,

@@ -19,7 +19,7 @@ from hpcai500.methodology.statistics import Limits, Statistic, judged_interval, 
 from hpcai500.methodology.trials import summarise
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.record import Record, last_hash
-from hpcai500.results.acceptance.contract import COMPARED, QUALITY, CriterionTable, Metric, value_of
+from hpcai500.results.acceptance.contract import COMPARED, CriterionTable, Metric, value_of
 from hpcai500.results.acceptance.evidence import Evidence, Run, Verdict, last_value, read_evidence
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.scaling import read_scaling
@@ -170,7 +170,7 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
 
 def of_each(metric: Metric, runs: Sequence[Run]) -> Measured:
     """Return the metric of each of `runs`; it is missing if one of them does not know it: unknown is never good."""
-    found = [value_of(metric)(run.result) for run in runs]
+    found = [value_of(metric, run.result) for run in runs]
     nodes = runs[0].result.nodes
     known = tuple(value for value in found if value is not None)
     if len(known) == len(runs):
@@ -219,7 +219,7 @@ def _of_micro(metric: Metric, sources: Sources) -> Measured:
 def _of_scaling(metric: Metric, sources: Sources, benchmark: str | None, nodes: int) -> Measured:
     runs = [run for run in sources.evidence.runs if benchmark in (None, run.result.benchmark)]
     if sources.verified:
-        runs = [run for run in runs if sources.evidence.is_verified(run)]
+        runs = [run for run in runs if run.submission]
     if sources.scaling:
         found = _efficiency_of_file(sources.scaling, nodes, runs, verified=sources.verified)
     else:
@@ -405,11 +405,6 @@ class Judged:
     interval: tuple[float, float] | None = None
     values: tuple[float, ...] = ()
     sources: tuple[str, ...] = ()
-
-    @property
-    def is_of_answers(self) -> bool:
-        """Whether it is about what the runs computed, and not about their speed."""
-        return self.metric.name == QUALITY
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON: plain numbers in the metric's own unit."""

@@ -245,10 +245,9 @@ def _records(evidence: Evidence) -> Iterator[Row]:
     for campaign in evidence.campaigns:
         yield (f"campaign {short(evidence.told(campaign.path), 120)}",)
         yield "its journal", attempts_text(campaign), campaign.head
-        yield from (_record(run, run.record.path.name) for run in shown_runs if run.record.path.parent == campaign.path)
-    folders = [campaign.path for campaign in evidence.campaigns]
-    alone = [run for run in shown_runs if run.record.path.parent not in folders]
-    if alone and folders:
+        yield from (_record(run, run.record.path.name) for run in shown_runs if run.campaign is campaign)
+    alone = [run for run in shown_runs if run.campaign is None]
+    if alone and evidence.campaigns:
         yield ("other records",)
     yield from (_record(run, run.name) for run in alone)
 

@@ -20,7 +20,7 @@ from hpcai500.campaign.journal import Campaign
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.files import scratch_folder
 from hpcai500.progress import Tracker, silent
-from hpcai500.results.acceptance.contract import Contract, RequireTable, shown
+from hpcai500.results.acceptance.contract import QUALITY, Contract, RequireTable, shown
 from hpcai500.results.acceptance.evidence import (
     Evidence,
     Requirement,
@@ -93,7 +93,7 @@ class Acceptance:
     def exit_code(self) -> int:
         """2 where an answer or a rule is wrong; 5 where only a number is missed or missing; else 0."""
         rules = [requirement.verdict for requirement in self.requirements]
-        answers = [judged.verdict for judged in self.criteria if judged.is_of_answers]
+        answers = [judged.verdict for judged in self.criteria if judged.metric.name == QUALITY]
         if "fail" in (*rules, *answers):
             return ExitCode.WRONG_ANSWER
         verdicts = {*rules, *(judged.verdict for judged in self.criteria)}
@@ -489,7 +489,10 @@ def _properties(acceptance: Acceptance) -> dict[str, str]:
 
 def _case(suite: ET.Element, group: str, one: Requirement | Judged) -> None:
     case = ET.SubElement(suite, "testcase", {"classname": group, "name": legible(one.name), "time": "0"})
-    said = _of_requirement(one) if isinstance(one, Requirement) else _of_criterion(one)
+    if isinstance(one, Requirement):
+        said = {"required": one.required, "found": one.found, "detail": one.detail}
+    else:
+        said = _of_criterion(one)
     text = "\n".join(f"{key}: {value}" for key, value in said.items() if value)
     if one.verdict == "pass":
         ET.SubElement(case, "system-out").text = legible(text)
@@ -497,10 +500,6 @@ def _case(suite: ET.Element, group: str, one: Requirement | Judged) -> None:
     brief = ", ".join(f"{key} {value}" for key, value in list(said.items())[:3] if value and value != "-")
     failure = ET.SubElement(case, "failure", {"message": legible(brief), "type": one.verdict})
     failure.text = legible(text)
-
-
-def _of_requirement(one: Requirement) -> dict[str, str]:
-    return {"required": one.required, "found": one.found, "detail": one.detail}
 
 
 def _of_criterion(one: Judged) -> dict[str, str]:
