@@ -335,7 +335,7 @@ def _reasons(
     if vote is None:
         yield "the members have not voted"
     if numbers:
-        yield from overlap_reasons(numbers, len(members))
+        yield from overlap_reasons(len(members), numbers.at_once, numbers.overlap)
     yield from _shared(members_reasons(ensemble, members), len(members))
 
 

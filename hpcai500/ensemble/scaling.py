@@ -270,13 +270,13 @@ class EnsembleScaling:
     def doubts(self) -> Iterator[str]:
         """Points whose rate was not reached at any moment, because their members did not run side by side."""
         for point in {one.folder: one for one in (*self.points, *self.trade_off)}.values():
-            for reason in overlap_reasons(point, point.members):
+            for reason in overlap_reasons(point.members, point.at_once, point.overlap):
                 yield f"{point.folder}: {reason}: train longer, as by --set problem.epochs=N, on an idle machine"
 
     def figure_of_merit_lines(self) -> Iterator[str]:
         """The stable lines for harnesses, for all points but the base and those in doubt."""
         for point, one in list(zip(self.points, self.data_parallel.points, strict=True))[1:]:
-            if any(overlap_reasons(point, point.members)):
+            if any(overlap_reasons(point.members, point.at_once, point.overlap)):
                 continue
             yield f"HPCAI500 FOM ensemble_efficiency_{point.ranks}={point.efficiency:.6g} fraction"
             yield f"HPCAI500 FOM data_parallel_efficiency_{one.processes}={one.parallel_efficiency:.6g} fraction"

@@ -197,15 +197,13 @@ def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
         return _compared(over, sum(rank["sent_bytes"] for rank in ranks), hosts, with_loopback=True)
     if len(hosts) == 1:
         return _unknown(f"not comparable: on one host, {library} uses shared memory")
-    between = [_between(rank, len(hosts) == len(ranks)) for rank in ranks]
+    # A rank that is alone on its host sends everything to other hosts.
+    are_alone = len(hosts) == len(ranks)
+    between = [rank["sent_bytes"] if are_alone else rank["between_hosts_bytes"] for rank in ranks]
     known = [amount for amount in between if amount is not None]
     if len(known) < len(between):
         return _unknown(f"not comparable: how much of it stays within a host, only {library} knows")
     return _compared("network", sum(known), hosts, with_loopback=False)
-
-
-def _between(rank: RankTraffic, is_alone_on_its_host: bool) -> int | None:
-    return rank["sent_bytes"] if is_alone_on_its_host else rank["between_hosts_bytes"]
 
 
 def _compared(over: str, counted: int, hosts: dict[str, CounterDifference], *, with_loopback: bool) -> dict[str, Any]:

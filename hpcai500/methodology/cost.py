@@ -272,7 +272,11 @@ def in_buckets(gradients: Sequence[Gradients], bucket_bytes: float) -> list[Grad
         groups[-1].append(one)
         room -= one.size_bytes
     return [
-        Gradients(sum(one.size_bytes for one in group), max(one.ready for one in group), _count(group))
+        Gradients(
+            sum(one.size_bytes for one in group),
+            max(one.ready for one in group),
+            sum(one.parameters for one in group),
+        )
         for group in groups
     ]
 
@@ -289,10 +293,6 @@ def exposed_seconds(ready_seconds: Iterable[float], sending_seconds: Iterable[fl
     for ready, sending in zip(ready_seconds, sending_seconds, strict=True):
         end = max(ready, end) + sending
     return max(0.0, end - backward_seconds)
-
-
-def _count(group: Sequence[Gradients]) -> int:
-    return sum(one.parameters for one in group)
 
 
 # ----------------------------------------------------------------------------------------------------

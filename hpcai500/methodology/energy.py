@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from hpcai500.methodology.passes import Timeline
+from hpcai500.methodology.passes import Event, Timeline
 
 # ----------------------------------------------------------------------------------------------------
 # Energy as an integral over a window, and what of the window is missing. docs/power.md derives the rules.
@@ -208,24 +208,16 @@ def _with_edges(pieces: Sequence[_Piece], window: Window, limit: float) -> Itera
 
 def _merged(pieces: Iterable[_Piece], zero_s: float) -> Iterator[tuple[float, float]]:
     """(from, to) of pieces in order, in seconds since `zero_s`; those that touch are joined."""
-    current: tuple[float, float] | None = None
+    joined: list[tuple[float, float]] = []
     for piece in pieces:
-        if current and piece.start_s <= current[1]:
-            current = current[0], piece.stop_s
-            continue
-        if current:
-            yield round(current[0] - zero_s, 6), round(current[1] - zero_s, 6)
-        current = piece.start_s, piece.stop_s
-    if current:
-        yield round(current[0] - zero_s, 6), round(current[1] - zero_s, 6)
+        start = joined.pop()[0] if joined and piece.start_s <= joined[-1][1] else piece.start_s
+        joined.append((start, piece.stop_s))
+    return ((round(start - zero_s, 6), round(stop - zero_s, 6)) for start, stop in joined)
 
 
 # ----------------------------------------------------------------------------------------------------
 # From the event `power` to the fields of `result.json`.
 
-
-Event = Mapping[str, Any]
-Node = Mapping[str, Any]
 
 # The fields for an old record, which has no such event.
 _NOTHING: dict[str, Any] = {
@@ -259,7 +251,7 @@ def hosts_of(events: Sequence[Event]) -> list[str]:
     return sorted({host for world in worlds for host in world.get("hosts", ())})
 
 
-def why_unknown(nodes: Sequence[Node], hosts: Iterable[str]) -> str | None:
+def why_unknown(nodes: Sequence[Mapping[str, Any]], hosts: Iterable[str]) -> str | None:
     """Why the energy of all `hosts` is not the sum over `nodes`, or None if it is."""
     for node in nodes:
         if node["energy_joules"] is None:

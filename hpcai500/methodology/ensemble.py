@@ -14,7 +14,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from hpcai500.errors import UsageError
 from hpcai500.methodology.passes import Event, Timeline
@@ -256,28 +256,19 @@ def most_at_once(intervals: Iterable[Interval]) -> int:
     return most
 
 
-class SideBySide(Protocol):
-    """How far members ran side by side; the attributes are those of `EnsembleNumbers`."""
+def overlap_reasons(members: int, at_once: int, overlap: float) -> Iterator[str]:
+    """Why Equation 6 gives a rate that these members never had together; nothing where it does not.
 
-    @property
-    def at_once(self) -> int:
-        """Most members that ran at the same moment."""
-
-    @property
-    def overlap(self) -> float:
-        """The slowest member's time as a part of that from the first start to the last stop."""
-
-
-def overlap_reasons(numbers: SideBySide, members: int) -> Iterator[str]:
-    """Why Equation 6 gives a rate that these members never had together; nothing where it does not."""
-    if numbers.at_once < members:
+    `at_once` and `overlap` are as in `EnsembleNumbers`.
+    """
+    if at_once < members:
         yield (
-            f"the members did not run at the same time: at most {numbers.at_once} of {members} did, so V3.0 Eq. 6 "
+            f"the members did not run at the same time: at most {at_once} of {members} did, so V3.0 Eq. 6 "
             "gives a rate that was never there"
         )
-    elif numbers.overlap < LEAST_OVERLAP:
+    elif overlap < LEAST_OVERLAP:
         yield (
-            f"the members ran side by side too little: the slowest took {numbers.overlap:.0%} of the time from the "
+            f"the members ran side by side too little: the slowest took {overlap:.0%} of the time from the "
             f"first start to the last stop; {LEAST_OVERLAP:.0%} at least makes V3.0 Eq. 6 what was sustained"
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -78,7 +78,10 @@ def last_passes(log: Log) -> dict[int, Pass]:
             together = moment
         elif moment.key == "epoch_start":
             begun, is_open, place = moment, True, moment.told(Place)
-            _forget_after(parts.setdefault(place.epoch, []), place.step)
+            done_before = parts.setdefault(place.epoch, [])
+            # What a restart at this step has lost; steps only grow within an epoch.
+            while done_before and (place.step == 0 or done_before[-1].step > place.step):
+                done_before.pop()
         elif moment.key == "interrupted" and is_open:
             is_open, place = False, moment.told(Place)
             _add(parts.setdefault(place.epoch, []), place.step, together, begun, moment)
@@ -89,16 +92,12 @@ def last_passes(log: Log) -> dict[int, Pass]:
         elif moment.key == "eval_start":
             evaluating = moment
         elif moment.key == "eval_accuracy":
-            _evaluated(passes, moment, evaluating)
+            evaluation, seconds = moment.told(Evaluation), moment.clock_s - evaluating.clock_s
+            if trained := passes.get(evaluation.epoch):
+                passes[evaluation.epoch] = replace(trained, evaluation=evaluation, evaluation_elapsed_seconds=seconds)
         elif moment.key == "init_start":
             is_open = False
     return passes
-
-
-def _forget_after(parts: list[_Part], step: int) -> None:
-    """Drop what a restart at this step has lost; steps only grow within an epoch."""
-    while parts and (step == 0 or parts[-1].step > step):
-        parts.pop()
 
 
 def _add(parts: list[_Part], step: int, together: Moment, begun: Moment, ended: Moment) -> _Part:
@@ -106,16 +105,6 @@ def _add(parts: list[_Part], step: int, together: Moment, begun: Moment, ended: 
     seconds, ahead = ended.clock_s - begun.clock_s, max(0.0, begun.clock_s - together.clock_s)
     parts.append(_Part(step, before.seconds + seconds, before.head_start + ahead))
     return parts[-1]
-
-
-def _evaluated(passes: dict[int, Pass], moment: Moment, begun: Moment) -> None:
-    evaluation = moment.told(Evaluation)
-    trained = passes.get(evaluation.epoch)
-    if trained:
-        seconds = moment.clock_s - begun.clock_s
-        passes[evaluation.epoch] = Pass(
-            trained.line, trained.done, trained.elapsed_seconds, trained.head_start_seconds, evaluation, seconds
-        )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -138,8 +127,8 @@ def clock_faults(log: Log) -> Iterator[str]:
     for session in log.sessions:
         before, boot = boot, session[0].told(InitStart).boot_id
         yield from _within(session)
-        last = _last_before(log, session[0])
-        if last:
+        if session[0].line > 1:
+            last = log.moments[session[0].line - 2]
             yield from _between(last, session[0], same_clock=boot is not None and boot == before)
 
 
@@ -187,10 +176,6 @@ def _drift(first: Moment, last: Moment) -> float:
     return (last.wall_s - first.wall_s) - (last.clock_s - first.clock_s)
 
 
-def _last_before(log: Log, moment: Moment) -> Moment | None:
-    return log.moments[moment.line - 2] if moment.line > 1 else None
-
-
 # ----------------------------------------------------------------------------------------------------
 # Whether the times that epochs tell themselves fit the clock of their events.
 
@@ -236,12 +221,15 @@ def untold_times(passes: Iterable[Pass]) -> Iterator[str]:
 
 def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
     """Where the sums over each rank's steps since the last start are not those of the epochs."""
-    resumed = [moment for moment in log.named("epoch_start") if moment.line > log.trained[-1][0].line][:1]
+    begun = next((one for one in log.named("epoch_start") if one.line > log.trained[-1][0].line), None)
     told = log.values(Steps, "steps")
-    if not told or not resumed:
+    if not told or begun is None:
         return
-    epochs = {one.done.epoch: one for one in passes}
-    counted, seconds = _since(log, epochs)
+    first = log.trained[-1][0].line
+    here = [one.done for one in passes if one.line > first]
+    counted = sum(done.steps for done in here) - begun.told(Place).step
+    # Upper bounds: those of the first epoch include what an earlier process trained of it.
+    seconds = {name: math.fsum(getattr(done, name) for done in here) for name in _PARTS}
     rows = told[-1].ranks
     for row in rows:
         if row.steps != counted:
@@ -257,19 +245,9 @@ def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
             yield f"the communication of {costs.steps} steps is told, the epochs have {counted}"
         # The fraction is of steps without the time around them, so it is at least that of the whole time.
         share = sum(row.communication_wait_seconds / row.seconds for row in rows if row.seconds) / max(1, len(rows))
-        told = costs.communication_fraction
-        if isinstance(told, float) and told < (1 - _SHARE_TOLERANCE) * share - _SHARE_ROUNDING:
-            yield f"a communication fraction of {told:.4f} is told, the ranks' waits make {share:.4f}"
-
-
-def _since(log: Log, epochs: dict[int, Pass]) -> tuple[int, dict[str, float]]:
-    """Steps of the epochs since the last process began, and upper bounds of the seconds they and their parts took."""
-    first = log.trained[-1][0].line
-    here = [one for one in epochs.values() if one.line > first]
-    begun = next(moment for moment in log.named("epoch_start") if moment.line > first)
-    already = getattr(begun.value, "step", 0)
-    seconds = {name: math.fsum(getattr(one.done, name) for one in here) for name in _PARTS}
-    return sum(one.done.steps for one in here) - already, seconds
+        fraction = costs.communication_fraction
+        if isinstance(fraction, float) and fraction < (1 - _SHARE_TOLERANCE) * share - _SHARE_ROUNDING:
+            yield f"a communication fraction of {fraction:.4f} is told, the ranks' waits make {share:.4f}"
 
 
 def _untold(what: str, told: float, elapsed: float) -> Iterator[str]:

@@ -270,7 +270,9 @@ def training_seconds(events: Iterable[Event]) -> float:
 
 def _communication(events: Sequence[Event]) -> dict[str, Any]:
     """What the job measured of its communication (docs/timeline.md); None in the record of one process."""
-    costs = _latest(events, "communication")
+    costs: Mapping[str, Any] = next(
+        (event["value"] for event in reversed(events) if event["key"] == "communication"), {}
+    )
     sizes = costs.get("bytes_per_step")
     return {
         "communication_fraction": costs.get("communication_fraction"),
@@ -298,11 +300,6 @@ def _efficiency(events: Sequence[Event]) -> dict[str, Any]:
         "parallel_efficiency_note": whole.note,
         "parallel_efficiency_starts": [estimate_efficiency(start["efficiencies"]).value for start in starts],
     }
-
-
-def _latest(events: Iterable[Event], key: str) -> Mapping[str, Any]:
-    """The value of the last event named `key`; empty if there is none."""
-    return next((event["value"] for event in reversed(list(events)) if event["key"] == key), {})
 
 
 def _flops_per_image(rules: Mapping[str, Any], events: Sequence[Event], convention: str) -> float:

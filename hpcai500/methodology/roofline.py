@@ -308,12 +308,6 @@ def _topologies(workload: Workload) -> Iterator[_Change]:
         yield "topology", f"a {best} instead of a {workload.topology}", factor
 
 
-def _move(
-    kind: MoveKind,
-    change: str,
-    factor: float,
-    workload: Workload,
-    roof: Roof,
-) -> Move:
+def _move(kind: MoveKind, change: str, factor: float, workload: Workload, roof: Roof) -> Move:
     coi = None if workload.coi is None else workload.coi * factor
     return Move(kind, change, factor, coi, roof.attainable(coi), roof.binding(coi).name)

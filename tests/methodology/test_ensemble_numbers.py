@@ -83,7 +83,7 @@ def test_a_hand_computed_ensemble_of_three() -> None:
     assert numbers.utilisation == pytest.approx(0.8 * 330 / 375)
     assert (numbers.slowest.member, numbers.slowest.host, numbers.at_once) == (1, "n1", 3)
     assert numbers.slowest.slowdown == pytest.approx(120 / 105 - 1)
-    assert not list(overlap_reasons(numbers, 3))
+    assert not list(overlap_reasons(3, numbers.at_once, numbers.overlap))
 
 
 def test_one_member_is_an_ensemble_of_its_own_rate() -> None:
@@ -100,13 +100,13 @@ def test_an_accelerator_of_a_large_member_counts_as_one_of_a_small() -> None:
 def test_members_in_waves_never_had_the_rate_of_equation_6() -> None:
     numbers = ensemble_numbers([member(0), member(1), member(2, 100.0), member(3, 101.0)])
     assert (numbers.at_once, numbers.sustained_flops) == (2, pytest.approx(numbers.flops / 2.01))
-    (reason,) = overlap_reasons(numbers, 4)
+    (reason,) = overlap_reasons(4, numbers.at_once, numbers.overlap)
     assert "at most 2 of 4 did, so V3.0 Eq. 6 gives a rate that was never there" in reason
 
 
 def test_a_skew_that_leaves_little_overlap_is_told() -> None:
     numbers = ensemble_numbers([member(0), member(1, 12.0)])
-    (reason,) = overlap_reasons(numbers, 2)
+    (reason,) = overlap_reasons(2, numbers.at_once, numbers.overlap)
     assert "took 89% of the time from the first start to the last stop; 90% at least" in reason
 
 
@@ -115,7 +115,7 @@ def test_a_member_that_was_down_while_another_ran_did_not_run_beside_it() -> Non
     assert broken.seconds == 100.0
     numbers = ensemble_numbers([broken, member(1, 10.0, 50.0)])
     assert numbers.at_once == 1
-    assert list(overlap_reasons(numbers, 2))
+    assert list(overlap_reasons(2, numbers.at_once, numbers.overlap))
     # What it was down is in its time: the rate is not higher for it.
     assert numbers.flops == pytest.approx(1e12 / 10)
 

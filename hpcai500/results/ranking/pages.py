@@ -551,12 +551,12 @@ def _findings(verification: Verification) -> Iterator[Block]:
     weighty = [one for one in found if one.severity in ("fail", "warning")]
     if weighty:
         yield _finding_table("What failed, and what people should judge", weighty)
-    notes = [one for one in found if one.severity == "note"]
-    if notes:
-        yield Fold(f"{len(notes)} found right", [_finding_table("What was found right", notes)], printed=False)
-    skipped = [one for one in found if one.severity == "skipped"]
-    if skipped:
-        yield Fold(f"{len(skipped)} not checked", [_finding_table("What was not looked at", skipped)], printed=False)
+    for severity, words, caption in (
+        ("note", "found right", "What was found right"),
+        ("skipped", "not checked", "What was not looked at"),
+    ):
+        if some := [one for one in found if one.severity == severity]:
+            yield Fold(f"{len(some)} {words}", [_finding_table(caption, some)], printed=False)
 
 
 def _finding_table(caption: str, found: Sequence[Finding]) -> Table:
