@@ -114,27 +114,29 @@ class Order:
 
 @dataclass(frozen=True)
 class Report:
-    """What was done.
+    """What was done, in the order of `data stage --json`.
 
     Attributes:
         fingerprint: of the whole set, at the source and as it is read now.
+        pieces: files of the set.
         needed, needed_bytes: files that the name needs.
         copied, copied_bytes: those that were copied now.
         seconds: that copying took.
+        bytes_per_second: of what was copied; None where nothing was.
         verified: files that were there and were read again.
         damaged: those of them that were not what they were, and were copied again.
-        total: files of the set.
     """
 
     fingerprint: str
+    pieces: int
     needed: int
     needed_bytes: int
-    copied: int
-    copied_bytes: int
-    seconds: float
-    verified: int
-    damaged: int
-    total: int
+    copied: int = 0
+    copied_bytes: int = 0
+    seconds: float = 0.0
+    bytes_per_second: float | None = None
+    verified: int = 0
+    damaged: int = 0
 
 
 def stage(order: Order, progress: Tracker = silent, say: Say = lambda _: None) -> Report:
@@ -182,16 +184,18 @@ class _Staging:
         self._source.finish(order.recipes)
         self._bring_seek_index()
         write_need(order.root, replace(need, complete=True))
+        copied_bytes = int(sizes[missing].sum())
         return Report(
             fingerprint=self._source.fingerprint,
+            pieces=len(needed),
             needed=int(needed.sum()),
             needed_bytes=need.size_bytes,
             copied=int(missing.sum()),
-            copied_bytes=int(sizes[missing].sum()),
+            copied_bytes=copied_bytes,
             seconds=seconds,
+            bytes_per_second=copied_bytes / seconds if copied_bytes else None,
             verified=verified,
             damaged=bad,
-            total=len(needed),
         )
 
     def _here(self) -> Marks:
@@ -400,7 +404,7 @@ def _done_meanwhile(order: Order) -> Report | None:
     # What an earlier attempt has left goes once it is in the way: this one must put its own name to it.
     if (need.key, need.owner) != (_key(order, staged.fingerprint), order.owner):
         return None
-    return Report(staged.fingerprint, int(need.marks.sum()), need.size_bytes, 0, 0, 0.0, 0, 0, len(need.marks))
+    return Report(staged.fingerprint, len(need.marks), int(need.marks.sum()), need.size_bytes)
 
 
 def _key(order: Order, fingerprint: str) -> str:
@@ -414,17 +418,17 @@ def _key(order: Order, fingerprint: str) -> str:
 
 @dataclass(frozen=True)
 class Released:
-    """What was done.
+    """What was done, in the order of `data stage --release --json`.
 
     Attributes:
-        names: who needs nothing any more.
-        others: who still does.
+        released: who needs nothing any more.
+        needed_by: who still needs something.
         removed: files of the set that are gone.
         left: what is in the folder that staging did not put there; the folder is gone where there is nothing.
     """
 
-    names: tuple[str, ...]
-    others: tuple[str, ...]
+    released: tuple[str, ...]
+    needed_by: tuple[str, ...]
     removed: int
     left: tuple[str, ...]
 

@@ -74,7 +74,7 @@ def test_every_layout_becomes_one_chunk_an_image(
     new = open_year(target / "climo_1979.h5")
     assert (new.storage.chunk, new.storage.filters) == ((1, 16, 24, 36), FILTERS[kind])
     assert_same(old, new.path)
-    assert (report.written, report.kept, report.converted, report.images) == ((1979,), (), (), 12)
+    assert (report.written, report.kept, report.converted, report.samples) == ((1979,), (), (), 12)
     assert sorted(path.name for path in target.iterdir()) == [
         ".hpcai500-climate.json",
         ".hpcai500-repack.json",

@@ -513,7 +513,7 @@ class RepackReport:
     written: tuple[int, ...]
     kept: tuple[int, ...]
     converted: tuple[int, ...]
-    images: int
+    samples: int
     stored_bytes: int
     fingerprint: str
     content_fingerprint: str | None
@@ -596,7 +596,7 @@ class Repacking:
             written=tuple(job.year.year for job in self.jobs),
             kept=tuple(job.year.year for job in self._there),
             converted=self._converted,
-            images=sum(year.images for year in index.years),
+            samples=sum(year.images for year in index.years),
             stored_bytes=sum(year.identity.size_bytes for year in index.years),
             fingerprint=index.fingerprint,
             content_fingerprint=load_content_fingerprint(index),
