@@ -15,7 +15,8 @@ Readers of data sets import this module; `staging` writes what it reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def read_set(root: Path) -> StagedSet | None:
 def read_any_set(root: Path) -> tuple[StagedSet, bool] | None:
     """As `read_set`, and whether an older version has staged it, of which nothing but source and names can be used."""
     path = state_folder(root) / SET
-    try:
+    with _if_there(path, root):
         document = json.loads(path.read_bytes())
         form = document.pop("format")
         if form == _OLD_FORMAT:
@@ -96,12 +97,7 @@ def read_any_set(root: Path) -> tuple[StagedSet, bool] | None:
         if form != _FORMAT:
             raise ValueError("another format")
         return StagedSet(**document), False
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; check permissions and mount") from error
-    except DAMAGED as error:
-        raise damaged(path, root, error) from error
+    return None
 
 
 def write_set(root: Path, staged: StagedSet) -> None:
@@ -183,18 +179,13 @@ def years_here(root: Path) -> tuple[Path, ...]:
 
 def _year_documents(root: Path) -> list[dict[str, Any]]:
     path = state_folder(root) / YEARS
-    try:
+    with _if_there(path, root):
         documents = json.loads(path.read_bytes())["years"]
         # Files of these names are written to, and removed.
         if strange := [one["name"] for one in documents if one["name"] in ("", ".", "..") or "/" in one["name"]]:
             raise ValueError(f"{strange[0]!r} is no name of a file in it")
         return list(documents)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; check permissions and mount") from error
-    except DAMAGED as error:
-        raise damaged(path, root, error) from error
+    return []
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -208,17 +199,12 @@ def read_manifest(root: Path) -> dict[str, str]:
         DataError: it cannot be read.
     """
     path = state_folder(root) / MANIFEST
-    try:
+    with _if_there(path, root):
         # What follows the last line is half a one, of a process that was killed.
         whole, _, _ = path.read_bytes().rpartition(b"\n")
         entries = [json.loads(line) for line in whole.splitlines()]
         return {str(entry["path"]): str(entry["sha256"]) for entry in entries}
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; check permissions and mount") from error
-    except DAMAGED as error:
-        raise damaged(path, root, error) from error
+    return {}
 
 
 def write_manifest(root: Path, lines: Sequence[bytes]) -> None:
@@ -263,6 +249,19 @@ def staged_by_older(root: Path, staged: StagedSet) -> DataError:
     return DataError(
         f"{root}: staged by an older version: release it ({staged.command(root)} --release), and stage it again"
     )
+
+
+@contextmanager
+def _if_there(path: Path, root: Path) -> Iterator[None]:
+    """End the block where `path`, a part of the description of `root`, is missing; DataError where it is unreadable."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; check permissions and mount") from error
+    except DAMAGED as error:
+        raise damaged(path, root, error) from error
 
 
 def damaged(path: Path, root: Path, error: Exception) -> DataError:

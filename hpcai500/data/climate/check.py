@@ -28,7 +28,6 @@ from hpcai500.data.climate.values import (
     content_fingerprint,
     content_of,
     load_contents,
-    processes,
     read_images,
     scan_years,
     store_contents,
@@ -48,6 +47,7 @@ from hpcai500.data.climate.years import (
     usable,
     year_of,
 )
+from hpcai500.data.derived import workers_or_all
 from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
@@ -323,7 +323,7 @@ def check_climate(
     chosen = check.choose(training)
     # Measured before everything is read, as the rates of files in no cache are those that matter.
     costs = check.costs()
-    reports = check.read(processes(workers), progress)
+    reports = check.read(workers_or_all(workers), progress)
     statistics = check.statistics(chosen)
     return CheckReport(
         root=check.root,

@@ -36,7 +36,6 @@ from hpcai500.data.climate.values import (
     content_of,
     digest_images,
     load_contents,
-    processes,
     ranges,
     read_images,
     scan_years,
@@ -58,7 +57,7 @@ from hpcai500.data.climate.years import (
     storage_of,
     year_of,
 )
-from hpcai500.data.derived import map_in_order
+from hpcai500.data.derived import map_in_order, workers_or_all
 from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError, RunError
 from hpcai500.files import lock, nearest, sync_folder, write_atomically
@@ -240,15 +239,11 @@ class _WriteTask:
 
 
 def _write_tasks(job: YearJob, addresses: list[int] | None) -> list[_WriteTask]:
-    if addresses is None:
-        return [
-            _WriteTask(job.year, first, count, job.part.with_suffix(f".{first}.spool"), None)
-            for first, count in ranges(job.year)
-        ]
-    return [
-        _WriteTask(job.year, first, count, job.part, addresses[first : first + count])
-        for first, count in ranges(job.year)
-    ]
+    tasks = []
+    for first, count in ranges(job.year):
+        target = job.part if addresses else job.part.with_suffix(f".{first}.spool")
+        tasks.append(_WriteTask(job.year, first, count, target, addresses and addresses[first : first + count]))
+    return tasks
 
 
 def _write_range(task: _WriteTask) -> tuple[ImageScan, ...]:
@@ -541,7 +536,7 @@ class Repacking:
                 folders are one, or `target` holds other files of these names.
         """
         _require_apart(source, target)
-        self._workers, self._progress = processes(workers), progress
+        self._workers, self._progress = workers_or_all(workers), progress
         self._source, self._target = source, target
         self._years = open_years(source, _chosen(source, years), progress)
         build_index(source, self._years)

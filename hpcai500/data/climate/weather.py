@@ -398,10 +398,18 @@ def form_cyclone(random: np.random.Generator, grid: Grid, kind: Kind) -> Cyclone
     rows, columns = pixel_size(grid)
     half_size = random.uniform(*kind.half_sizes)
     half_height, half_width = half_size * rows, half_size * random.uniform(*kind.elongation) * columns
-    latitude = random.uniform(*kind.latitudes) * random.choice([-1.0, 1.0])
+    extent = _whole_extent(random, grid, kind.latitudes, half_height, half_width)
+    return Cyclone(kind, extent, random.uniform(*kind.depth))
+
+
+def _whole_extent(
+    random: np.random.Generator, grid: Grid, latitudes: tuple[float, float], half_height: float, half_width: float
+) -> Extent:
+    """Draw a place in `latitudes` of either hemisphere, so that the extent is whole and not across the seam."""
+    latitude = random.uniform(*latitudes) * random.choice([-1.0, 1.0])
     row = np.clip(grid.row_of(latitude), half_height + 1, grid.height - half_height - 1)
     column = random.uniform(half_width + 1, grid.width - half_width - 1)
-    return Cyclone(kind, Extent(float(row), float(column), half_height, half_width), random.uniform(*kind.depth))
+    return Extent(float(row), float(column), half_height, half_width)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -570,11 +578,8 @@ def form_river(random: np.random.Generator, grid: Grid) -> River:
     )
     rows, columns = pixel_size(grid)
     left, low, right, high = course.bounds()
-    half_height, half_width = (high - low) / 2 * rows, (right - left) / 2 * columns
-    latitude = random.uniform(*_LATITUDES) * random.choice([-1.0, 1.0])
-    row = np.clip(grid.row_of(latitude), half_height + 1, grid.height - half_height - 1)
-    column = random.uniform(half_width + 1, grid.width - half_width - 1)
-    return River(course, Extent(float(row), float(column), half_height, half_width), random.uniform(1.2, 2.2))
+    extent = _whole_extent(random, grid, _LATITUDES, (high - low) / 2 * rows, (right - left) / 2 * columns)
+    return River(course, extent, random.uniform(1.2, 2.2))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from hpcai500._core import Batch, DecodeSpec, Failure, JpegLoader, crop_pixels
-from hpcai500.data.device_batches import HeldSlots, Mark, stream_mark
+from hpcai500.data.device_batches import HeldSlots, Mark, OneEpochAtATime, Source, stream_mark
 from hpcai500.data.imagenet.index import Split, decode_odd, read_image
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, SeekCounts, find_seek_index
 from hpcai500.data.samplers import SampleIds
@@ -53,17 +53,10 @@ class ImageBatch:
         return ImageBatch(self.images[: len(ids)], self.labels[: len(ids)], ids, 0)
 
 
-class Batches(Protocol):
-    """A source of image batches."""
-
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
-        """Yield one `ImageBatch` for each array of sample ids, in that order."""
-
-    def close(self) -> None:
-        """Free threads and memory."""
+Batches = Source[ImageBatch]
 
 
-class JpegBatches:
+class JpegBatches(OneEpochAtATime[ImageBatch]):
     """Reads, decodes, crops and normalises the files of one split ahead of the consumer, in native threads.
 
     `depth` batches are in the ring: one with the consumer, the others being filled; nothing is allocated after the
@@ -129,34 +122,17 @@ class JpegBatches:
             threads=threads,
             index=self._seek_index.index if self._seek_index else None,
         )
-        self._running: Generator[ImageBatch, None, None] | None = None
-        self._closed = False
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, in levels: applied, or left out where the dtype is uint8."""
         return self._spec.mean, self._spec.std
 
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
-        """Yield one batch of at most `batch_size` images for each array of sample ids, in that order.
-
-        Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
-        ends when another begins. Raises DataError, naming the file and the reason, for one that cannot be decoded.
-        """
-        if self._closed:
-            raise ValueError("the input pipeline is closed")
-        if self._running is not None:
-            self._running.close()
-        self._running = self._run(batches, seed, epoch)
-        return self._running
-
     def close(self) -> None:
         """Stop the threads. An epoch that is still open yields no further batch. May be called twice."""
         self._closed = True
         self._loader.close()
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        self._end_epoch()
 
     def _run(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> Generator[ImageBatch, None, None]:
         waiting = iter(batches)
