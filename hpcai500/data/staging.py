@@ -206,7 +206,7 @@ class _Staging:
         numbers = np.flatnonzero(files).tolist()
         if not numbers:
             return
-        size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._order.threads or default_threads()
+        size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._order.threads or _default_threads()
         together = max(1, min(_TOGETHER, len(numbers) // threads))
         batches = [numbers[at : at + together] for at in range(0, len(numbers), together)]
 
@@ -982,7 +982,7 @@ _MEGABYTE = 10**6
 _WRITE_SECONDS = 0.5
 
 
-def default_threads() -> int:
+def _default_threads() -> int:
     """Two for each core of this job, within reason."""
     return min(_MOST_THREADS, max(_LEAST_THREADS, 2 * len(os.sched_getaffinity(0))))
 

@@ -35,6 +35,7 @@ from hpcai500.data.climate.values import (
     chunk_channels,
     content_of,
     digest_images,
+    drop_from_memory,
     load_contents,
     ranges,
     read_images,
@@ -277,12 +278,8 @@ def compress(image: FloatArray) -> tuple[int, bytes]:
 
 def _verified(job: YearJob, scans: Sequence[ImageScan], workers: int) -> Iterator[int]:
     """Read the file back from the disk, compare it with the source, and yield how many more images agree."""
-    descriptor = os.open(job.part, os.O_RDONLY)
-    try:
-        # Pages in memory prove nothing about the disk.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+    # Pages in memory prove nothing about the disk.
+    drop_from_memory(job.part)
     try:
         with open_hdf5(job.part) as file:
             written, boxes = replace(job.year, path=job.part, storage=storage_of(file[IMAGES])), file[BOXES][()]

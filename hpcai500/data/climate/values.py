@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -171,6 +172,15 @@ def _faults(year: YearFile, first: int, count: int, channels: slice) -> Unreadab
     return UnreadableImagesError(faults) if faults else None
 
 
+def drop_from_memory(path: Path) -> None:
+    """Have the system read a file from its disk again, where it can. Raises OSError when there is no such file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
 def ranges(year: YearFile) -> Iterator[tuple[int, int]]:
     """Yield (first, count) of consecutive ranges that cover the year, each of whole windows where memory allows.
 
@@ -261,14 +271,14 @@ class ChannelStatistics:
         return {name: getattr(self, name).tolist() for name in (*_COUNTS, *_VALUES)}
 
 
-def none() -> ChannelStatistics:
+def no_values() -> ChannelStatistics:
     zeros, reals = np.zeros(len(CHANNELS), np.int64), np.zeros(len(CHANNELS))
     return ChannelStatistics(zeros, zeros, zeros, reals, reals, reals + math.inf, reals - math.inf)
 
 
 def combined(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
     """The statistics of the values of all `parts`, in their order."""
-    return reduce(ChannelStatistics.merged, parts, none())
+    return reduce(ChannelStatistics.merged, parts, no_values())
 
 
 def from_document(document: Any) -> ChannelStatistics:

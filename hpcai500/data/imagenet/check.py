@@ -290,6 +290,10 @@ def as_document(report: CheckReport) -> dict[str, Any]:
     def histogram(counts: dict[int | None, int]) -> list[dict[str, int | None]]:
         return [{"up_to": bound, "files": files} for bound, files in counts.items()]
 
+    seek = None
+    if check := report.seek_index:
+        used, unknown, false = check.counts.used, check.counts.unknown, check.counts.false
+        seek = {"path": str(check.path), "with_points": used, "unknown": unknown, "false": false}
     return {
         "verdict": "pass" if report.passed else "fail",
         "root": str(report.root),
@@ -307,17 +311,10 @@ def as_document(report: CheckReport) -> dict[str, Any]:
         "byte_histogram": histogram(report.byte_histogram),
         "ignored_files": report.ignored_files,
         "total_bytes": report.total_bytes,
-        "seek_index": _seek_document(report.seek_index),
+        "seek_index": seek,
         "seconds": report.seconds,
         "bytes_per_second": report.bytes_per_second,
     }
-
-
-def _seek_document(check: SeekCheck | None) -> dict[str, Any] | None:
-    if check is None:
-        return None
-    counts = check.counts
-    return {"path": str(check.path), "with_points": counts.used, "unknown": counts.unknown, "false": counts.false}
 
 
 def report_lines(report: CheckReport) -> list[str]:

@@ -250,12 +250,17 @@ def load(root: Path) -> ImageIndex | None:
     """The cached index of the set at `root`; None when there is none, or it no longer holds."""
     for path in derived_paths(root, INDEX_FILE):
         try:
-            index = _read(root, path)
+            with np.load(path, allow_pickle=False) as arrays:
+                if arrays["format"].tolist() == [INDEX_FORMAT] and not _has_changed(root, arrays):
+                    return _unpack(root, arrays)
         except _DAMAGED:
             continue
-        if index is not None:
-            return index
     return None
+
+
+def _has_changed(root: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    folders, times_ns = unpack_names(arrays["folders"].tobytes()), arrays["folder_times_ns"].tolist()
+    return any((root / folder).stat().st_mtime_ns != time for folder, time in zip(folders, times_ns, strict=True))
 
 
 def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
@@ -300,38 +305,16 @@ def unpack_index(root: Path, content: bytes) -> ImageIndex:
     raise ValueError("the index has another format")
 
 
-def _read(root: Path, path: Path) -> ImageIndex | None:
-    with np.load(path, allow_pickle=False) as arrays:
-        if arrays["format"].tolist() != [INDEX_FORMAT]:
-            return None
-        folders = unpack_names(arrays["folders"].tobytes())
-        times_ns = arrays["folder_times_ns"].tolist()
-        if any((root / folder).stat().st_mtime_ns != time for folder, time in zip(folders, times_ns, strict=True)):
-            return None
-        return _unpack(root, arrays)
-
-
 def _unpack(root: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> ImageIndex:
     classes = tuple(unpack_names(arrays["classes"].tobytes()))
-    train, val = (
-        _read_split(name, classes, arrays[f"{name}_names"], arrays[f"{name}_sizes_bytes"], arrays[f"{name}_labels"])
-        for name in SPLIT_NAMES
-    )
+    splits = []
+    for split in SPLIT_NAMES:
+        labels, names = arrays[f"{split}_labels"], unpack_names(arrays[f"{split}_names"].tobytes())
+        folders = [f"{split}/{name}/" for name in classes]
+        paths = tuple(folders[label] + name for label, name in zip(labels.tolist(), names, strict=True))
+        splits.append(make_split(split, paths, arrays[f"{split}_sizes_bytes"], labels))
+    train, val = splits
     return build_index(root, classes, train, val, int(arrays["ignored_files"][0]))
-
-
-def _read_split(
-    name: str,
-    classes: tuple[str, ...],
-    names: ByteArray,
-    sizes_bytes: npt.NDArray[np.int64],
-    labels: npt.NDArray[np.int64],
-) -> Split:
-    folders = [f"{name}/{class_name}/" for class_name in classes]
-    paths = tuple(
-        folders[label] + file for label, file in zip(labels.tolist(), unpack_names(names.tobytes()), strict=True)
-    )
-    return make_split(name, paths, sizes_bytes, labels)
 
 
 def _as_array(names: Iterable[str]) -> ByteArray:

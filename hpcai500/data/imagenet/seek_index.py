@@ -325,10 +325,5 @@ def _examine(root: Path, path: str) -> _File:
     except OSError as error:
         return _File(path, None, None, f"{error.strerror}")
     points = seek_points(content)
-    return _File(path, seek_key(content), points, _why_none(content, points))
-
-
-def _why_none(content: bytes, points: bytes | None) -> str:
-    if points is None:
-        return why_not_ours(content)
-    return "" if points else "no point worth keeping"
+    reason = why_not_ours(content) if points is None else "" if points else "no point worth keeping"
+    return _File(path, seek_key(content), points, reason)
