@@ -72,7 +72,7 @@ def _run(chosen: argparse.Namespace) -> int:
         raise UsageError(f"--threads: expected 1 or more, got {chosen.threads}")
     # One rank of a node speaks for all.
     speaks = placement.local_rank == 0
-    progress, inform = (track, say) if speaks else (silent, _say_nothing)
+    progress, inform = (track, say) if speaks else (silent, lambda line: None)
     if chosen.release:
         root = _root(chosen)
         released = release(root, chosen.name, progress, inform)
@@ -157,10 +157,6 @@ def _bytes(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} are no bytes: write 200G, 1.5T or a plain number")
     return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def _say_nothing(line: str) -> None:
-    """Another rank of this node speaks."""
 
 
 # ----------------------------------------------------------------------------------------------------

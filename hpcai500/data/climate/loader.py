@@ -315,8 +315,9 @@ class ClimateBatches(OneEpochAtATime[ClimateBatch]):
 
     `files` are paths and where their images lie; `samples` has a row (file, image) for each sample. `channels` are
     numbers of channels in the wanted order (all, where None); `mean` and `std` have a value for each of them; without
-    them values are as stored, and float32 keeps their bits. Of each image the columns left ... left + width are taken.
-    With `roll`, each image is rolled by a random number of columns that depends on (seed, epoch, sample) alone.
+    them values are as stored, and float32 keeps their bits. Of each image the first `width` columns (all, where
+    None) are taken. With `roll`, it is rolled before by a random number of columns that depends on (seed, epoch,
+    sample) alone.
 
     `depth` batches are in the ring: one with the consumer, the others filled ahead by one thread, whose reads are
     shared by `threads` native threads. With `pin_memory`, slots are page-locked. A slot is refilled only after `mark`,
@@ -346,7 +347,6 @@ class ClimateBatches(OneEpochAtATime[ClimateBatch]):
         mean: npt.NDArray[np.float64] | None = None,
         std: npt.NDArray[np.float64] | None = None,
         dtype: DType = "float32",
-        left: int = 0,
         width: int | None = None,
         roll: bool = False,
         depth: int = 4,
@@ -369,8 +369,8 @@ class ClimateBatches(OneEpochAtATime[ClimateBatch]):
                 mean=mean,
                 std=std,
                 dtype=dtype,
-                left=left,
-                width=self._columns - left if width is None else width,
+                left=0,
+                width=self._columns if width is None else width,
                 threads=threads,
             )
         except ClimateError as error:

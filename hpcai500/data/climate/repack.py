@@ -97,11 +97,6 @@ ORIGIN_FILE = ".hpcai500-repack.json"
 _FORMAT = "hpcai500 repack origins 1"
 
 
-def is_made_from(new: YearFile, source: YearFile) -> bool:
-    """Whether `new` is recorded as made from `source`, and neither file has changed since."""
-    return _origins(new.path.parent).get(new.path.name) == _origin(new.identity, source)
-
-
 def note_origin(final: Path, identity: FileIdentity, source: YearFile) -> None:
     """Record that the file `final`, of `identity`, has the values of `source`. Raises OSError when the disk is full."""
     entries = _origins(final.parent) | {final.name: _origin(identity, source)}
@@ -457,7 +452,7 @@ def require_values(job: YearJob, workers: int, progress: Tracker) -> None:
     All values are read and compared, unless this very file is recorded as made from this very source.
     """
     there = open_year(job.final)
-    if is_made_from(there, job.year):
+    if _origins(job.folder).get(job.final.name) == _origin(there.identity, job.year):
         return
     expected = _content(job.year, job.boxes, workers, progress)
     try:

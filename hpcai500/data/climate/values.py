@@ -120,20 +120,16 @@ class UnreadableImagesError(DataError):
         return type(self), (self.faults,)
 
 
-def read_images(
-    year: YearFile, first: int, count: int, out: FloatArray | None = None, *, channels: slice = ALL_CHANNELS
-) -> FloatArray:
+def read_images(year: YearFile, first: int, count: int, *, channels: slice = ALL_CHANNELS) -> FloatArray:
     """Read images `first` to `first + count` of `year`, as (count, channels, height, width) float32.
 
-    `channels` has no step. `out`, of that shape, is filled and returned where given.
+    `channels` has no step.
 
     Raises:
         UnreadableImagesError: a chunk cannot be read (checksum, inflate, the disk).
         DataError: the file is gone or no longer the one that was opened.
     """
-    shape = (count, channels.stop - channels.start, *year.grid)
-    values = np.empty(shape, np.float32) if out is None else out
-    assert values.shape == shape
+    values = np.empty((count, channels.stop - channels.start, *year.grid), np.float32)
     try:
         # One thread: callers that read much share the work between processes.
         with ClimateReader(

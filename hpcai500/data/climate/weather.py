@@ -245,7 +245,7 @@ def _along_slopes(pressure: Plane, zones: _Zones) -> tuple[Plane, Plane]:
 # Cyclones: lows that the wind circles, with a warm or a cold core and rain of a typical form.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Kind:
     """How the cyclones of one class look. Pairs are the least and the most.
 
@@ -269,10 +269,10 @@ class Kind:
     depth: tuple[float, float]
     wind: float
     sharpness: int
-    middle: float
-    upper: float
-    height: float
-    front: float
+    middle: float = 0.0
+    upper: float = 0.0
+    height: float = 0.0
+    front: float = 0.0
     moisture: float
     rain: float
     rainfall: Callable[[Patch], Plane]
@@ -310,10 +310,6 @@ DEPRESSION = Kind(
     depth=(0.4, 0.9),
     wind=1.8,
     sharpness=2,
-    middle=0.0,
-    upper=0.0,
-    height=0.0,
-    front=0.0,
     moisture=1.3,
     rain=3.5,
     rainfall=_cluster,
@@ -328,7 +324,6 @@ TROPICAL = Kind(
     middle=0.25,
     upper=0.3,
     height=0.1,
-    front=0.0,
     moisture=0.3,
     rain=4.0,
     rainfall=_spiral,

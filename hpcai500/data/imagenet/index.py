@@ -423,9 +423,9 @@ def _refuse_empty_classes(root: Path, folders: list[ClassFolder]) -> None:
         )
 
 
-def _listed(names: list[str], shown: int = 3) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return f"class folder{'s' if len(names) > 1 else ''} {', '.join(names[:shown])}{more}"
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"class folder{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more}"
 
 
 def _split_of(name: str, folders: list[ClassFolder], label_of: dict[str, int]) -> Split:

@@ -160,7 +160,9 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
                 submit_next()
         finally:
             held.flush()
-            self._drain(len(queued))
+            if not self._closed:
+                for _ in queued:
+                    self._loader.release(self._loader.next().slot)
 
     def _give_back(self, slot: int, held: HeldSlots) -> None:
         if self._closed:
@@ -169,10 +171,6 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
             held.add(slot, self._mark())
         else:
             self._loader.release(slot)
-
-    def _drain(self, batches: int) -> None:
-        for _ in range(batches if not self._closed else 0):
-            self._loader.release(self._loader.next().slot)
 
     def _batch(self, finished: Batch, ids: SampleIds, seed: int, epoch: int) -> ImageBatch:
         if finished.failures:

@@ -180,12 +180,12 @@ def _place_object(random: np.random.Generator, rows: int, columns: int) -> Objec
     return ObjectFrame(u=u, v=v, distance=np.hypot(x, y), radius=radius)
 
 
-def _pink_noise(random: np.random.Generator, rows: int, columns: int, deviation: float = 0.07) -> Plane:
+def _pink_noise(random: np.random.Generator, rows: int, columns: int) -> Plane:
     """Noise with the falling spectrum of photographs: it has large blotches as well as fine grain."""
     spectrum = np.fft.rfft2(random.standard_normal((rows, columns), dtype=np.float32))
     frequency_squared = np.fft.fftfreq(rows)[:, None] ** 2 + np.fft.rfftfreq(columns)[None, :] ** 2
     noise = np.fft.irfft2(spectrum / (frequency_squared + 1e-3) ** 0.7, s=(rows, columns))
-    scaled: Plane = (noise * (deviation / noise.std())).astype(np.float32)
+    scaled: Plane = (noise * (0.07 / noise.std())).astype(np.float32)
     return scaled
 
 
