@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from torch.utils.dlpack import from_dlpack
 from hpcai500._core import DecodeSpec
 from hpcai500.data.device_batches import OneEpochAtATime
 from hpcai500.data.imagenet.index import Split
-from hpcai500.data.imagenet.loader import CropMode, DType, ImageBatch, JpegBatches, Layout
+from hpcai500.data.imagenet.loader import CropSettings, ImageBatch, JpegBatches
 from hpcai500.data.imagenet.seek_index import FoundIndex, SeekCounts, find_seek_index
 from hpcai500.data.samplers import SampleIds
 from hpcai500.errors import EnvironmentLacksError, RunError
@@ -78,28 +78,7 @@ def first_line(error: BaseException) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a crop is made of an image, as both loaders take it.
-
-
-class CropSettings(TypedDict, total=False):
-    """The settings of `hpcai500._core.DecodeSpec` that a recipe has; `size` and `mode` are required."""
-
-    size: int
-    mode: CropMode
-    area: tuple[float, float]
-    ratio: tuple[float, float]
-    flip_probability: float
-    resize_shorter: int
-    dtype: DType
-    layout: Layout
-    dct_scaling: bool
-
-
-# ----------------------------------------------------------------------------------------------------
 # What a pipeline is fed with: the files of each batch, in our order, and the keys of their random draws.
-
-
-Fed = tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int64]]
 
 
 class Feed:
@@ -125,7 +104,7 @@ class Feed:
         """Give no further batch of this epoch."""
         self._waiting = iter(())
 
-    def __call__(self) -> Fed:
+    def __call__(self) -> tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int64]]:
         """Paths and keys of the next batch; StopIteration where the epoch has none."""
         ids = np.ascontiguousarray(next(self._waiting), dtype=np.int64)
         self.queued.append(ids)

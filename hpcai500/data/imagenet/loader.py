@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,19 @@ from hpcai500.data.samplers import SampleIds
 from hpcai500.data.staged import is_staged, not_staged
 from hpcai500.errors import DataError
 
-DType = Literal["float32", "float16", "bfloat16", "uint8"]
-Layout = Literal["nchw", "nhwc"]
-CropMode = Literal["random", "centre"]
+
+class CropSettings(TypedDict, total=False):
+    """The settings of `hpcai500._core.DecodeSpec` that a recipe has; `size` and `mode` are required."""
+
+    size: int
+    mode: Literal["random", "centre"]
+    area: tuple[float, float]
+    ratio: tuple[float, float]
+    flip_probability: float
+    resize_shorter: int
+    dtype: Literal["float32", "float16", "bfloat16", "uint8"]
+    layout: Literal["nchw", "nhwc"]
+    dct_scaling: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,18 +86,10 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
         *,
         batch_size: int,
         threads: int,
-        size: int,
-        mode: CropMode,
-        area: tuple[float, float] = (0.05, 1.0),
-        ratio: tuple[float, float] = (3 / 4, 4 / 3),
-        flip_probability: float = 0.5,
-        resize_shorter: int = 256,
-        dtype: DType = "float32",
-        layout: Layout = "nchw",
-        dct_scaling: bool = False,
         depth: int = 4,
         pin_memory: bool = False,
         mark: Mark | None = None,
+        **settings: Unpack[CropSettings],
     ) -> None:
         if batch_size < 1 or threads < 1 or depth < 1:
             raise ValueError(f"batch_size, threads and depth must be at least 1: {batch_size}, {threads}, {depth}")
@@ -97,27 +99,18 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
         self._depth = depth
         self._pin_memory = pin_memory
         self._mark = stream_mark if mark is None and pin_memory else mark
-        self._spec = DecodeSpec(
-            size=size,
-            mode=mode,
-            area=area,
-            ratio=ratio,
-            flip_probability=flip_probability,
-            resize_shorter=resize_shorter,
-            dtype=dtype,
-            layout=layout,
-            dct_scaling=dct_scaling,
-        )
-        shape = (batch_size, 3, size, size) if layout == "nchw" else (batch_size, size, size, 3)
+        self._spec = spec = DecodeSpec(**settings)
+        channels_last = spec.layout == "nhwc"
+        shape = (batch_size, spec.size, spec.size, 3) if channels_last else (batch_size, 3, spec.size, spec.size)
         # torch aligns host memory to 64 bytes, which the core's non-temporal stores want.
-        slots = [torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=pin_memory) for _ in range(depth)]
+        slots = [torch.empty(shape, dtype=getattr(torch, spec.dtype), pin_memory=pin_memory) for _ in range(depth)]
         self._arrays = [_as_array(slot) for slot in slots]
-        self._images = slots if layout == "nchw" else [slot.permute(0, 3, 1, 2) for slot in slots]
+        self._images = [slot.permute(0, 3, 1, 2) for slot in slots] if channels_last else slots
         self._seek_index = find_seek_index(root)
         self._loader = JpegLoader(
             _as_system_has_it(str(root)),
             [_as_system_has_it(path) for path in split.paths],
-            self._spec,
+            spec,
             slots=self._arrays,
             threads=threads,
             index=self._seek_index.index if self._seek_index else None,
