@@ -19,8 +19,8 @@ from image_tree import write_tree
 from member_runs import member_recipe, written
 from staged_sets import files_of, parts_of, staged
 
-from hpcai500.data.staged import FOLDER, LOCK, PROGRESS
-from hpcai500.data.staging import Order, Room, read_needs, release, stage
+from hpcai500.data.staged import FOLDER, LOCK, PROGRESS, read_needs
+from hpcai500.data.staging import Order, Room, release, stage
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.files import locked
 from hpcai500.layers import Recipe
