@@ -40,17 +40,12 @@ class PluginCommand:
     def add_make(self, parser: argparse.ArgumentParser) -> None:
         parser.description = f"Write the synthetic set of the {self._found.title}; one that is there is left alone."
         parser.add_argument("dir", metavar="DIR", type=Path, help="folder of the set; made when missing")
-        self._add_json(parser)
         parser.set_defaults(run=partial(_make, self._found))
 
     def add_check(self, parser: argparse.ArgumentParser) -> None:
         parser.description = f"Read all of a data set of the {self._found.title}, as that does it."
         parser.add_argument("dir", metavar="DIR", type=Path, help="folder of the set")
-        self._add_json(parser)
         parser.set_defaults(run=partial(_check, self._found))
-
-    def _add_json(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
 
 
 def plugin_commands() -> Iterator[PluginCommand]:
@@ -215,6 +210,7 @@ def _parser() -> _Parser:
                 continue
             kind = kinds.add_parser(workload.NAME, allow_abbrev=False, help=workload.HELP)
             add(kind)
+            kind.add_argument("--json", action="store_true", help="print one JSON document instead of text")
             kind.set_defaults(parser=kind)
     return parser
 

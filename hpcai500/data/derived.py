@@ -139,6 +139,19 @@ def _read(manifest: Path) -> dict[str, object]:
 # Work shared by processes or threads: results in the order of the tasks, a bounded number of tasks under way.
 
 
+def workers_or_all(asked: int | None, *, work: str = "work", kind: str = "processes", option: str = "--workers") -> int:
+    """How many workers share the work: as many as `asked` for, or one a core of this job.
+
+    Raises:
+        DataError: fewer than one.
+    """
+    if asked is None:
+        return len(os.sched_getaffinity(0))
+    if asked < 1:
+        raise DataError(f"cannot {work} with {asked} {kind}: {option} must be at least 1")
+    return asked
+
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 

@@ -5,6 +5,7 @@ A few batches can also be held in memory and repeated, to see what training cost
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -73,6 +74,41 @@ class HeldSlots:
     def _release_oldest(self) -> None:
         slot, _ = self._held.popleft()
         self._release(slot)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What loaders share: one epoch at a time.
+
+
+Item = TypeVar("Item")
+
+
+class OneEpochAtATime(ABC, Generic[Item]):
+    """Batches of which one epoch is read at a time: it ends when another begins, or when the loader is closed."""
+
+    _running: Generator[Item, None, None] | None = None
+    _closed = False
+
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[Item]:
+        """Yield one batch of at most `batch_size` images for each array of sample ids, in that order.
+
+        Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
+        ends when another begins. Raises DataError, in the place of the first batch with a sample that cannot be read.
+        """
+        if self._closed:
+            raise ValueError("the input pipeline is closed")
+        self._end_epoch()
+        self._running = self._run(batches, seed, epoch)
+        return self._running
+
+    @abstractmethod
+    def _run(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> Generator[Item, None, None]:
+        """The batches of an epoch; what it holds goes back when it is closed."""
+
+    def _end_epoch(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ from hpcai500.progress import track
 from hpcai500.streams import say, show
 from hpcai500.text import size
 
-# ----------------------------------------------------------------------------------------------------
-# Years on a command line.
+NAME = "ewa"
+HELP = "Extreme Weather Analytics: climo_YYYY.h5, a year of 16-channel images and their boxes each"
+
+# Above this size, which takes minutes, users want to know before.
+_LARGE_BYTES = 10e9
 
 
 def year_range(text: str) -> tuple[int, int]:
@@ -32,10 +36,6 @@ def year_range(text: str) -> tuple[int, int]:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} are no years: write 1979 or 1979-1981")
     return int(match[1]), int(match[2] or match[1])
-
-
-# ----------------------------------------------------------------------------------------------------
-# `data anchors ewa`: anchors that fit the boxes of the training years, as lines for a recipe.
 
 
 def add_anchors(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,6 @@ def add_anchors(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--years", metavar="A-B", type=year_range, help="training years (default: all)")
     parser.add_argument("--levels", metavar="N", type=int, default=5, help="pyramid levels (default: 5)")
     parser.add_argument("--per-level", metavar="N", type=int, default=3, help="anchors a level (default: 3)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a line")
     parser.set_defaults(run=_anchors)
 
 
@@ -68,14 +67,6 @@ def _anchors(chosen: argparse.Namespace) -> int:
 def _lines(fit: AnchorFit) -> list[str]:
     levels = [[[round(side) for side in shape] for shape in level] for level in fit.anchors]
     return [f"# mean best IoU {fit.mean_iou:.3f} with {fit.boxes} boxes", f"anchors = {levels}"]
-
-
-# ----------------------------------------------------------------------------------------------------
-# `data make ewa`.
-
-
-# Above this size, which takes minutes, users want to know before.
-_LARGE_BYTES = 10e9
 
 
 def add_make(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +104,6 @@ def add_make(parser: argparse.ArgumentParser) -> None:
         default=shares,
         help=f"shares of {', '.join(CLASSES)} (default: {shares})",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
     parser.add_argument("--workers", metavar="N", type=int, help="processes that share the work (default: one a core)")
     parser.set_defaults(run=_make)
 
@@ -143,14 +133,12 @@ def _make(chosen: argparse.Namespace) -> int:
     written = make_years(chosen.dir, wanted, workers=chosen.workers, progress=track)
     counts = _boxes_of(chosen.dir, wanted)
     images = len(wanted.years) * wanted.images_per_year
-    if chosen.json:
-        document = {"years": list(wanted.years), "images": images, "boxes": counts, "written": written}
-        show(document, indent=1)
-    else:
-        show(
-            f"{chosen.dir}: {images} images of {wanted.height} x {wanted.width} in {len(wanted.years)} years, "
-            f"{sum(counts.values())} boxes ({written} years written now)"
-        )
+    document = {"years": list(wanted.years), "images": images, "boxes": counts, "written": written}
+    sentence = (
+        f"{chosen.dir}: {images} images of {wanted.height} x {wanted.width} in {len(wanted.years)} years, "
+        f"{sum(counts.values())} boxes ({written} years written now)"
+    )
+    show(document if chosen.json else sentence, indent=1)
     return ExitCode.PASS
 
 
@@ -161,14 +149,6 @@ def _boxes_of(root: Path, wanted: SyntheticYears) -> dict[str, int]:
             labels = file[BOXES][..., 4]
         counts += np.bincount(labels[labels >= 0], minlength=len(CLASSES))
     return dict(zip(CLASSES, counts.tolist(), strict=True))
-
-
-# ----------------------------------------------------------------------------------------------------
-# `data check|repack|stage ewa`.
-
-
-NAME = "ewa"
-HELP = "Extreme Weather Analytics: climo_YYYY.h5, a year of 16-channel images and their boxes each"
 
 
 def add_check(parser: argparse.ArgumentParser) -> None:
@@ -182,7 +162,6 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--years", metavar="A-B", type=year_range, help="the training years, whose channels are shown (default: all)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     _add_workers(parser)
     parser.set_defaults(run=_check)
 
@@ -216,13 +195,11 @@ def add_repack(parser: argparse.ArgumentParser) -> None:
         help="where x and y are swapped and classes are 1 to 4, write them as ExtremeWeather ships them",
     )
     parser.add_argument("--estimate", action="store_true", help="tell what it would take, and do nothing")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
     _add_workers(parser)
     parser.set_defaults(run=_repack)
 
 
-def add_stage(parser: argparse.ArgumentParser) -> None:
-    add_staging(parser, NAME, "/data/extremeweather")
+add_stage = partial(add_staging, benchmark=NAME, example="/data/extremeweather")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
@@ -231,10 +208,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 def _check(chosen: argparse.Namespace) -> int:
     report = check_climate(chosen.dir, training=chosen.years, workers=chosen.workers, progress=track)
-    if chosen.json:
-        show(as_document(report), indent=1)
-    else:
-        show(report_lines(report))
+    show(as_document(report) if chosen.json else report_lines(report), indent=1)
     return ExitCode.PASS if report.passed else ExitCode.USAGE
 
 
@@ -250,18 +224,14 @@ def _repack(chosen: argparse.Namespace) -> int:
     )
     expected = repacking.estimate()
     told = _told(expected, chosen.target)
+    document: dict[str, Any] = {"estimate": asdict(expected)}
     if chosen.estimate:
-        if chosen.json:
-            show({"estimate": asdict(expected)}, indent=1)
-        else:
-            show(told)
+        show(document if chosen.json else told, indent=1)
         return ExitCode.PASS
     say(told)
     report = repacking.run()
-    if chosen.json:
-        show({"estimate": asdict(expected), **_document(report)}, indent=1)
-    else:
-        show(_sentence(report))
+    document |= {**asdict(report), "root": str(report.root)}
+    show(document if chosen.json else _sentence(report), indent=1)
     return ExitCode.PASS
 
 
@@ -280,23 +250,9 @@ def _sentence(report: RepackReport) -> str:
     written = f"; {spans(report.written)} written, read back and equal" if report.written else ""
     kept = f"; {spans(report.kept)} kept as found" if report.kept else ""
     return (
-        f"{report.root}: {report.images} images of {spans([*report.written, *report.kept])}, "
+        f"{report.root}: {report.samples} images of {spans([*report.written, *report.kept])}, "
         f"{size(report.stored_bytes)}{written}{kept}{converted}; fingerprint {report.fingerprint}"
     )
-
-
-def _document(report: RepackReport) -> dict[str, Any]:
-    return {
-        "root": str(report.root),
-        "written": list(report.written),
-        "kept": list(report.kept),
-        "converted": list(report.converted),
-        "samples": report.images,
-        "stored_bytes": report.stored_bytes,
-        "fingerprint": report.fingerprint,
-        "content_fingerprint": report.content_fingerprint,
-        "seconds": report.seconds,
-    }
 
 
 def _duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,75 +17,11 @@ from hpcai500.progress import track
 from hpcai500.streams import show
 from hpcai500.text import size, text_table
 
-# ----------------------------------------------------------------------------------------------------
-# `data index ic`.
-
-
-# Most files that are shown; --json lists all.
-_LISTED = 5
-
-
-def add_indexing(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Read every file, and write beside them a seek index: the places, every few blocks of pixels, where decoding "
-        "can begin. It takes about 4 % of the set. Runs find it by themselves and give the same pixels, faster; `data "
-        "stage` copies it. The files, and what a record says of the set, stay as they are. An index that is there is "
-        "replaced when the new one is whole. Files that were changed later are decoded without it, with a warning: run "
-        "the same command again."
-    )
-    parser.epilog = "Example: hpcai500 data index ic /data/imagenet"
-    parser.add_argument("dir", metavar="DIR", type=Path, help="folder with train/ and val/")
-    parser.add_argument(
-        "--cache", action="store_true", help="keep it in your own cache folder, where DIR cannot be written"
-    )
-    parser.add_argument("--threads", metavar="N", type=int, help="threads that share the work (default: one a core)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
-    parser.set_defaults(run=_run, kept="an index that was there is as it was; the same command begins anew")
-
-
-def _run(chosen: argparse.Namespace) -> int:
-    report = make_seek_index(chosen.dir, threads=chosen.threads, in_cache=chosen.cache, progress=track)
-    show(_document(report) if chosen.json else _lines(report), indent=1)
-    return ExitCode.PASS
-
-
-def _document(report: SeekIndexReport) -> dict[str, Any]:
-    """Bytes and seconds are plain numbers; `share` is of the data's bytes."""
-    return {
-        "index": str(report.path),
-        "files": report.files,
-        "with_points": report.with_points,
-        "without_points": report.without_points,
-        "unreadable": [{"path": path, "reason": reason} for path, reason in report.unreadable],
-        "data_bytes": report.data_bytes,
-        "index_bytes": report.index_bytes,
-        "share": report.share,
-        "seconds": report.seconds,
-    }
-
-
-def _lines(report: SeekIndexReport) -> list[str]:
-    without = ", ".join(f"{count} {reason}" for reason, count in report.without_points.items())
-    rows = [
-        ("index", str(report.path)),
-        ("images", f"{report.files}, {report.with_points} with seek points"),
-        ("without", without or "none"),
-        ("data", size(report.data_bytes)),
-        ("size of the index", f"{size(report.index_bytes)}, {100 * report.share:.1f} % of the data"),
-        ("time", f"{report.seconds:.1f} s, {size(int(report.data_bytes / max(report.seconds, 1e-9)))}/s"),
-    ]
-    unreadable = list(report.unreadable[:_LISTED])
-    if len(report.unreadable) > _LISTED:
-        unreadable.append((f"and {len(report.unreadable) - _LISTED} more", "--json lists all"))
-    return [*text_table("", rows), *(["", *text_table("not in the index", unreadable)] if unreadable else [])]
-
-
-# ----------------------------------------------------------------------------------------------------
-# `data make|check|index|stage ic`.
-
-
 NAME = "ic"
 HELP = "Image Classification: JPEG files in train/<class>/ and val/<class>/"
+
+# Most files without an index that are shown; --json lists all.
+_LISTED = 5
 
 
 def add_make(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +41,6 @@ def add_make(parser: argparse.ArgumentParser) -> None:
         ("--seed", defaults.seed, "another seed gives other images"),
     ):
         parser.add_argument(flag, metavar="N", type=int, default=default, help=f"{meaning} (default: {default})")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
     _add_workers(parser, "processes")
     parser.set_defaults(run=_make)
 
@@ -116,17 +52,8 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "Example: hpcai500 data check ic /data/imagenet --json > check.json"
     parser.add_argument("dir", metavar="DIR", type=Path, help="folder with train/ and val/")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     _add_workers(parser, "threads")
     parser.set_defaults(run=_check)
-
-
-def add_index(parser: argparse.ArgumentParser) -> None:
-    add_indexing(parser)
-
-
-def add_stage(parser: argparse.ArgumentParser) -> None:
-    add_staging(parser, NAME, "/data/imagenet")
 
 
 def _add_workers(parser: argparse.ArgumentParser, what: str) -> None:
@@ -142,28 +69,78 @@ def _make(chosen: argparse.Namespace) -> int:
     )
     written = make_images(chosen.dir, wanted, workers=chosen.workers, progress=track)
     index = load_index(chosen.dir, progress=track)
-    if chosen.json:
-        show(
-            {
-                "fingerprint": index.fingerprint,
-                "samples": {"train": len(index.train), "val": len(index.val)},
-                "classes": len(index.classes),
-                "written": written,
-            },
-            indent=1,
-        )
-    else:
-        show(
-            f"{chosen.dir}: {len(index.train)} training and {len(index.val)} validation images of "
-            f"{len(index.classes)} classes ({written} written now)"
-        )
+    document = {
+        "fingerprint": index.fingerprint,
+        "samples": {"train": len(index.train), "val": len(index.val)},
+        "classes": len(index.classes),
+        "written": written,
+    }
+    sentence = (
+        f"{chosen.dir}: {len(index.train)} training and {len(index.val)} validation images of "
+        f"{len(index.classes)} classes ({written} written now)"
+    )
+    show(document if chosen.json else sentence, indent=1)
     return ExitCode.PASS
 
 
 def _check(chosen: argparse.Namespace) -> int:
     report = check_images(chosen.dir, workers=chosen.workers, progress=track)
-    if chosen.json:
-        show(as_document(report), indent=1)
-    else:
-        show(report_lines(report))
+    show(as_document(report) if chosen.json else report_lines(report), indent=1)
     return ExitCode.PASS if report.passed else ExitCode.USAGE
+
+
+def add_index(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Read every file, and write beside them a seek index: the places, every few blocks of pixels, where decoding "
+        "can begin. It takes about 4 % of the set. Runs find it by themselves and give the same pixels, faster; `data "
+        "stage` copies it. The files, and what a record says of the set, stay as they are. An index that is there is "
+        "replaced when the new one is whole. Files that were changed later are decoded without it, with a warning: run "
+        "the same command again."
+    )
+    parser.epilog = "Example: hpcai500 data index ic /data/imagenet"
+    parser.add_argument("dir", metavar="DIR", type=Path, help="folder with train/ and val/")
+    parser.add_argument(
+        "--cache", action="store_true", help="keep it in your own cache folder, where DIR cannot be written"
+    )
+    parser.add_argument("--threads", metavar="N", type=int, help="threads that share the work (default: one a core)")
+    parser.set_defaults(run=_index, kept="an index that was there is as it was; the same command begins anew")
+
+
+def _index(chosen: argparse.Namespace) -> int:
+    report = make_seek_index(chosen.dir, threads=chosen.threads, in_cache=chosen.cache, progress=track)
+    show(_index_document(report) if chosen.json else _index_lines(report), indent=1)
+    return ExitCode.PASS
+
+
+def _index_document(report: SeekIndexReport) -> dict[str, Any]:
+    """Bytes and seconds are plain numbers; `share` is of the data's bytes."""
+    return {
+        "index": str(report.path),
+        "files": report.files,
+        "with_points": report.with_points,
+        "without_points": report.without_points,
+        "unreadable": [{"path": path, "reason": reason} for path, reason in report.unreadable],
+        "data_bytes": report.data_bytes,
+        "index_bytes": report.index_bytes,
+        "share": report.share,
+        "seconds": report.seconds,
+    }
+
+
+def _index_lines(report: SeekIndexReport) -> list[str]:
+    without = ", ".join(f"{count} {reason}" for reason, count in report.without_points.items())
+    rows = [
+        ("index", str(report.path)),
+        ("images", f"{report.files}, {report.with_points} with seek points"),
+        ("without", without or "none"),
+        ("data", size(report.data_bytes)),
+        ("size of the index", f"{size(report.index_bytes)}, {100 * report.share:.1f} % of the data"),
+        ("time", f"{report.seconds:.1f} s, {size(int(report.data_bytes / max(report.seconds, 1e-9)))}/s"),
+    ]
+    unreadable = list(report.unreadable[:_LISTED])
+    if len(report.unreadable) > _LISTED:
+        unreadable.append((f"and {len(report.unreadable) - _LISTED} more", "--json lists all"))
+    return [*text_table("", rows), *(["", *text_table("not in the index", unreadable)] if unreadable else [])]
+
+
+add_stage = partial(add_staging, benchmark=NAME, example="/data/imagenet")

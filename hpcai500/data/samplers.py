@@ -112,16 +112,6 @@ class Sharding:
             return self.samples // self.global_batch
         return -(-self.samples // self.global_batch)
 
-    @property
-    def unique_samples(self) -> int:
-        """Distinct samples that all ranks together see in one epoch."""
-        return min(self.samples, self.steps_per_epoch * self.global_batch)
-
-    @property
-    def padded_samples(self) -> int:
-        """Repeats that all ranks together see in one epoch: work that is done, but no new image."""
-        return self.steps_per_epoch * self.global_batch - self.unique_samples
-
     def batches(self, order: SampleIds) -> Iterator[SampleIds]:
         """Yield this rank's batch of each step: `batch_size` sample ids out of `order` (see `epoch_order`)."""
         if order.shape != (self.samples,):

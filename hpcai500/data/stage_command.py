@@ -9,8 +9,9 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcai500.data.staging import Order, Released, Report, release, stage
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
@@ -59,7 +60,6 @@ def add_staging(parser: argparse.ArgumentParser, benchmark: str, example: str) -
     parser.add_argument(
         "--threads", metavar="N", type=int, help="that share the work (default: two a core, at least 4)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
     # For `ensemble member`: the process at whose end the need ends, and $VARIABLES in DEST as rank 0 expanded them.
     parser.add_argument("--owner", help=argparse.SUPPRESS)
     parser.add_argument("--expand", metavar="PATH", type=Path, help=argparse.SUPPRESS)
@@ -72,16 +72,22 @@ def _run(chosen: argparse.Namespace) -> int:
         raise UsageError(f"--threads: expected 1 or more, got {chosen.threads}")
     # One rank of a node speaks for all.
     speaks = placement.local_rank == 0
-    progress, inform = (track, say) if speaks else (silent, _say_nothing)
+    progress, inform = (track, say) if speaks else (silent, lambda line: None)
     if chosen.release:
         root = _root(chosen)
         released = release(root, chosen.name, progress, inform)
-        document, sentence = _released_document(root, released), _released_sentence(root, released)
+        document, sentence = {"root": str(root), **asdict(released)}, _released_sentence(root, released)
     else:
         with together(placement):
             order = _order(chosen, _root(chosen))
             report = stage(order, progress, inform)
-        document, sentence = _document(order, report), _sentence(order, report)
+        ordered = {
+            "root": str(order.root),
+            "source": str(order.source),
+            "benchmark": order.benchmark,
+            "name": order.name,
+        }
+        document, sentence = {**ordered, **asdict(report)}, _sentence(order, report)
     if speaks:
         show(document if chosen.json else sentence, indent=1)
     return ExitCode.PASS
@@ -121,27 +127,8 @@ def _order(chosen: argparse.Namespace, root: Path) -> Order:
     )
 
 
-def _document(order: Order, report: Report) -> dict[str, Any]:
-    return {
-        "root": str(order.root),
-        "source": str(order.source),
-        "benchmark": order.benchmark,
-        "name": order.name,
-        "fingerprint": report.fingerprint,
-        "pieces": report.total,
-        "needed": report.needed,
-        "needed_bytes": report.needed_bytes,
-        "copied": report.copied,
-        "copied_bytes": report.copied_bytes,
-        "seconds": report.seconds,
-        "bytes_per_second": report.copied_bytes / report.seconds if report.copied_bytes else None,
-        "verified": report.verified,
-        "damaged": report.damaged,
-    }
-
-
 def _sentence(order: Order, report: Report) -> str:
-    text = f"{order.root}: {report.needed} of {report.total} files, {size(report.needed_bytes)}, for {order.name}"
+    text = f"{order.root}: {report.needed} of {report.pieces} files, {size(report.needed_bytes)}, for {order.name}"
     if report.verified:
         text += f"; {report.verified} that were there read again, {report.damaged} of them damaged and copied anew"
     if not report.copied:
@@ -153,23 +140,13 @@ def _sentence(order: Order, report: Report) -> str:
     )
 
 
-def _released_document(root: Path, released: Released) -> dict[str, Any]:
-    return {
-        "root": str(root),
-        "released": list(released.names),
-        "needed_by": list(released.others),
-        "removed": released.removed,
-        "left": list(released.left),
-    }
-
-
 def _released_sentence(root: Path, released: Released) -> str:
-    if released.others:
-        others = ", ".join(released.others[:3]) + (" and others" if len(released.others) > 3 else "")
+    if released.needed_by:
+        others = ", ".join(released.needed_by[:3]) + (" and others" if len(released.needed_by) > 3 else "")
         return f"{root}: {released.removed} removed; the rest is needed by {others}"
     if released.left:
         return f"{root}: {released.removed} removed; the folder stays: {released.left[0]} was not staged"
-    if not released.names and not released.removed:
+    if not released.released and not released.removed:
         return f"{root}: nothing is staged there"
     return f"{root}: {released.removed} removed, and the folder"
 
@@ -180,10 +157,6 @@ def _bytes(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} are no bytes: write 200G, 1.5T or a plain number")
     return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def _say_nothing(line: str) -> None:
-    """Another rank of this node speaks."""
 
 
 # ----------------------------------------------------------------------------------------------------

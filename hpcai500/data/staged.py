@@ -1,4 +1,4 @@
-"""What a folder that `hpcai500 data stage` made says of itself: which set it is, and what of it is there.
+"""What a folder that `hpcai500 data stage` made says of itself: which set it is, what of it is there, and who needs it.
 
     DEST/.hpcai500-staging/
         lock             held by whoever changes anything here
@@ -14,14 +14,25 @@ Readers of data sets import this module; `staging` writes what it reads.
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Sequence
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from hpcai500.errors import DataError
+import numpy as np
+import numpy.typing as npt
+
+from hpcai500.errors import DataError, UsageError
 from hpcai500.files import write_atomically, write_unsynced
+from hpcai500.system.process import is_gone
+
+Marks = npt.NDArray[np.bool_]
 
 FOLDER = ".hpcai500-staging"
 LOCK, SET, INDEX, YEARS, MANIFEST = "lock", "set.json", "index.npz", "years.json", "manifest.jsonl"
@@ -87,7 +98,7 @@ def read_set(root: Path) -> StagedSet | None:
 def read_any_set(root: Path) -> tuple[StagedSet, bool] | None:
     """As `read_set`, and whether an older version has staged it, of which nothing but source and names can be used."""
     path = state_folder(root) / SET
-    try:
+    with _if_there(path, root):
         document = json.loads(path.read_bytes())
         form = document.pop("format")
         if form == _OLD_FORMAT:
@@ -96,20 +107,15 @@ def read_any_set(root: Path) -> tuple[StagedSet, bool] | None:
         if form != _FORMAT:
             raise ValueError("another format")
         return StagedSet(**document), False
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; check permissions and mount") from error
-    except DAMAGED as error:
-        raise damaged(path, root, error) from error
+    return None
 
 
 def write_set(root: Path, staged: StagedSet) -> None:
     """Say which set is staged in `root`. Raises OSError when the disk is full."""
-    write_document(state_folder(root) / SET, {"format": _FORMAT, **asdict(staged)})
+    _write_document(state_folder(root) / SET, {"format": _FORMAT, **asdict(staged)})
 
 
-def write_document(path: Path, document: dict[str, Any]) -> None:
+def _write_document(path: Path, document: dict[str, Any]) -> None:
     """Write JSON, whole or not at all. Raises OSError when the disk is full."""
     write_unsynced(path, (json.dumps(document) + "\n").encode())
 
@@ -154,7 +160,7 @@ def year_names(root: Path) -> tuple[str, ...]:
 
 def write_years(root: Path, years: Sequence[StagedYear]) -> None:
     """Describe the years of the whole set. Raises OSError."""
-    write_document(state_folder(root) / YEARS, {"format": _FORMAT, "years": [asdict(year) for year in years]})
+    _write_document(state_folder(root) / YEARS, {"format": _FORMAT, "years": [asdict(year) for year in years]})
 
 
 def years_here(root: Path) -> tuple[Path, ...]:
@@ -183,18 +189,13 @@ def years_here(root: Path) -> tuple[Path, ...]:
 
 def _year_documents(root: Path) -> list[dict[str, Any]]:
     path = state_folder(root) / YEARS
-    try:
+    with _if_there(path, root):
         documents = json.loads(path.read_bytes())["years"]
         # Files of these names are written to, and removed.
         if strange := [one["name"] for one in documents if one["name"] in ("", ".", "..") or "/" in one["name"]]:
             raise ValueError(f"{strange[0]!r} is no name of a file in it")
         return list(documents)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; check permissions and mount") from error
-    except DAMAGED as error:
-        raise damaged(path, root, error) from error
+    return []
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -208,17 +209,12 @@ def read_manifest(root: Path) -> dict[str, str]:
         DataError: it cannot be read.
     """
     path = state_folder(root) / MANIFEST
-    try:
+    with _if_there(path, root):
         # What follows the last line is half a one, of a process that was killed.
         whole, _, _ = path.read_bytes().rpartition(b"\n")
         entries = [json.loads(line) for line in whole.splitlines()]
         return {str(entry["path"]): str(entry["sha256"]) for entry in entries}
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; check permissions and mount") from error
-    except DAMAGED as error:
-        raise damaged(path, root, error) from error
+    return {}
 
 
 def write_manifest(root: Path, lines: Sequence[bytes]) -> None:
@@ -245,6 +241,103 @@ def require_whole(root: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Who needs which files: a document for each name, so that what several need is kept as long as one needs it.
+
+
+_MOST_CHARACTERS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Need:
+    """What one name needs.
+
+    Attributes:
+        name: of a member, or of anybody.
+        key: names recipes and set: the same key needs the same files.
+        owner: token of a process with whose end the need ends; "" where it lasts until it is released.
+        complete: whether all of it was here once.
+        size_bytes: of them.
+        marks: which files.
+    """
+
+    name: str
+    key: str
+    owner: str
+    complete: bool
+    size_bytes: int
+    marks: Marks
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody is left who would release it."""
+        return is_gone(self.owner)
+
+
+def need_path(root: Path, name: str) -> Path:
+    """The document of a name. Raises UsageError where no file could be called so."""
+    quoted = quote(name, safe="", errors="surrogateescape")
+    if not name or len(quoted) > _MOST_CHARACTERS:
+        raise UsageError(f"--for: expected a name of 1 to {_MOST_CHARACTERS} plain characters, got {name[:40]!r}")
+    return state_folder(root) / NAMES / f"{quoted}.json"
+
+
+def write_need(root: Path, need: Need) -> None:
+    """Note what a name needs, in place of what it needed. Raises OSError, UsageError."""
+    path = need_path(root, need.name)
+    path.parent.mkdir(exist_ok=True)
+    marks = base64.b64encode(zlib.compress(np.packbits(need.marks).tobytes(), 1)).decode("ascii")
+    document = {
+        "name": need.name,
+        "key": need.key,
+        "owner": need.owner,
+        "complete": need.complete,
+        "size_bytes": need.size_bytes,
+        "time_ms": time.time_ns() // 10**6,
+        "pieces": len(need.marks),
+        "marks": marks,
+    }
+    _write_document(path, document)
+
+
+def read_need(root: Path, name: str) -> Need | None:
+    """What a name needs; None where it needs nothing. Raises DataError, UsageError."""
+    path = need_path(root, name)
+    return _read_need(path) if path.is_file() else None
+
+
+def read_needs(root: Path) -> dict[str, Need]:
+    """What all names need. Raises DataError."""
+    needs = [_read_need(path) for path in sorted((state_folder(root) / NAMES).glob("*.json"))]
+    return {need.name: need for need in needs}
+
+
+def needed_by(needs: Mapping[str, Need], files: int) -> Marks:
+    """Which of a set's files at least one of them needs."""
+    marks = np.zeros(files, np.bool_)
+    for need in needs.values():
+        marks |= need.marks
+    return marks
+
+
+def _read_need(path: Path) -> Need:
+    try:
+        document = json.loads(path.read_bytes())
+        files = int(document["pieces"])
+        packed = np.frombuffer(zlib.decompress(base64.b64decode(document["marks"])), np.uint8)
+        marks = np.unpackbits(packed, count=files).astype(np.bool_)
+        return Need(
+            name=document["name"],
+            key=document["key"],
+            owner=document["owner"],
+            complete=bool(document["complete"]),
+            size_bytes=int(document["size_bytes"]),
+            marks=marks,
+        )
+    except (OSError, zlib.error, *DAMAGED) as error:
+        raise damaged(path, path.parents[2], error) from error
+
+
+# ----------------------------------------------------------------------------------------------------
 # Errors.
 
 
@@ -263,6 +356,19 @@ def staged_by_older(root: Path, staged: StagedSet) -> DataError:
     return DataError(
         f"{root}: staged by an older version: release it ({staged.command(root)} --release), and stage it again"
     )
+
+
+@contextmanager
+def _if_there(path: Path, root: Path) -> Iterator[None]:
+    """End the block where `path`, a part of the description of `root`, is missing; DataError where it is unreadable."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; check permissions and mount") from error
+    except DAMAGED as error:
+        raise damaged(path, root, error) from error
 
 
 def damaged(path: Path, root: Path, error: Exception) -> DataError:

@@ -7,7 +7,6 @@ Killed at any moment, a file is listed and whole, or not listed and copied again
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import errno
 import hashlib
@@ -16,14 +15,12 @@ import os
 import shutil
 import threading
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISREG
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -55,18 +52,24 @@ from hpcai500.data.staged import (
     PROGRESS,
     SET,
     YEARS,
+    Marks,
+    Need,
     StagedSet,
     damaged,
     manifest_line,
+    need_path,
+    needed_by,
     read_any_set,
     read_manifest,
+    read_need,
+    read_needs,
     read_set,
     read_years,
     require_whole,
     staged_by_older,
     state_folder,
-    write_document,
     write_manifest,
+    write_need,
     write_set,
     write_years,
     year_names,
@@ -77,10 +80,8 @@ from hpcai500.layers import ClimateProblem, Recipe
 from hpcai500.methodology.sampling import probe
 from hpcai500.progress import Progress, Tracker, silent
 from hpcai500.recipe import recipe_hash
-from hpcai500.system.process import is_gone
 from hpcai500.text import size
 
-Marks = npt.NDArray[np.bool_]
 Sizes = npt.NDArray[np.int64]
 Say = Callable[[str], None]
 
@@ -114,27 +115,29 @@ class Order:
 
 @dataclass(frozen=True)
 class Report:
-    """What was done.
+    """What was done, in the order of `data stage --json`.
 
     Attributes:
         fingerprint: of the whole set, at the source and as it is read now.
+        pieces: files of the set.
         needed, needed_bytes: files that the name needs.
         copied, copied_bytes: those that were copied now.
         seconds: that copying took.
+        bytes_per_second: of what was copied; None where nothing was.
         verified: files that were there and were read again.
         damaged: those of them that were not what they were, and were copied again.
-        total: files of the set.
     """
 
     fingerprint: str
+    pieces: int
     needed: int
     needed_bytes: int
-    copied: int
-    copied_bytes: int
-    seconds: float
-    verified: int
-    damaged: int
-    total: int
+    copied: int = 0
+    copied_bytes: int = 0
+    seconds: float = 0.0
+    bytes_per_second: float | None = None
+    verified: int = 0
+    damaged: int = 0
 
 
 def stage(order: Order, progress: Tracker = silent, say: Say = lambda _: None) -> Report:
@@ -149,7 +152,7 @@ def stage(order: Order, progress: Tracker = silent, say: Say = lambda _: None) -
         UsageError: the name cannot be one.
     """
     _require_apart(order.source, order.root)
-    _path_of(order.root, order.name)
+    need_path(order.root, order.name)
     with _written_to(order.root), _held(order.root, progress, say) as waited:
         if waited and (done := _done_meanwhile(order)) is not None:
             return done
@@ -182,16 +185,18 @@ class _Staging:
         self._source.finish(order.recipes)
         self._bring_seek_index()
         write_need(order.root, replace(need, complete=True))
+        copied_bytes = int(sizes[missing].sum())
         return Report(
             fingerprint=self._source.fingerprint,
+            pieces=len(needed),
             needed=int(needed.sum()),
             needed_bytes=need.size_bytes,
             copied=int(missing.sum()),
-            copied_bytes=int(sizes[missing].sum()),
+            copied_bytes=copied_bytes,
             seconds=seconds,
+            bytes_per_second=copied_bytes / seconds if copied_bytes else None,
             verified=verified,
             damaged=bad,
-            total=len(needed),
         )
 
     def _here(self) -> Marks:
@@ -202,7 +207,7 @@ class _Staging:
         numbers = np.flatnonzero(files).tolist()
         if not numbers:
             return
-        size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._order.threads or default_threads()
+        size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._order.threads or _default_threads()
         together = max(1, min(_TOGETHER, len(numbers) // threads))
         batches = [numbers[at : at + together] for at in range(0, len(numbers), together)]
 
@@ -339,7 +344,7 @@ class _Staging:
             reason = lacks()
         if reason is not None:
             if is_new:
-                _path_of(root, self._order.name).unlink(missing_ok=True)
+                need_path(root, self._order.name).unlink(missing_ok=True)
             raise EnvironmentLacksError(
                 f"{root}: no room: {reason}: make room there, give another folder, run fewer members on a node, or "
                 "release what others have left (--release)"
@@ -352,7 +357,7 @@ class _Staging:
         if going:
             _drop(root, self._source.paths, going, {name: need for name, need in needs.items() if name not in going})
             for name in going:
-                _path_of(root, name).unlink(missing_ok=True)
+                need_path(root, name).unlink(missing_ok=True)
             self._listed = read_manifest(root)
 
     def _bring_seek_index(self) -> None:
@@ -400,7 +405,7 @@ def _done_meanwhile(order: Order) -> Report | None:
     # What an earlier attempt has left goes once it is in the way: this one must put its own name to it.
     if (need.key, need.owner) != (_key(order, staged.fingerprint), order.owner):
         return None
-    return Report(staged.fingerprint, int(need.marks.sum()), need.size_bytes, 0, 0, 0.0, 0, 0, len(need.marks))
+    return Report(staged.fingerprint, len(need.marks), int(need.marks.sum()), need.size_bytes)
 
 
 def _key(order: Order, fingerprint: str) -> str:
@@ -414,17 +419,17 @@ def _key(order: Order, fingerprint: str) -> str:
 
 @dataclass(frozen=True)
 class Released:
-    """What was done.
+    """What was done, in the order of `data stage --release --json`.
 
     Attributes:
-        names: who needs nothing any more.
-        others: who still does.
+        released: who needs nothing any more.
+        needed_by: who still needs something.
         removed: files of the set that are gone.
         left: what is in the folder that staging did not put there; the folder is gone where there is nothing.
     """
 
-    names: tuple[str, ...]
-    others: tuple[str, ...]
+    released: tuple[str, ...]
+    needed_by: tuple[str, ...]
     removed: int
     left: tuple[str, ...]
 
@@ -441,7 +446,7 @@ def release(root: Path, name: str | None, progress: Tracker = silent, say: Say =
         UsageError: the name cannot be one.
     """
     if name is not None:
-        _path_of(root, name)
+        need_path(root, name)
     if not state_folder(root).is_dir():
         return Released((), (), 0, ())
     with _written_to(root), _held(root, progress, say):
@@ -458,7 +463,7 @@ def release(root: Path, name: str | None, progress: Tracker = silent, say: Say =
         # An older version has counted parts of files.
         removed = 0 if is_old else _drop(root, _paths(root, staged), going, staying)
         for one in going:
-            _path_of(root, one).unlink(missing_ok=True)
+            need_path(root, one).unlink(missing_ok=True)
         return Released(tuple(sorted(going)), tuple(sorted(staying)), removed, ())
 
 
@@ -978,7 +983,7 @@ _MEGABYTE = 10**6
 _WRITE_SECONDS = 0.5
 
 
-def default_threads() -> int:
+def _default_threads() -> int:
     """Two for each core of this job, within reason."""
     return min(_MOST_THREADS, max(_LEAST_THREADS, 2 * len(os.sched_getaffinity(0))))
 
@@ -1072,103 +1077,6 @@ def _copy_seek_index(index: Path, root: Path, progress: Tracker) -> None:
     with progress(megabytes(size_bytes), "staging the seek index", "MB") as bar, Meter(bar, size_bytes, root) as meter:
         _copy_file(str(index), part, (size_bytes, None), meter.add)
     part.replace(root / SEEK_INDEX)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Who needs which files: a document for each name, so that what several need is kept as long as one needs it.
-
-
-_MOST_CHARACTERS = 200
-
-
-@dataclass(frozen=True, eq=False)
-class Need:
-    """What one name needs.
-
-    Attributes:
-        name: of a member, or of anybody.
-        key: names recipes and set: the same key needs the same files.
-        owner: token of a process with whose end the need ends; "" where it lasts until it is released.
-        complete: whether all of it was here once.
-        size_bytes: of them.
-        marks: which files.
-    """
-
-    name: str
-    key: str
-    owner: str
-    complete: bool
-    size_bytes: int
-    marks: Marks
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether nobody is left who would release it."""
-        return is_gone(self.owner)
-
-
-def _path_of(root: Path, name: str) -> Path:
-    """The document of a name. Raises UsageError where no file could be called so."""
-    quoted = quote(name, safe="", errors="surrogateescape")
-    if not name or len(quoted) > _MOST_CHARACTERS:
-        raise UsageError(f"--for: expected a name of 1 to {_MOST_CHARACTERS} plain characters, got {name[:40]!r}")
-    return state_folder(root) / NAMES / f"{quoted}.json"
-
-
-def write_need(root: Path, need: Need) -> None:
-    """Note what a name needs, in place of what it needed. Raises OSError, UsageError."""
-    path = _path_of(root, need.name)
-    path.parent.mkdir(exist_ok=True)
-    marks = base64.b64encode(zlib.compress(np.packbits(need.marks).tobytes(), 1)).decode("ascii")
-    document = {
-        "name": need.name,
-        "key": need.key,
-        "owner": need.owner,
-        "complete": need.complete,
-        "size_bytes": need.size_bytes,
-        "time_ms": time.time_ns() // 10**6,
-        "pieces": len(need.marks),
-        "marks": marks,
-    }
-    write_document(path, document)
-
-
-def read_need(root: Path, name: str) -> Need | None:
-    """What a name needs; None where it needs nothing. Raises DataError, UsageError."""
-    path = _path_of(root, name)
-    return _read_need(path) if path.is_file() else None
-
-
-def read_needs(root: Path) -> dict[str, Need]:
-    """What all names need. Raises DataError."""
-    needs = [_read_need(path) for path in sorted((state_folder(root) / NAMES).glob("*.json"))]
-    return {need.name: need for need in needs}
-
-
-def needed_by(needs: Mapping[str, Need], files: int) -> Marks:
-    """Which of a set's files at least one of them needs."""
-    marks = np.zeros(files, np.bool_)
-    for need in needs.values():
-        marks |= need.marks
-    return marks
-
-
-def _read_need(path: Path) -> Need:
-    try:
-        document = json.loads(path.read_bytes())
-        files = int(document["pieces"])
-        packed = np.frombuffer(zlib.decompress(base64.b64decode(document["marks"])), np.uint8)
-        marks = np.unpackbits(packed, count=files).astype(np.bool_)
-        return Need(
-            name=document["name"],
-            key=document["key"],
-            owner=document["owner"],
-            complete=bool(document["complete"]),
-            size_bytes=int(document["size_bytes"]),
-            marks=marks,
-        )
-    except (OSError, zlib.error, *DAMAGED) as error:
-        raise damaged(path, path.parents[2], error) from error
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from hpcai500.comm.communicator import Communicator
 from hpcai500.data.derived import MANIFEST
 from hpcai500.data.device_batches import CopyStream, DeviceBatches, DeviceForm, MemoryBatches, make_copy_stream
-from hpcai500.data.imagenet.dali import CropSettings, DaliBatches
+from hpcai500.data.imagenet.dali import DaliBatches
 from hpcai500.data.imagenet.index import Split, load_content_fingerprint, load_index, make_split
-from hpcai500.data.imagenet.loader import Batches, JpegBatches
+from hpcai500.data.imagenet.loader import Batches, CropSettings, JpegBatches
 from hpcai500.data.samplers import SampleIds, Shares, epoch_order, evaluation_shard, training_samples
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, gather_rows, leader_first, noise

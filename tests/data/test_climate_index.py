@@ -20,10 +20,10 @@ from hpcai500.data.climate.index import load_climate_index, load_content_fingerp
 from hpcai500.data.climate.values import (
     combined,
     from_document,
-    load,
+    load_contents,
     load_or_measure,
     measure,
-    none,
+    no_values,
     of_planes,
     require_varied,
 )
@@ -131,7 +131,9 @@ def test_statistics_are_those_of_all_values_in_every_layout(
 )
 def test_merged_statistics_are_those_of_the_union(values: np.ndarray[Any, Any], cut: int) -> None:
     def of(part: np.ndarray[Any, Any]) -> Any:
-        return of_planes(np.broadcast_to(part.reshape(1, 1, -1), (16, 1, part.size)).copy()) if part.size else none()
+        if not part.size:
+            return no_values()
+        return of_planes(np.broadcast_to(part.reshape(1, 1, -1), (16, 1, part.size)).copy())
 
     union, parts = of(values), of(values[:cut]).merged(of(values[cut:]))
     finite = values[np.isfinite(values)].astype(np.float64)
@@ -159,16 +161,17 @@ def test_small_deviations_of_large_means_survive() -> None:
 def test_what_is_measured_is_kept_until_the_file_changes(tmp_path: Path) -> None:
     root = write_set(tmp_path / "set", (1979, 1980))
     index = load_climate_index(root)
-    assert load(index.years) == {}
+    assert load_contents(index.years) == {}
     assert load_content_fingerprint(index) is None
     found = load_or_measure(index.years, workers=1)
-    assert [part.document() for part in load(index.years).values()] == [part.document() for part in found]
+    kept = load_contents(index.years).values()
+    assert [content.statistics.document() for content in kept] == [part.document() for part in found]
     fingerprint = load_content_fingerprint(load_climate_index(root))
     assert len(fingerprint or "") == 64
     changed = images_of(12, seed=1980)
     changed[3, 4, 5, 6] += 1
     write_year(root, 1980, changed)
-    assert list(load(load_climate_index(root).years)) == [1979]
+    assert list(load_contents(load_climate_index(root).years)) == [1979]
     load_or_measure(load_climate_index(root).years, workers=1)
     assert load_content_fingerprint(load_climate_index(root)) not in (None, fingerprint)
 
@@ -178,7 +181,7 @@ def test_damaged_statistics_are_measured_again(tmp_path: Path, damaged: bytes) -
     years = load_climate_index(write_set(tmp_path / "set", (1979,))).years
     before = load_or_measure(years, workers=1)
     (tmp_path / "set/.hpcai500-climate.json").write_bytes(damaged)
-    assert load(years) == {}
+    assert load_contents(years) == {}
     assert [part.document() for part in load_or_measure(years)] == [part.document() for part in before]
 
 
@@ -205,7 +208,7 @@ def test_statistics_that_no_values_have_are_measured_again(tmp_path: Path, name:
     document = json.loads(path.read_text())
     document["years"]["1979"]["statistics"][name][3] = value
     path.write_text(json.dumps(document))
-    assert load(years) == {}
+    assert load_contents(years) == {}
     assert load_or_measure(years, workers=1)[0].document() == before.document()
 
 

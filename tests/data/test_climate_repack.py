@@ -21,7 +21,7 @@ from hpcai500.data.climate import repack as repack_year
 from hpcai500.data.climate.check import check_climate
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
 from hpcai500.data.climate.repack import FILTERS, Filter, Repacking, RepackReport, compress
-from hpcai500.data.climate.values import load
+from hpcai500.data.climate.values import load_contents
 from hpcai500.data.climate.years import open_year
 from hpcai500.errors import DataError, RunError
 
@@ -74,7 +74,7 @@ def test_every_layout_becomes_one_chunk_an_image(
     new = open_year(target / "climo_1979.h5")
     assert (new.storage.chunk, new.storage.filters) == ((1, 16, 24, 36), FILTERS[kind])
     assert_same(old, new.path)
-    assert (report.written, report.kept, report.converted, report.images) == ((1979,), (), (), 12)
+    assert (report.written, report.kept, report.converted, report.samples) == ((1979,), (), (), 12)
     assert sorted(path.name for path in target.iterdir()) == [
         ".hpcai500-climate.json",
         ".hpcai500-repack.json",
@@ -89,7 +89,7 @@ def test_the_new_set_has_the_fingerprints_of_the_old(source: Path, target: Path,
     index = load_climate_index(target)
     assert report.fingerprint == index.fingerprint == load_climate_index(source).fingerprint
     # Without another pass over the values, runs know their statistics.
-    assert set(load(index.years)) == {1979, 1980}
+    assert set(load_contents(index.years)) == {1979, 1980}
     check = check_climate(source, workers=1)
     assert report.content_fingerprint == load_content_fingerprint(index) == check.content_fingerprint
 

@@ -206,7 +206,7 @@ def test_a_name_that_no_file_could_have_is_refused(source: Path, tmp_path: Path,
 def test_any_other_name_stays_inside(source: Path, tmp_path: Path, name: str) -> None:
     staged(source, tmp_path / "set", name=name)
     assert len(list((tmp_path / "set/.hpcai500-staging/names").iterdir())) == 1
-    assert release(tmp_path / "set", name).names == (name,)
+    assert release(tmp_path / "set", name).released == (name,)
     assert not (tmp_path / "set").exists()
 
 

@@ -41,7 +41,7 @@ def test_a_whole_staged_set_is_the_same_set(source: Path, tmp_path: Path) -> Non
     assert np.array_equal(here.train.labels, there.train.labels)
     assert load_content_fingerprint(here) == load_content_fingerprint(there) is not None
     assert files_of(tmp_path / "node" / "set") == files_of(source)
-    assert (report.copied, report.needed, report.total) == (20, 20, 20)
+    assert (report.copied, report.needed, report.pieces) == (20, 20, 20)
     assert check_images(tmp_path / "node" / "set", workers=1).passed
 
 
@@ -162,9 +162,9 @@ def test_the_last_release_takes_the_folder_and_nothing_of_others(source: Path, t
     assert load_index(tmp_path / "node/set")
     check_images(tmp_path / "node/set", workers=1)
     released = release(tmp_path / "node/set", None)
-    assert (released.names, released.removed, released.left) == (("somebody",), 20, ())
+    assert (released.released, released.removed, released.left) == (("somebody",), 20, ())
     assert list((tmp_path / "node").iterdir()) == []
-    assert release(tmp_path / "node/set", None).names == ()
+    assert release(tmp_path / "node/set", None).released == ()
     staged(source, tmp_path / "node/set")
     (tmp_path / "node/set/train/mine.txt").write_text("kept")
     assert release(tmp_path / "node/set", "somebody").left == ("train",)

@@ -102,7 +102,7 @@ def test_the_release_it_names_takes_it_and_nothing_of_others(make: Makes, tmp_pa
 def test_it_goes_with_the_last_name(make: Makes, tmp_path: Path) -> None:
     _, root = make(tmp_path)
     before = files_of(root)
-    assert (release(root, "one").others, files_of(root)) == (("two",), before)
+    assert (release(root, "one").needed_by, files_of(root)) == (("two",), before)
     assert release(root, "two").removed == len(before)
     assert not root.exists()
 
@@ -112,7 +112,7 @@ def test_it_is_staged_over_where_nobody_else_needs_it(make: Makes, tmp_path: Pat
     source, root = make(tmp_path)
     release(root, "two")
     report = staged(source, root, "ic" if make is images else "ewa", "one")
-    assert report.copied == report.total
+    assert report.copied == report.pieces
     assert files_of(root) == files_of(source)
 
 

@@ -19,8 +19,8 @@ from image_tree import write_tree
 from member_runs import member_recipe, written
 from staged_sets import files_of, parts_of, staged
 
-from hpcai500.data.staged import FOLDER, LOCK, PROGRESS
-from hpcai500.data.staging import Order, Room, read_needs, release, stage
+from hpcai500.data.staged import FOLDER, LOCK, PROGRESS, read_needs
+from hpcai500.data.staging import Order, Room, release, stage
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.files import locked
 from hpcai500.layers import Recipe
@@ -71,7 +71,7 @@ def test_what_members_share_is_copied_once_and_goes_with_the_last_of_them(source
     both = files_of(root)
     assert second.copied == len(both) - len(only_first) < second.needed
     released = release(root, "first")
-    assert (released.names, released.others) == (("first",), ("second",))
+    assert (released.released, released.needed_by) == (("first",), ("second",))
     assert len(files_of(root)) == second.needed
     assert released.removed == len(both) - second.needed > 0
     staged(source, root, name="first", recipes=[seeded(1)])
@@ -79,7 +79,7 @@ def test_what_members_share_is_copied_once_and_goes_with_the_last_of_them(source
     assert release(root, "second").removed == len(both) - first.needed
     assert files_of(root) == only_first
     assert release(root, "nobody").removed == 0
-    assert release(root, None).names == ("first",)
+    assert release(root, None).released == ("first",)
     assert not root.exists()
 
 
@@ -148,7 +148,7 @@ def test_who_waited_puts_its_own_name_to_what_its_killed_attempt_has_left(source
     assert waiting.result().copied == 0
     # Else, whoever needs the space would take it while this attempt trains.
     assert not read_needs(root)["one"].is_abandoned
-    assert release(root, "another").others == ("one",)
+    assert release(root, "another").needed_by == ("one",)
 
 
 def test_killed_at_any_moment_the_next_one_goes_on_and_all_is_whole(tmp_path: Path) -> None:
@@ -212,14 +212,14 @@ def test_a_killed_member_pins_no_space_once_another_one_needs_it(tmp_path: Path)
     assert staged(source, root, name="one", owner=ended_process(), recipes=[seeded(1)]).copied == 0
     assert staged(source, root, name="third", owner=mine, recipes=[seeded(3)], limit_bytes=limit).copied == 7
     assert len(files_of(root)) * 4096 <= limit
-    assert release(root, "third").others == ("other",)
+    assert release(root, "third").needed_by == ("other",)
 
 
 def test_a_release_takes_what_killed_members_have_left(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "set"
     staged(source, root, name="killed", owner=ended_process(), recipes=[seeded(1)])
     staged(source, root, name="last", owner=owner_of(os.getpid()), recipes=[seeded(2)])
-    assert release(root, "last").names == ("killed", "last")
+    assert release(root, "last").released == ("killed", "last")
     assert not root.exists()
 
 
@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_copied(source: Path, tm
     assert files_of(root) == {}
     # Who was refused needs nothing: the next release takes the folder.
     staged(source, root, name="small", limit_bytes=200_000)
-    assert release(root, "small").others == ()
+    assert release(root, "small").needed_by == ()
 
 
 def test_room_counts_whole_blocks_and_files() -> None:

@@ -58,7 +58,7 @@ def test_a_whole_staged_set_is_the_same_set_in_every_layout(tmp_path: Path, layo
 def test_a_run_gets_the_years_that_its_recipe_names_and_they_are_read_as_years_of_the_set(tmp_path: Path) -> None:
     source = write_set(tmp_path / "source", **SHIPPED)
     report = staged(source, tmp_path / "set", "ewa", recipes=[member()])
-    assert (report.total, report.needed, report.copied) == (4, 3, 3)
+    assert (report.pieces, report.needed, report.copied) == (4, 3, 3)
     here, there = (load_climate_index(root) for root in (tmp_path / "set", source))
     assert here.fingerprint == there.fingerprint == report.fingerprint
     assert [year.year for year in here.years] == [1979, 1980, 1981]
@@ -118,7 +118,7 @@ def test_members_share_years_and_each_release_takes_what_nobody_needs(tmp_path: 
     second = staged(source, root, "ewa", "second")
     assert (second.needed, second.copied) == (4, 1)
     released = release(root, "second")
-    assert (released.others, released.removed) == (("first",), 1)
+    assert (released.needed_by, released.removed) == (("first",), 1)
     assert [path.name for path in sorted(root.glob("*.h5"))] == ["climo_1979.h5", "climo_1980.h5", "climo_1981.h5"]
     assert release(root, "first").left == ()
     assert not root.exists()

@@ -37,13 +37,11 @@ def truths_of(boxes: npt.NDArray[np.int32], height: int, width: int) -> list[Tru
     Rows that cannot be used are left out, and boxes over the edge of the height x width grid are cut there, as
     `data check` reports them.
     """
-    kept = usable(boxes, height, width)
-    return [_truth_of(rows[used], height, width) for rows, used in zip(boxes, kept, strict=True)]
-
-
-def _truth_of(rows: npt.NDArray[np.int32], height: int, width: int) -> Truth:
-    corners = np.clip(rows[:, [1, 0, 3, 2]], 0, [width, height, width, height])
-    return Truth(corners.astype(np.float32), rows[:, 4].astype(np.int64) + 1)
+    truths = []
+    for rows, used in zip(boxes, usable(boxes, height, width), strict=True):
+        corners = np.clip(rows[used][:, [1, 0, 3, 2]], 0, [width, height, width, height])
+        truths.append(Truth(corners.astype(np.float32), rows[used][:, 4].astype(np.int64) + 1))
+    return truths
 
 
 def most_boxes(truths: Iterable[Truth], *, rolled: bool) -> int:
@@ -114,7 +112,7 @@ def balanced(shapes: Shapes, labels: npt.NDArray[np.int64]) -> Shapes:
     return repeated
 
 
-def fit_anchors(shapes: Shapes, levels: int, per_level: int, seed: int = 0) -> AnchorFit:
+def fit_anchors(shapes: Shapes, levels: int, per_level: int) -> AnchorFit:
     """Fit `levels` x `per_level` anchors to boxes of `shapes` (n, 2) as (height, width) in pixels.
 
     Anchors go to the levels by growing area, as finer levels of a pyramid see smaller things.
@@ -130,7 +128,7 @@ def fit_anchors(shapes: Shapes, levels: int, per_level: int, seed: int = 0) -> A
             f"cannot fit {count} anchors to {len(np.unique(shapes, axis=0))} different box shapes: "
             "take more years, or fewer anchors"
         )
-    centres = _start(shapes, count, np.random.default_rng(seed))
+    centres = _start(shapes, count, np.random.default_rng(0))
     nearest = _overlaps(shapes, centres).argmax(axis=1)
     for _ in range(_MOST_ROUNDS):
         centres = np.stack([_median(shapes, nearest == k, centres[k]) for k in range(count)])

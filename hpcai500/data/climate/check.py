@@ -6,7 +6,6 @@ The report is shown to people, and as the JSON document of `data check ewa --jso
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from hpcai500.data.climate.index import build_index, open_years, refusals, spans
 from hpcai500.data.climate.values import (
     MOST_BLOCK_BYTES,
     ChannelStatistics,
+    Counts,
     Fault,
     ImageScan,
     YearContent,
@@ -27,8 +27,8 @@ from hpcai500.data.climate.values import (
     constant_channels,
     content_fingerprint,
     content_of,
+    drop_from_memory,
     load_contents,
-    processes,
     read_images,
     scan_years,
     store_contents,
@@ -48,6 +48,7 @@ from hpcai500.data.climate.years import (
     usable,
     year_of,
 )
+from hpcai500.data.derived import workers_or_all
 from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
@@ -60,6 +61,7 @@ from hpcai500.text import text_table
 _SAMPLES = 3
 _PLAIN_BYTES = 2**28
 _PIECE_BYTES = 2**23
+# A gain that is beyond the noise of a shared file system.
 _WORTH = 1.5
 
 
@@ -89,11 +91,6 @@ class InputCost:
     def gain(self) -> float:
         """How many times as fast repacked images would be read."""
         return 1.0 if self.repacked else self.repacked_images_per_second / self.window_images_per_second
-
-    @property
-    def repack_pays(self) -> bool:
-        """Whether the gain is beyond the noise of a shared file system."""
-        return self.gain > _WORTH
 
 
 def layouts(years: Sequence[YearFile]) -> list[tuple[YearFile, ...]]:
@@ -165,11 +162,7 @@ def compression_ratio(storage: Storage) -> float | None:
 
 
 def _seconds(path: Path, work: Callable[[], object]) -> float:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+    drop_from_memory(path)
     start_seconds = time.perf_counter()
     work()
     return max(time.perf_counter() - start_seconds, 1e-9)
@@ -217,26 +210,15 @@ class YearReport:
         return sum(self.class_counts)
 
 
-def report_year(year: YearFile, scans: Sequence[tuple[int, ImageScan]], faults: Sequence[Fault]) -> YearReport:
-    """Report on `year` from the scans of its images (each with its number) that could be read."""
-    kinds = row_kinds(year.boxes, year.height, year.width)
-    return YearReport(
-        file=year,
-        class_counts=class_counts(year.boxes, kinds),
-        odd_rows=odd_rows(year.boxes, kinds),
-        channels=tuple(_odd_channels(scans)),
-        faults=tuple(faults),
-    )
-
-
 def _odd_channels(scans: Sequence[tuple[int, ImageScan]]) -> list[ChannelFinding]:
+    """What is odd in images, each with its number."""
     if not scans:
         return []
     numbers = [number for number, _ in scans]
-    values: dict[Oddity, np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = {
+    values: dict[Oddity, Counts] = {
         "NaN": np.stack([scan.statistics.nan for _, scan in scans]),
         "infinite": np.stack([scan.statistics.infinite for _, scan in scans]),
-        "constant": np.stack([scan.statistics.count * _is_constant(scan) for _, scan in scans]),
+        "constant": np.stack([_constant_values(scan.statistics) for _, scan in scans]),
     }
     found = []
     for channel in range(len(CHANNELS)):
@@ -249,8 +231,9 @@ def _odd_channels(scans: Sequence[tuple[int, ImageScan]]) -> list[ChannelFinding
     return found
 
 
-def _is_constant(scan: ImageScan) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    return scan.statistics.constant & (scan.statistics.count > 1)
+def _constant_values(found: ChannelStatistics) -> Counts:
+    """How many values a channel of an image has, where they are all the same."""
+    return found.count * (found.constant & (found.count > 1))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -323,7 +306,7 @@ def check_climate(
     chosen = check.choose(training)
     # Measured before everything is read, as the rates of files in no cache are those that matter.
     costs = check.costs()
-    reports = check.read(processes(workers), progress)
+    reports = check.read(workers_or_all(workers), progress)
     statistics = check.statistics(chosen)
     return CheckReport(
         root=check.root,
@@ -413,7 +396,14 @@ class _Check:
         faults: Sequence[Fault],
         kept: dict[int, YearContent],
     ) -> YearReport:
-        report = report_year(year, scans, faults)
+        kinds = row_kinds(year.boxes, year.height, year.width)
+        report = YearReport(
+            file=year,
+            class_counts=class_counts(year.boxes, kinds),
+            odd_rows=odd_rows(year.boxes, kinds),
+            channels=tuple(_odd_channels(scans)),
+            faults=tuple(faults),
+        )
         for fault in faults:
             self.add(year.path, fault)
         for finding in report.channels:
@@ -578,6 +568,12 @@ _SHIPPED_YEAR = (1460, 768, 1152)
 
 def report_lines(report: CheckReport) -> list[str]:
     """The report: aligned columns for people, and a last line with the verdict."""
+    trained_on = f"years {spans(report.training_years)}" if report.training_years else "no years"
+    broken, notes = [(found.path, found.reason) for found in report.broken], _notes(report)
+    if (more := len(broken) - _LISTED) > 0:
+        broken[_LISTED:] = [(f"and {more} more", "--json lists all")]
+    if (more := len(notes) - _LISTED) > 0:
+        notes[_LISTED:] = [f"and {more} more; --json lists all"]
     sections = [
         text_table("", [("set", str(report.root)), *_summary(report)]),
         text_table(
@@ -585,11 +581,9 @@ def report_lines(report: CheckReport) -> list[str]:
         ),
         text_table("boxes", _class_rows(report), ("year", *CLASSES, "all")),
         text_table("box sizes in pixels: 5 %, 50 %, 95 %", _size_rows(report.box_sizes), ("class", "height", "width")),
-        text_table(
-            f"channels, {_training(report)}", _channel_rows(report), ("channel", "mean", "deviation", "least", "most")
-        ),
-        text_table("broken", _shortened([(found.path, found.reason) for found in report.broken])),
-        *([f"note: {note}"] for note in _shortened_notes(report)),
+        text_table(f"channels, {trained_on}", _channel_rows(report), ("channel", "mean", "deviation", "least", "most")),
+        text_table("broken", broken),
+        *([f"note: {note}"] for note in notes),
         *(text_table(f"input, one process, years {spans(cost.years)}", _cost(cost, report)) for cost in report.costs),
         *([f"input: {_advice(cost, report)}"] for cost in report.costs),
     ]
@@ -637,10 +631,6 @@ def _size_rows(sizes: Sequence[BoxSizes]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _training(report: CheckReport) -> str:
-    return f"years {spans(report.training_years)}" if report.training_years else "no years"
-
-
 def _channel_rows(report: CheckReport) -> list[tuple[str, ...]]:
     known = report.statistics
     if known is None:
@@ -672,17 +662,6 @@ def _notes(report: CheckReport) -> list[str]:
     return notes
 
 
-def _shortened_notes(report: CheckReport) -> list[str]:
-    notes = _notes(report)
-    more = len(notes) - _LISTED
-    return [*notes[:_LISTED], f"and {more} more; --json lists all"] if more > 0 else notes
-
-
-def _shortened(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    more = len(rows) - _LISTED
-    return [*rows[:_LISTED], (f"and {more} more", "--json lists all")] if more > 0 else list(rows)
-
-
 def _cost(cost: InputCost, report: CheckReport) -> list[tuple[str, str]]:
     images = sum(year.file.images for year in report.years if year.file.year in cost.years)
 
@@ -704,7 +683,7 @@ def _advice(cost: InputCost, report: CheckReport) -> str:
     pieces = "one piece" if cost.chunks_per_image == 1 else f"{cost.chunks_per_image} pieces"
     shared = f", shared with {cost.window - 1} others" if cost.window > 1 else ""
     text = f"{spans(cost.years)}: an image is in {pieces} of its file{shared}; "
-    if not cost.repack_pays:
+    if cost.gain <= _WORTH:
         return f"{text}one uncompressed chunk an image would gain little here"
     return (
         f"{text}one uncompressed chunk an image is read {cost.gain:.2g} times as fast: "

@@ -56,7 +56,15 @@ def load_storages(root: Path) -> dict[str, tuple[FileIdentity, Storage]]:
     """What is kept of the files in `root`, by name; it holds for a file of the same identity."""
     for path in derived_paths(root, FILE):
         try:
-            return _read(path)
+            content = path.read_bytes()
+            digest, archive = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if digest != _digest(archive):
+                return {}
+            with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
+                document = json.loads(arrays["header"].tobytes())
+                if document["format"] != _FORMAT:
+                    return {}
+                return {name: _entry(header, name, arrays) for name, header in document["files"].items()}
         except _OTHER:
             continue
     return {}
@@ -82,18 +90,6 @@ def store_storages(root: Path, years: Sequence[YearFile]) -> None:
 
 def _digest(archive: bytes) -> bytes:
     return hashlib.sha256(archive).digest()
-
-
-def _read(path: Path) -> dict[str, tuple[FileIdentity, Storage]]:
-    content = path.read_bytes()
-    digest, archive = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    if digest != _digest(archive):
-        return {}
-    with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
-        document = json.loads(arrays["header"].tobytes())
-        if document["format"] != _FORMAT:
-            return {}
-        return {name: _entry(header, name, arrays) for name, header in document["files"].items()}
 
 
 def _entry(header: dict[str, Any], name: str, arrays: Any) -> tuple[FileIdentity, Storage]:

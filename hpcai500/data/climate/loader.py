@@ -20,7 +20,7 @@ import torch
 
 from hpcai500._core import ClimateError, ClimateReader
 from hpcai500.data.climate.years import Located, Storage, unreadable
-from hpcai500.data.device_batches import HeldSlots, Mark, stream_mark
+from hpcai500.data.device_batches import HeldSlots, Mark, OneEpochAtATime, stream_mark
 from hpcai500.data.samplers import SampleIds
 from hpcai500.errors import DataError
 from hpcai500.methodology.sampling import Draw, random_words
@@ -310,13 +310,14 @@ class ClimateBatch:
         return ClimateBatch(self.images[:count], self.samples[:count], self.rolls[:count], 0.0)
 
 
-class ClimateBatches:
+class ClimateBatches(OneEpochAtATime[ClimateBatch]):
     """Reads, normalises, rolls and crops images of HDF5 years ahead of the consumer.
 
     `files` are paths and where their images lie; `samples` has a row (file, image) for each sample. `channels` are
     numbers of channels in the wanted order (all, where None); `mean` and `std` have a value for each of them; without
-    them values are as stored, and float32 keeps their bits. Of each image the columns left ... left + width are taken.
-    With `roll`, each image is rolled by a random number of columns that depends on (seed, epoch, sample) alone.
+    them values are as stored, and float32 keeps their bits. Of each image the first `width` columns (all, where
+    None) are taken. With `roll`, it is rolled before by a random number of columns that depends on (seed, epoch,
+    sample) alone.
 
     `depth` batches are in the ring: one with the consumer, the others filled ahead by one thread, whose reads are
     shared by `threads` native threads. With `pin_memory`, slots are page-locked. A slot is refilled only after `mark`,
@@ -346,7 +347,6 @@ class ClimateBatches:
         mean: npt.NDArray[np.float64] | None = None,
         std: npt.NDArray[np.float64] | None = None,
         dtype: DType = "float32",
-        left: int = 0,
         width: int | None = None,
         roll: bool = False,
         depth: int = 4,
@@ -369,8 +369,8 @@ class ClimateBatches:
                 mean=mean,
                 std=std,
                 dtype=dtype,
-                left=left,
-                width=self._columns - left if width is None else width,
+                left=0,
+                width=self._columns if width is None else width,
                 threads=threads,
             )
         except ClimateError as error:
@@ -384,8 +384,6 @@ class ClimateBatches:
         self._filler = Filler(self._reader, windows, arrays)
         # At the interpreter's end, a thread that returns from native code would be killed, and abort the process.
         self._at_exit = weakref.finalize(self, _stop, self._reader, self._filler)
-        self._running: Generator[ClimateBatch, None, None] | None = None
-        self._closed = False
 
     @property
     def chunks_inflated(self) -> int:
@@ -393,29 +391,17 @@ class ClimateBatches:
         return self._reader.chunks_inflated
 
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ClimateBatch]:
-        """Yield one batch of at most `batch_size` images for each array of sample ids, in that order.
-
-        Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
-        ends when another begins. Raises DataError, naming file, dataset, image and chunk, in the place of the first
-        batch with an image that cannot be read; at once for an image that was not staged.
-        """
-        if self._closed:
-            raise ValueError("the input pipeline is closed")
+        """As in `OneEpochAtATime`; the error names file, dataset, image and chunk."""
         for ids in batches:
             if not 1 <= len(ids) <= self._batch_size:
                 raise ValueError(f"a batch must have 1 to {self._batch_size} samples, got {len(ids)}")
-        if self._running is not None:
-            self._running.close()
-        self._running = self._run(batches, seed, epoch)
-        return self._running
+        return super().epoch(batches, seed=seed, epoch=epoch)
 
     def close(self) -> None:
         """Stop the threads. An epoch that is still open yields no further batch. May be called twice."""
         self._closed = True
         self._reader.close()
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        self._end_epoch()
 
     def _run(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> Generator[ClimateBatch, None, None]:
         rolls = np.zeros(len(self._samples), np.int64)

@@ -35,8 +35,8 @@ from hpcai500.data.climate.values import (
     chunk_channels,
     content_of,
     digest_images,
+    drop_from_memory,
     load_contents,
-    processes,
     ranges,
     read_images,
     scan_years,
@@ -58,7 +58,7 @@ from hpcai500.data.climate.years import (
     storage_of,
     year_of,
 )
-from hpcai500.data.derived import map_in_order
+from hpcai500.data.derived import map_in_order, workers_or_all
 from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError, RunError
 from hpcai500.files import lock, nearest, sync_folder, write_atomically
@@ -95,11 +95,6 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 ORIGIN_FILE = ".hpcai500-repack.json"
 _FORMAT = "hpcai500 repack origins 1"
-
-
-def is_made_from(new: YearFile, source: YearFile) -> bool:
-    """Whether `new` is recorded as made from `source`, and neither file has changed since."""
-    return _origins(new.path.parent).get(new.path.name) == _origin(new.identity, source)
 
 
 def note_origin(final: Path, identity: FileIdentity, source: YearFile) -> None:
@@ -240,15 +235,11 @@ class _WriteTask:
 
 
 def _write_tasks(job: YearJob, addresses: list[int] | None) -> list[_WriteTask]:
-    if addresses is None:
-        return [
-            _WriteTask(job.year, first, count, job.part.with_suffix(f".{first}.spool"), None)
-            for first, count in ranges(job.year)
-        ]
-    return [
-        _WriteTask(job.year, first, count, job.part, addresses[first : first + count])
-        for first, count in ranges(job.year)
-    ]
+    tasks = []
+    for first, count in ranges(job.year):
+        target = job.part if addresses else job.part.with_suffix(f".{first}.spool")
+        tasks.append(_WriteTask(job.year, first, count, target, addresses and addresses[first : first + count]))
+    return tasks
 
 
 def _write_range(task: _WriteTask) -> tuple[ImageScan, ...]:
@@ -282,12 +273,8 @@ def compress(image: FloatArray) -> tuple[int, bytes]:
 
 def _verified(job: YearJob, scans: Sequence[ImageScan], workers: int) -> Iterator[int]:
     """Read the file back from the disk, compare it with the source, and yield how many more images agree."""
-    descriptor = os.open(job.part, os.O_RDONLY)
-    try:
-        # Pages in memory prove nothing about the disk.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+    # Pages in memory prove nothing about the disk.
+    drop_from_memory(job.part)
     try:
         with open_hdf5(job.part) as file:
             written, boxes = replace(job.year, path=job.part, storage=storage_of(file[IMAGES])), file[BOXES][()]
@@ -465,7 +452,7 @@ def require_values(job: YearJob, workers: int, progress: Tracker) -> None:
     All values are read and compared, unless this very file is recorded as made from this very source.
     """
     there = open_year(job.final)
-    if is_made_from(there, job.year):
+    if _origins(job.folder).get(job.final.name) == _origin(there.identity, job.year):
         return
     expected = _content(job.year, job.boxes, workers, progress)
     try:
@@ -513,7 +500,7 @@ class RepackReport:
     written: tuple[int, ...]
     kept: tuple[int, ...]
     converted: tuple[int, ...]
-    images: int
+    samples: int
     stored_bytes: int
     fingerprint: str
     content_fingerprint: str | None
@@ -541,7 +528,7 @@ class Repacking:
                 folders are one, or `target` holds other files of these names.
         """
         _require_apart(source, target)
-        self._workers, self._progress = processes(workers), progress
+        self._workers, self._progress = workers_or_all(workers), progress
         self._source, self._target = source, target
         self._years = open_years(source, _chosen(source, years), progress)
         build_index(source, self._years)
@@ -596,7 +583,7 @@ class Repacking:
             written=tuple(job.year.year for job in self.jobs),
             kept=tuple(job.year.year for job in self._there),
             converted=self._converted,
-            images=sum(year.images for year in index.years),
+            samples=sum(year.images for year in index.years),
             stored_bytes=sum(year.identity.size_bytes for year in index.years),
             fingerprint=index.fingerprint,
             content_fingerprint=load_content_fingerprint(index),

@@ -10,6 +10,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -30,7 +31,7 @@ from hpcai500.data.climate.writing import (
     write_spool,
 )
 from hpcai500.data.climate.years import BOX_COLUMNS, BOXES, CHANNELS, CLASSES, IMAGES, MOST_BOXES, file_name, year_of
-from hpcai500.data.derived import claim_folder, map_in_order, part_folder
+from hpcai500.data.derived import claim_folder, map_in_order, part_folder, workers_or_all
 from hpcai500.errors import DataError
 from hpcai500.files import sync_folder
 from hpcai500.progress import Progress, Tracker, silent
@@ -222,9 +223,7 @@ def make_years(
     killed.
     """
     root = Path(root)
-    workers = workers if workers is not None else len(os.sched_getaffinity(0))
-    if workers < 1:
-        raise DataError(f"cannot work with {workers} processes: --workers must be at least 1")
+    workers = workers_or_all(workers)
     try:
         missing = _claim(root, wanted)
         if missing:
@@ -270,7 +269,7 @@ def _write_years(root: Path, wanted: SyntheticYears, missing: list[int], workers
         boxes = {
             year: np.full((wanted.images_per_year, MOST_BOXES, len(BOX_COLUMNS)), -1, np.int32) for year in missing
         }
-        done = map_in_order(_Job(wanted).write, tasks, min(workers, len(tasks)), what="makes images")
+        done = map_in_order(partial(_write_part, wanted), tasks, min(workers, len(tasks)), what="makes images")
         for (year, part), found in zip(tasks, done, strict=True):
             part.join()
             end = part.first + part.count
@@ -289,12 +288,6 @@ def _tasks(folder: Path, wanted: SyntheticYears, years: list[int]) -> Iterator[t
             yield year, part
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What every worker needs to know."""
-
-    wanted: SyntheticYears
-
-    def write(self, task: tuple[int, Part]) -> Boxes:
-        year, part = task
-        return part.write(lambda number: self.wanted.draw(year, number))
+def _write_part(wanted: SyntheticYears, task: tuple[int, Part]) -> Boxes:
+    year, part = task
+    return part.write(lambda number: wanted.draw(year, number))

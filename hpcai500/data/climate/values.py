@@ -33,8 +33,8 @@ from hpcai500.data.climate.years import (
     plain,
     unreadable,
 )
-from hpcai500.data.derived import derived_paths, map_in_order, write_derived
-from hpcai500.errors import DataError, UsageError
+from hpcai500.data.derived import derived_paths, map_in_order, workers_or_all, write_derived
+from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
@@ -120,20 +120,16 @@ class UnreadableImagesError(DataError):
         return type(self), (self.faults,)
 
 
-def read_images(
-    year: YearFile, first: int, count: int, out: FloatArray | None = None, *, channels: slice = ALL_CHANNELS
-) -> FloatArray:
+def read_images(year: YearFile, first: int, count: int, *, channels: slice = ALL_CHANNELS) -> FloatArray:
     """Read images `first` to `first + count` of `year`, as (count, channels, height, width) float32.
 
-    `channels` has no step. `out`, of that shape, is filled and returned where given.
+    `channels` has no step.
 
     Raises:
         UnreadableImagesError: a chunk cannot be read (checksum, inflate, the disk).
         DataError: the file is gone or no longer the one that was opened.
     """
-    shape = (count, channels.stop - channels.start, *year.grid)
-    values = np.empty(shape, np.float32) if out is None else out
-    assert values.shape == shape
+    values = np.empty((count, channels.stop - channels.start, *year.grid), np.float32)
     try:
         # One thread: callers that read much share the work between processes.
         with ClimateReader(
@@ -170,6 +166,15 @@ def _faults(year: YearFile, first: int, count: int, channels: slice) -> Unreadab
     with open_hdf5(year.path) as file:
         faults = tuple(find_faults(year.path, file, first, count, channels))
     return UnreadableImagesError(faults) if faults else None
+
+
+def drop_from_memory(path: Path) -> None:
+    """Have the system read a file from its disk again, where it can. Raises OSError when there is no such file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def ranges(year: YearFile) -> Iterator[tuple[int, int]]:
@@ -262,14 +267,14 @@ class ChannelStatistics:
         return {name: getattr(self, name).tolist() for name in (*_COUNTS, *_VALUES)}
 
 
-def none() -> ChannelStatistics:
+def no_values() -> ChannelStatistics:
     zeros, reals = np.zeros(len(CHANNELS), np.int64), np.zeros(len(CHANNELS))
     return ChannelStatistics(zeros, zeros, zeros, reals, reals, reals + math.inf, reals - math.inf)
 
 
 def combined(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
     """The statistics of the values of all `parts`, in their order."""
-    return reduce(ChannelStatistics.merged, parts, none())
+    return reduce(ChannelStatistics.merged, parts, no_values())
 
 
 def from_document(document: Any) -> ChannelStatistics:
@@ -390,13 +395,6 @@ def digest_images(year: YearFile, first: int, count: int) -> tuple[bytes, ...]:
         for digest, planes in zip(digests, read_by_hdf5(year, first, count, channels), strict=True):
             digest.update(np.ascontiguousarray(planes, "<f4").data)
     return tuple(digest.digest() for digest in digests)
-
-
-def processes(workers: int | None) -> int:
-    """How many processes share the work: `workers`, or one a core of this job. Raises UsageError below one."""
-    if workers is not None and workers < 1:
-        raise UsageError(f"cannot work with {workers} processes: --workers must be at least 1")
-    return workers if workers is not None else len(os.sched_getaffinity(0))
 
 
 def scan_years(years: Sequence[YearFile], workers: int) -> Iterator[RangeScan]:
@@ -520,15 +518,6 @@ def _key(year: YearFile) -> dict[str, Any]:
 # Mean and standard deviation of each channel over years of images: measured once, in parallel, and kept.
 
 
-def non_finite_channels(whole: ChannelStatistics, channels: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Which of `channels` (all, where None) hold NaN or infinite values, a phrase each."""
-    bad = whole.nan + whole.infinite
-    return tuple(
-        f"channel {channel} {CHANNELS[channel]}: {bad[channel]} values are NaN or infinite"
-        for channel in _those(bad > 0, channels)
-    )
-
-
 def constant_channels(whole: ChannelStatistics, channels: Sequence[int] | None = None) -> tuple[str, ...]:
     """Which of `channels` (all, where None) have one value only, so that they cannot be normalised; a phrase each."""
     constant = whole.constant & (whole.count > 0)
@@ -551,16 +540,6 @@ def _those(marked: npt.NDArray[np.bool_], channels: Sequence[int] | None) -> lis
     return [channel for channel in np.flatnonzero(marked).tolist() if channels is None or channel in channels]
 
 
-def load(years: Sequence[YearFile]) -> dict[int, ChannelStatistics]:
-    """The statistics that are kept for `years`, by year; others are absent."""
-    return {year: content.statistics for year, content in load_contents(years).items()}
-
-
-def store(years: Sequence[YearFile], contents: dict[int, YearContent]) -> None:
-    """Keep `contents` of `years`, all in one folder, beside the data or in the user's cache."""
-    store_contents(years[0].path.parent, years, contents)
-
-
 def measure(
     years: Sequence[YearFile], *, workers: int | None = None, progress: Tracker = silent
 ) -> dict[int, YearContent]:
@@ -575,16 +554,17 @@ def measure(
     scans: list[ImageScan] = []
     by_year = {year.year: year for year in years}
     with progress(sum(year.images for year in years), "measuring channels", "images") as bar:
-        for part in scan_years(years, processes(workers)):
+        for part in scan_years(years, workers_or_all(workers)):
             if part.faults:
                 raise UnreadableImagesError(part.faults)
             scans += part.images
             bar.advance(part.count)
-            if len(scans) == by_year[part.year].images:
-                contents[part.year] = content_of(by_year[part.year], scans)
+            year = by_year[part.year]
+            if len(scans) == year.images:
+                contents[part.year] = content_of(year, scans)
                 scans.clear()
                 # Kept year by year, so that an interrupted measurement can resume.
-                store([by_year[part.year]], contents)
+                store_contents(year.path.parent, [year], contents)
     return contents
 
 
@@ -600,12 +580,15 @@ def load_or_measure(
     Raises:
         DataError: one of `channels` (all, where None) holds NaN or infinite values, or chunks cannot be read.
     """
-    known = load(years)
-    missing = [year for year in years if year.year not in known]
-    if missing:
-        measured = measure(missing, workers=workers, progress=progress)
-        known |= {year: content.statistics for year, content in measured.items()}
+    known = load_contents(years)
+    if missing := [year for year in years if year.year not in known]:
+        known |= measure(missing, workers=workers, progress=progress)
     for year in years:
-        if reasons := non_finite_channels(known[year.year], channels):
-            raise DataError(f"{year.path}: {reasons[0]}; `hpcai500 data check ewa {year.path.parent}` names the images")
-    return tuple(known[year.year] for year in years)
+        found = known[year.year].statistics
+        bad = found.nan + found.infinite
+        if those := _those(bad > 0, channels):
+            raise DataError(
+                f"{year.path}: channel {those[0]} {CHANNELS[those[0]]}: {bad[those[0]]} values are NaN or infinite; "
+                f"`hpcai500 data check ewa {year.path.parent}` names the images"
+            )
+    return tuple(known[year.year].statistics for year in years)

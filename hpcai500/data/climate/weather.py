@@ -245,7 +245,7 @@ def _along_slopes(pressure: Plane, zones: _Zones) -> tuple[Plane, Plane]:
 # Cyclones: lows that the wind circles, with a warm or a cold core and rain of a typical form.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Kind:
     """How the cyclones of one class look. Pairs are the least and the most.
 
@@ -269,10 +269,10 @@ class Kind:
     depth: tuple[float, float]
     wind: float
     sharpness: int
-    middle: float
-    upper: float
-    height: float
-    front: float
+    middle: float = 0.0
+    upper: float = 0.0
+    height: float = 0.0
+    front: float = 0.0
     moisture: float
     rain: float
     rainfall: Callable[[Patch], Plane]
@@ -310,10 +310,6 @@ DEPRESSION = Kind(
     depth=(0.4, 0.9),
     wind=1.8,
     sharpness=2,
-    middle=0.0,
-    upper=0.0,
-    height=0.0,
-    front=0.0,
     moisture=1.3,
     rain=3.5,
     rainfall=_cluster,
@@ -328,7 +324,6 @@ TROPICAL = Kind(
     middle=0.25,
     upper=0.3,
     height=0.1,
-    front=0.0,
     moisture=0.3,
     rain=4.0,
     rainfall=_spiral,
@@ -398,10 +393,18 @@ def form_cyclone(random: np.random.Generator, grid: Grid, kind: Kind) -> Cyclone
     rows, columns = pixel_size(grid)
     half_size = random.uniform(*kind.half_sizes)
     half_height, half_width = half_size * rows, half_size * random.uniform(*kind.elongation) * columns
-    latitude = random.uniform(*kind.latitudes) * random.choice([-1.0, 1.0])
+    extent = _whole_extent(random, grid, kind.latitudes, half_height, half_width)
+    return Cyclone(kind, extent, random.uniform(*kind.depth))
+
+
+def _whole_extent(
+    random: np.random.Generator, grid: Grid, latitudes: tuple[float, float], half_height: float, half_width: float
+) -> Extent:
+    """Draw a place in `latitudes` of either hemisphere, so that the extent is whole and not across the seam."""
+    latitude = random.uniform(*latitudes) * random.choice([-1.0, 1.0])
     row = np.clip(grid.row_of(latitude), half_height + 1, grid.height - half_height - 1)
     column = random.uniform(half_width + 1, grid.width - half_width - 1)
-    return Cyclone(kind, Extent(float(row), float(column), half_height, half_width), random.uniform(*kind.depth))
+    return Extent(float(row), float(column), half_height, half_width)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -570,11 +573,8 @@ def form_river(random: np.random.Generator, grid: Grid) -> River:
     )
     rows, columns = pixel_size(grid)
     left, low, right, high = course.bounds()
-    half_height, half_width = (high - low) / 2 * rows, (right - left) / 2 * columns
-    latitude = random.uniform(*_LATITUDES) * random.choice([-1.0, 1.0])
-    row = np.clip(grid.row_of(latitude), half_height + 1, grid.height - half_height - 1)
-    column = random.uniform(half_width + 1, grid.width - half_width - 1)
-    return River(course, Extent(float(row), float(column), half_height, half_width), random.uniform(1.2, 2.2))
+    extent = _whole_extent(random, grid, _LATITUDES, (high - low) / 2 * rows, (right - left) / 2 * columns)
+    return River(course, extent, random.uniform(1.2, 2.2))
 
 
 # ----------------------------------------------------------------------------------------------------

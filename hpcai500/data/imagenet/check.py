@@ -6,7 +6,6 @@ The report is shown to people, and as the JSON document of `data check ic --json
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hpcai500._core import JpegError, SeekIndex, check_jpeg, probe_jpeg, seek_points
+from hpcai500.data.derived import workers_or_all
 from hpcai500.data.imagenet.index import (
     ContentDigest,
     ImageIndex,
@@ -30,7 +30,6 @@ from hpcai500.data.imagenet.index import (
 )
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, FoundIndex, SeekCounts, find_seek_index
 from hpcai500.data.staged import require_whole
-from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
 
@@ -196,9 +195,7 @@ def check_images(root: Path | str, *, workers: int | None = None, progress: Trac
     The set is listed afresh, whatever is cached. When no file is broken, the content fingerprint is kept for the
     records of later runs (`load_content_fingerprint`). Raises DataError when the layout is not as expected.
     """
-    workers = workers if workers is not None else len(os.sched_getaffinity(0))
-    if workers < 1:
-        raise DataError(f"cannot check with {workers} threads: --workers must be at least 1")
+    workers = workers_or_all(workers, work="check", kind="threads")
     index = load_index(root, refresh=True, progress=progress)
     require_whole(index.root)
     seek_index = find_seek_index(index.root)
@@ -293,6 +290,10 @@ def as_document(report: CheckReport) -> dict[str, Any]:
     def histogram(counts: dict[int | None, int]) -> list[dict[str, int | None]]:
         return [{"up_to": bound, "files": files} for bound, files in counts.items()]
 
+    seek = None
+    if check := report.seek_index:
+        used, unknown, false = check.counts.used, check.counts.unknown, check.counts.false
+        seek = {"path": str(check.path), "with_points": used, "unknown": unknown, "false": false}
     return {
         "verdict": "pass" if report.passed else "fail",
         "root": str(report.root),
@@ -310,17 +311,10 @@ def as_document(report: CheckReport) -> dict[str, Any]:
         "byte_histogram": histogram(report.byte_histogram),
         "ignored_files": report.ignored_files,
         "total_bytes": report.total_bytes,
-        "seek_index": _seek_document(report.seek_index),
+        "seek_index": seek,
         "seconds": report.seconds,
         "bytes_per_second": report.bytes_per_second,
     }
-
-
-def _seek_document(check: SeekCheck | None) -> dict[str, Any] | None:
-    if check is None:
-        return None
-    counts = check.counts
-    return {"path": str(check.path), "with_points": counts.used, "unknown": counts.unknown, "false": counts.false}
 
 
 def report_lines(report: CheckReport) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,9 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from hpcai500._core import DecodeSpec
+from hpcai500.data.device_batches import OneEpochAtATime
 from hpcai500.data.imagenet.index import Split
-from hpcai500.data.imagenet.loader import CropMode, DType, ImageBatch, JpegBatches, Layout
+from hpcai500.data.imagenet.loader import CropSettings, ImageBatch, JpegBatches
 from hpcai500.data.imagenet.seek_index import FoundIndex, SeekCounts, find_seek_index
 from hpcai500.data.samplers import SampleIds
 from hpcai500.errors import EnvironmentLacksError, RunError
@@ -77,28 +78,7 @@ def first_line(error: BaseException) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a crop is made of an image, as both loaders take it.
-
-
-class CropSettings(TypedDict, total=False):
-    """The settings of `hpcai500._core.DecodeSpec` that a recipe has; `size` and `mode` are required."""
-
-    size: int
-    mode: CropMode
-    area: tuple[float, float]
-    ratio: tuple[float, float]
-    flip_probability: float
-    resize_shorter: int
-    dtype: DType
-    layout: Layout
-    dct_scaling: bool
-
-
-# ----------------------------------------------------------------------------------------------------
 # What a pipeline is fed with: the files of each batch, in our order, and the keys of their random draws.
-
-
-Fed = tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int64]]
 
 
 class Feed:
@@ -124,7 +104,7 @@ class Feed:
         """Give no further batch of this epoch."""
         self._waiting = iter(())
 
-    def __call__(self) -> Fed:
+    def __call__(self) -> tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int64]]:
         """Paths and keys of the next batch; StopIteration where the epoch has none."""
         ids = np.ascontiguousarray(next(self._waiting), dtype=np.int64)
         self.queued.append(ids)
@@ -267,16 +247,6 @@ def _texts(numbers: tuple[float, ...]) -> list[str]:
 _MOST_HELD = 2
 
 
-class Handover(Protocol):
-    """Takes the images of a batch that DALI has finished."""
-
-    def take(self, made: Any) -> torch.Tensor:
-        """`made`, a list of DALI's tensors of one shape, as one tensor of the type that was asked for."""
-
-    def let_go(self) -> None:
-        """Give back what DALI made, once nobody reads it any more."""
-
-
 class HostHandover:
     """On a CPU: the same memory, which lives as long as the tensor."""
 
@@ -284,7 +254,10 @@ class HostHandover:
         self._dtype = dtype
 
     def take(self, made: Any) -> torch.Tensor:
-        """As `Handover.take`. DALI lacks bfloat16: our operator gives its bits."""
+        """`made`, a list of DALI's tensors of one shape, as one tensor of the type that was asked for.
+
+        DALI lacks bfloat16: our operator gives its bits.
+        """
         images: torch.Tensor = from_dlpack(made.as_tensor())
         return images.view(self._dtype) if self._dtype == torch.bfloat16 else images
 
@@ -306,7 +279,7 @@ class DeviceHandover:
         self._held: deque[tuple[Any, torch.cuda.Event]] = deque()
 
     def take(self, made: Any) -> torch.Tensor:
-        """As `Handover.take`. DALI lacks bfloat16: its operators give float32."""
+        """As `HostHandover.take`. DALI lacks bfloat16: its operators give float32."""
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
         self._keep(_MOST_HELD - 1)
@@ -362,14 +335,15 @@ class NativeImages:
 # Batches of training images by DALI, with the interface of the native loader.
 
 
-class DaliBatches:
+class DaliBatches(OneEpochAtATime[ImageBatch]):
     """Images of one split, made ahead of the consumer by a DALI pipeline; a replacement of `JpegBatches`.
 
     On a CPU, images are those of the native loader, bit for bit. On a CUDA device they are already there; crops and
     flips are the same, and pixels are those of DALI's decoder and filter (docs/input.md). `depth` batches are made
     while the consumer has another.
 
-    Raises EnvironmentLacksError where DALI, or our operators for it, are missing; ValueError as `JpegBatches`.
+    Raises EnvironmentLacksError where DALI, or our operators for it, are missing; ValueError as `JpegBatches`. An epoch
+    raises RunError for a failure of DALI that is not a file's.
     """
 
     def __init__(
@@ -391,33 +365,15 @@ class DaliBatches:
         self._spec = DecodeSpec(**settings)
         self._engine = Engine(batch_size, threads, depth, _device_id(device))
         dtype: torch.dtype = getattr(torch, self._spec.dtype)
-        self._handover: Handover = HostHandover(dtype) if device.type == "cpu" else DeviceHandover(device, dtype)
+        self._handover = HostHandover(dtype) if device.type == "cpu" else DeviceHandover(device, dtype)
         self._feed = Feed(split, root)
         self._native = NativeImages(split, root, threads, settings)
         self._pipeline: Pipeline | None = self._build()
-        self._running: Generator[ImageBatch, None, None] | None = None
-        self._closed = False
-
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
-        """Yield one batch of at most `batch_size` images for each array of sample ids, in that order.
-
-        Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
-        ends when another begins. Raises DataError, naming the file and the reason, for one that cannot be decoded,
-        and RunError for any other failure of DALI.
-        """
-        if self._closed:
-            raise ValueError("the input pipeline is closed")
-        if self._running is not None:
-            self._running.close()
-        self._running = self._run(batches, seed, epoch)
-        return self._running
 
     def close(self) -> None:
         """Stop the threads. An epoch that is still open yields no further batch. May be called twice."""
         self._closed = True
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        self._end_epoch()
         self._handover.let_go()
         self._pipeline = None
         self._native.close()

@@ -3,6 +3,8 @@
 A set has the folder layout that ImageNet ships in: `train/<class>/*.JPEG`, `val/<class>/*.JPEG`. A class's label is its
 rank among the sorted folder names of `train`. Listing 1.28 M files takes minutes on a parallel file system, so the
 index is kept between runs; a run then checks one modification time per class folder.
+
+Last, how Python reads the files themselves, and decodes those that the core's JPEG decoder leaves to Pillow.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,18 +114,6 @@ def unpack_names(packed: bytes) -> list[str]:
     return packed.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
-def over_files(
-    index: ImageIndex, function: Callable[[str], Result], threads: int, *, name: str
-) -> Iterator[list[Result]]:
-    """`function` of each file's path, in the set's order, from `threads` threads; a few results at a time."""
-    groups = (
-        split.paths[start : start + _FILES_PER_TASK]
-        for split in index.splits
-        for start in range(0, len(split), _FILES_PER_TASK)
-    )
-    return map_in_threads(lambda paths: [function(path) for path in paths], groups, threads, name=name)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Listing of class folders, in parallel: one `scandir` each, sizes included.
 
@@ -132,9 +121,6 @@ def over_files(
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 # Listing waits for the file system's metadata server, not for a core.
 _THREADS = 16
-_FILES_PER_TASK = 16
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -175,16 +161,12 @@ def scan_classes(root: Path, paths: Sequence[str], progress: Tracker) -> list[Cl
 
     Raises DataError, naming the folder or file, when one cannot be read.
     """
-    with progress(len(paths), "listing images", "class folders") as bar, ThreadPoolExecutor(_THREADS) as pool:
-        folders = []
-        try:
-            for folder in pool.map(lambda path: _scan_class(root, path), paths):
-                folders.append(folder)
-                bar.advance()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        return folders
+    folders = []
+    with progress(len(paths), "listing images", "class folders") as bar:
+        for folder in map_in_threads(lambda path: _scan_class(root, path), paths, _THREADS, name="list"):
+            folders.append(folder)
+            bar.advance()
+    return folders
 
 
 def _scan_class(root: Path, path: str) -> ClassFolder:
@@ -243,22 +225,25 @@ _DAMAGED = (
     zlib.error,
 )
 
-ByteArray = npt.NDArray[np.uint8]
 
-
-def load(root: Path) -> ImageIndex | None:
+def _load(root: Path) -> ImageIndex | None:
     """The cached index of the set at `root`; None when there is none, or it no longer holds."""
     for path in derived_paths(root, INDEX_FILE):
         try:
-            index = _read(root, path)
+            with np.load(path, allow_pickle=False) as arrays:
+                if arrays["format"].tolist() == [INDEX_FORMAT] and not _has_changed(root, arrays):
+                    return _unpack(root, arrays)
         except _DAMAGED:
             continue
-        if index is not None:
-            return index
     return None
 
 
-def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
+def _has_changed(root: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    folders, times_ns = unpack_names(arrays["folders"].tobytes()), arrays["folder_times_ns"].tolist()
+    return any((root / folder).stat().st_mtime_ns != time for folder, time in zip(folders, times_ns, strict=True))
+
+
+def _store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
     """Cache `index`, valid while the folders (relative to its root) keep these modification times in ns.
 
     A set that changed a moment ago is not cached yet: another change within the same tick of the file system's clock
@@ -300,41 +285,19 @@ def unpack_index(root: Path, content: bytes) -> ImageIndex:
     raise ValueError("the index has another format")
 
 
-def _read(root: Path, path: Path) -> ImageIndex | None:
-    with np.load(path, allow_pickle=False) as arrays:
-        if arrays["format"].tolist() != [INDEX_FORMAT]:
-            return None
-        folders = unpack_names(arrays["folders"].tobytes())
-        times_ns = arrays["folder_times_ns"].tolist()
-        if any((root / folder).stat().st_mtime_ns != time for folder, time in zip(folders, times_ns, strict=True)):
-            return None
-        return _unpack(root, arrays)
-
-
 def _unpack(root: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> ImageIndex:
     classes = tuple(unpack_names(arrays["classes"].tobytes()))
-    train, val = (
-        _read_split(name, classes, arrays[f"{name}_names"], arrays[f"{name}_sizes_bytes"], arrays[f"{name}_labels"])
-        for name in SPLIT_NAMES
-    )
+    splits = []
+    for split in SPLIT_NAMES:
+        labels, names = arrays[f"{split}_labels"], unpack_names(arrays[f"{split}_names"].tobytes())
+        folders = [f"{split}/{name}/" for name in classes]
+        paths = tuple(folders[label] + name for label, name in zip(labels.tolist(), names, strict=True))
+        splits.append(make_split(split, paths, arrays[f"{split}_sizes_bytes"], labels))
+    train, val = splits
     return build_index(root, classes, train, val, int(arrays["ignored_files"][0]))
 
 
-def _read_split(
-    name: str,
-    classes: tuple[str, ...],
-    names: ByteArray,
-    sizes_bytes: npt.NDArray[np.int64],
-    labels: npt.NDArray[np.int64],
-) -> Split:
-    folders = [f"{name}/{class_name}/" for class_name in classes]
-    paths = tuple(
-        folders[label] + file for label, file in zip(labels.tolist(), unpack_names(names.tobytes()), strict=True)
-    )
-    return make_split(name, paths, sizes_bytes, labels)
-
-
-def _as_array(names: Iterable[str]) -> ByteArray:
+def _as_array(names: Iterable[str]) -> npt.NDArray[np.uint8]:
     # NumPy's own string arrays would pad every name to the longest.
     return np.frombuffer(pack_names(names), dtype=np.uint8)
 
@@ -381,12 +344,12 @@ def load_index(root: Path | str, *, refresh: bool = False, progress: Tracker = s
     if (staged := staged_index(root)) is not None:
         return staged
     if not refresh:
-        cached = load(root)
+        cached = _load(root)
         if cached is not None:
             return cached
     # Times are taken before the listing: a folder that changes meanwhile makes the cache stale, not wrong.
     index, folder_times_ns = _scan(root, progress)
-    store(index, folder_times_ns)
+    _store(index, folder_times_ns)
     return index
 
 
@@ -440,9 +403,9 @@ def _refuse_empty_classes(root: Path, folders: list[ClassFolder]) -> None:
         )
 
 
-def _listed(names: list[str], shown: int = 3) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return f"class folder{'s' if len(names) > 1 else ''} {', '.join(names[:shown])}{more}"
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"class folder{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more}"
 
 
 def _split_of(name: str, folders: list[ClassFolder], label_of: dict[str, int]) -> Split:
@@ -501,11 +464,26 @@ def load_content_fingerprint(index: ImageIndex) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reading image files as the native loader does (csrc/core/file_reader.cpp): regular ones, of a bounded size.
+# Reading image files, in threads, as the native loader does (csrc/core/file_reader.cpp): regular, of a bounded size.
 
 
 # Folder::most_bytes: a path to a video or a disk fails here, not at the memory limit.
 MOST_BYTES = 2**30
+_FILES_PER_TASK = 16
+
+Result = TypeVar("Result")
+
+
+def over_files(
+    index: ImageIndex, function: Callable[[str], Result], threads: int, *, name: str
+) -> Iterator[list[Result]]:
+    """`function` of each file's path, in the set's order, from `threads` threads; a few results at a time."""
+    groups = (
+        split.paths[start : start + _FILES_PER_TASK]
+        for split in index.splits
+        for start in range(0, len(split), _FILES_PER_TASK)
+    )
+    return map_in_threads(lambda paths: [function(path) for path in paths], groups, threads, name=name)
 
 
 def read_image(path: Path) -> bytes:

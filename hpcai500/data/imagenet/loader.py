@@ -8,27 +8,37 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from hpcai500._core import Batch, DecodeSpec, Failure, JpegLoader, crop_pixels
-from hpcai500.data.device_batches import HeldSlots, Mark, stream_mark
+from hpcai500.data.device_batches import HeldSlots, Mark, OneEpochAtATime, Source, stream_mark
 from hpcai500.data.imagenet.index import Split, decode_odd, read_image
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, SeekCounts, find_seek_index
 from hpcai500.data.samplers import SampleIds
 from hpcai500.data.staged import is_staged, not_staged
 from hpcai500.errors import DataError
 
-DType = Literal["float32", "float16", "bfloat16", "uint8"]
-Layout = Literal["nchw", "nhwc"]
-CropMode = Literal["random", "centre"]
+
+class CropSettings(TypedDict, total=False):
+    """The settings of `hpcai500._core.DecodeSpec` that a recipe has; `size` and `mode` are required."""
+
+    size: int
+    mode: Literal["random", "centre"]
+    area: tuple[float, float]
+    ratio: tuple[float, float]
+    flip_probability: float
+    resize_shorter: int
+    dtype: Literal["float32", "float16", "bfloat16", "uint8"]
+    layout: Literal["nchw", "nhwc"]
+    dct_scaling: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +63,10 @@ class ImageBatch:
         return ImageBatch(self.images[: len(ids)], self.labels[: len(ids)], ids, 0)
 
 
-class Batches(Protocol):
-    """A source of image batches."""
-
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
-        """Yield one `ImageBatch` for each array of sample ids, in that order."""
-
-    def close(self) -> None:
-        """Free threads and memory."""
+Batches = Source[ImageBatch]
 
 
-class JpegBatches:
+class JpegBatches(OneEpochAtATime[ImageBatch]):
     """Reads, decodes, crops and normalises the files of one split ahead of the consumer, in native threads.
 
     `depth` batches are in the ring: one with the consumer, the others being filled; nothing is allocated after the
@@ -83,18 +86,10 @@ class JpegBatches:
         *,
         batch_size: int,
         threads: int,
-        size: int,
-        mode: CropMode,
-        area: tuple[float, float] = (0.05, 1.0),
-        ratio: tuple[float, float] = (3 / 4, 4 / 3),
-        flip_probability: float = 0.5,
-        resize_shorter: int = 256,
-        dtype: DType = "float32",
-        layout: Layout = "nchw",
-        dct_scaling: bool = False,
         depth: int = 4,
         pin_memory: bool = False,
         mark: Mark | None = None,
+        **settings: Unpack[CropSettings],
     ) -> None:
         if batch_size < 1 or threads < 1 or depth < 1:
             raise ValueError(f"batch_size, threads and depth must be at least 1: {batch_size}, {threads}, {depth}")
@@ -104,59 +99,33 @@ class JpegBatches:
         self._depth = depth
         self._pin_memory = pin_memory
         self._mark = stream_mark if mark is None and pin_memory else mark
-        self._spec = DecodeSpec(
-            size=size,
-            mode=mode,
-            area=area,
-            ratio=ratio,
-            flip_probability=flip_probability,
-            resize_shorter=resize_shorter,
-            dtype=dtype,
-            layout=layout,
-            dct_scaling=dct_scaling,
-        )
-        shape = (batch_size, 3, size, size) if layout == "nchw" else (batch_size, size, size, 3)
+        self._spec = spec = DecodeSpec(**settings)
+        channels_last = spec.layout == "nhwc"
+        shape = (batch_size, spec.size, spec.size, 3) if channels_last else (batch_size, 3, spec.size, spec.size)
         # torch aligns host memory to 64 bytes, which the core's non-temporal stores want.
-        slots = [torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=pin_memory) for _ in range(depth)]
+        slots = [torch.empty(shape, dtype=getattr(torch, spec.dtype), pin_memory=pin_memory) for _ in range(depth)]
         self._arrays = [_as_array(slot) for slot in slots]
-        self._images = slots if layout == "nchw" else [slot.permute(0, 3, 1, 2) for slot in slots]
+        self._images = [slot.permute(0, 3, 1, 2) for slot in slots] if channels_last else slots
         self._seek_index = find_seek_index(root)
         self._loader = JpegLoader(
             _as_system_has_it(str(root)),
             [_as_system_has_it(path) for path in split.paths],
-            self._spec,
+            spec,
             slots=self._arrays,
             threads=threads,
             index=self._seek_index.index if self._seek_index else None,
         )
-        self._running: Generator[ImageBatch, None, None] | None = None
-        self._closed = False
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, in levels: applied, or left out where the dtype is uint8."""
         return self._spec.mean, self._spec.std
 
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
-        """Yield one batch of at most `batch_size` images for each array of sample ids, in that order.
-
-        Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
-        ends when another begins. Raises DataError, naming the file and the reason, for one that cannot be decoded.
-        """
-        if self._closed:
-            raise ValueError("the input pipeline is closed")
-        if self._running is not None:
-            self._running.close()
-        self._running = self._run(batches, seed, epoch)
-        return self._running
-
     def close(self) -> None:
         """Stop the threads. An epoch that is still open yields no further batch. May be called twice."""
         self._closed = True
         self._loader.close()
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        self._end_epoch()
 
     def _run(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> Generator[ImageBatch, None, None]:
         waiting = iter(batches)
@@ -184,7 +153,9 @@ class JpegBatches:
                 submit_next()
         finally:
             held.flush()
-            self._drain(len(queued))
+            if not self._closed:
+                for _ in queued:
+                    self._loader.release(self._loader.next().slot)
 
     def _give_back(self, slot: int, held: HeldSlots) -> None:
         if self._closed:
@@ -193,10 +164,6 @@ class JpegBatches:
             held.add(slot, self._mark())
         else:
             self._loader.release(slot)
-
-    def _drain(self, batches: int) -> None:
-        for _ in range(batches if not self._closed else 0):
-            self._loader.release(self._loader.next().slot)
 
     def _batch(self, finished: Batch, ids: SampleIds, seed: int, epoch: int) -> ImageBatch:
         if finished.failures:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from hpcai500._core import JpegError, SeekIndex, SeekIndexWriter, check_jpeg, probe_jpeg, seek_key, seek_points
-from hpcai500.data.derived import derived_paths, part_folder
+from hpcai500.data.derived import derived_paths, part_folder, workers_or_all
 from hpcai500.data.imagenet.index import ImageIndex, load_index, over_files, read_image
 from hpcai500.errors import DataError
 from hpcai500.hosts import find_placement
@@ -235,9 +235,7 @@ def make_seek_index(
 
     Raises DataError where there is no data set, none of its files can be read, or the index cannot be written.
     """
-    threads = threads if threads is not None else len(os.sched_getaffinity(0))
-    if threads < 1:
-        raise DataError(f"cannot read with {threads} threads: --threads must be at least 1")
+    threads = workers_or_all(threads, work="read", kind="threads", option="--threads")
     index = load_index(root, progress=progress)
     path = _place(index.root, in_cache)
     try:
@@ -327,10 +325,5 @@ def _examine(root: Path, path: str) -> _File:
     except OSError as error:
         return _File(path, None, None, f"{error.strerror}")
     points = seek_points(content)
-    return _File(path, seek_key(content), points, _why_none(content, points))
-
-
-def _why_none(content: bytes, points: bytes | None) -> str:
-    if points is None:
-        return why_not_ours(content)
-    return "" if points else "no point worth keeping"
+    reason = why_not_ours(content) if points is None else "" if points else "no point worth keeping"
+    return _File(path, seek_key(content), points, reason)

@@ -6,16 +6,16 @@ For machines without ImageNet: smoke runs train on it through the same code as t
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from hpcai500.data.derived import claim_folder, map_in_order, part_folder
+from hpcai500.data.derived import claim_folder, map_in_order, part_folder, workers_or_all
 from hpcai500.data.imagenet.index import SPLIT_NAMES
 from hpcai500.errors import DataError
 from hpcai500.files import write_unsynced
@@ -180,12 +180,12 @@ def _place_object(random: np.random.Generator, rows: int, columns: int) -> Objec
     return ObjectFrame(u=u, v=v, distance=np.hypot(x, y), radius=radius)
 
 
-def _pink_noise(random: np.random.Generator, rows: int, columns: int, deviation: float = 0.07) -> Plane:
+def _pink_noise(random: np.random.Generator, rows: int, columns: int) -> Plane:
     """Noise with the falling spectrum of photographs: it has large blotches as well as fine grain."""
     spectrum = np.fft.rfft2(random.standard_normal((rows, columns), dtype=np.float32))
     frequency_squared = np.fft.fftfreq(rows)[:, None] ** 2 + np.fft.rfftfreq(columns)[None, :] ** 2
     noise = np.fft.irfft2(spectrum / (frequency_squared + 1e-3) ** 0.7, s=(rows, columns))
-    scaled: Plane = (noise * (deviation / noise.std())).astype(np.float32)
+    scaled: Plane = (noise * (0.07 / noise.std())).astype(np.float32)
     return scaled
 
 
@@ -264,9 +264,7 @@ def make_images(
     Raises DataError when `root` holds another set, or cannot be written, and RunError when a worker was killed.
     """
     root = Path(root)
-    workers = workers if workers is not None else len(os.sched_getaffinity(0))
-    if workers < 1:
-        raise DataError(f"cannot work with {workers} processes: --workers must be at least 1")
+    workers = workers_or_all(workers)
     try:
         _claim(root, wanted)
         missing = _missing_files(root, wanted)
@@ -301,24 +299,16 @@ def _missing_files(root: Path, wanted: SyntheticSet) -> list[_File]:
 
 def _write_files(root: Path, wanted: SyntheticSet, files: list[_File], workers: int, bar: Progress) -> None:
     with part_folder(root) as folder:
-        job = _Job(root, folder, wanted)
+        write = partial(_write_task, root, folder, wanted)
         tasks = (files[start : start + _IMAGES_PER_TASK] for start in range(0, len(files), _IMAGES_PER_TASK))
-        for written in map_in_order(job.write, tasks, workers, what="makes images"):
+        for written in map_in_order(write, tasks, workers, what="makes images"):
             bar.advance(written)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What every worker needs to know."""
-
-    root: Path
-    scratch: Path
-    wanted: SyntheticSet
-
-    def write(self, files: list[_File]) -> int:
-        for file in files:
-            key = np.random.SeedSequence([self.wanted.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
-            random = np.random.Generator(np.random.PCG64(key))
-            content = draw_jpeg(file.label, random, self.wanted.smallest_side, self.wanted.largest_side)
-            write_unsynced(self.root / file.path, content, self.scratch)
-        return len(files)
+def _write_task(root: Path, scratch: Path, wanted: SyntheticSet, files: list[_File]) -> int:
+    for file in files:
+        key = np.random.SeedSequence([wanted.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
+        random = np.random.Generator(np.random.PCG64(key))
+        content = draw_jpeg(file.label, random, wanted.smallest_side, wanted.largest_side)
+        write_unsynced(root / file.path, content, scratch)
+    return len(files)
