@@ -408,10 +408,7 @@ def status(folder: Folder, as_json: Json = False) -> None:
     The end of an attempt that was killed is written into the journal by this, too; stderr has its head.
     """
     from hpcai500.campaign.attempts import settle  # keeps `--help` fast
-    from hpcai500.campaign.journal import (
-        heads_of,
-        read_campaign,
-    )
+    from hpcai500.campaign.journal import heads_of, read_campaign
     from hpcai500.campaign.standing import standing
     from hpcai500.recipe import rulebook
     from hpcai500.results.campaign_status import CampaignStatus
@@ -431,9 +428,6 @@ def heads(folder: Folder) -> None:
     A committee that was sent each of them when its line was written sees that this copy of the campaign was not chosen
     by its results: `hpcai500 verify FILE --heads HEADS` (docs/campaigns.md).
     """
-    from hpcai500.campaign.journal import (
-        heads_of,
-        read_campaign,
-    )
+    from hpcai500.campaign.journal import heads_of, read_campaign
 
     show(map(str, heads_of(read_campaign(folder))))
