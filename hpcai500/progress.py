@@ -122,14 +122,7 @@ class PlainLines:
 def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] | None = None) -> Iterator[Progress]:
     # rich costs about 0.1 s to import: only a terminal pays for it.
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
     from rich.text import Text
 

@@ -205,17 +205,6 @@ def tables_hash(tables: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def differences(recipe: Recipe, reference: Recipe) -> list[Difference]:
-    """Fields in which `recipe` differs from `reference`, from layer 9 down to 1."""
-    ours, theirs = recipe.model_dump(mode="json"), reference.model_dump(mode="json")
-    return [
-        Difference(number, f"{table}.{key}", theirs[table].get(key), value)
-        for table, number in LAYER_NUMBERS.items()
-        for key, value in ours[table].items()
-        if theirs[table].get(key) != value
-    ]
-
-
 def _reference_tables(benchmark: str) -> dict[str, Any]:
     """The benchmark's reference; a plug-in's is over that of `ic`, as layers gain fields that it cannot know."""
     reference = _shipped(benchmark, "reference")

@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import RecipeError
-from hpcai500.layers import LAYER_NUMBERS, IcRecipe
-from hpcai500.recipe import differences, load_recipe, parse_resolved, recipe_hash, reference_recipe, to_toml
+from hpcai500.layers import LAYER_NUMBERS, IcRecipe, Recipe
+from hpcai500.recipe import (
+    Difference,
+    load_recipe,
+    parse_resolved,
+    recipe_hash,
+    reference_recipe,
+    table_differences,
+    to_toml,
+)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -21,6 +29,10 @@ def complaint(*arguments: object) -> str:
     with pytest.raises(RecipeError) as caught:
         load_recipe(*arguments)  # type: ignore[arg-type]
     return str(caught.value)
+
+
+def from_reference(recipe: Recipe) -> list[Difference]:
+    return table_differences(recipe.model_dump(mode="json"), reference_recipe("ic").model_dump(mode="json"))
 
 
 def test_the_reference_is_the_authors() -> None:
@@ -41,12 +53,12 @@ def test_the_tables_of_a_recipe_are_the_nine_layers() -> None:
 
 def test_a_recipe_is_a_difference_from_the_reference(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, "[hyperparameters]\nbatch_size = 256\n"))
-    (difference,) = differences(recipe, reference_recipe("ic"))
+    (difference,) = from_reference(recipe)
     assert (difference.layer, difference.field, difference.value) == (8, "hyperparameters.batch_size", 256)
 
 
 def test_the_smoke_recipe_differs_in_layer_nine() -> None:
-    layers = {difference.layer for difference in differences(load_recipe("ic/smoke"), reference_recipe("ic"))}
+    layers = {difference.layer for difference in from_reference(load_recipe("ic/smoke"))}
     assert 9 in layers
 
 

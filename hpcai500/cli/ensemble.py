@@ -54,14 +54,8 @@ def cancel(folder: Folder) -> None:
     What waits leaves the queue, and nothing is collected. Who has not stopped after the time of the site's warning is
     killed: its last checkpoint stays. `hpcai500 ensemble submit DIR` goes on.
     """
-    from hpcai500.ensemble.journal import (
-        append,
-        read_ensemble,
-    )
-    from hpcai500.ensemble.slurm import (
-        SlurmScheduler,
-        last_site,
-    )
+    from hpcai500.ensemble.journal import append, read_ensemble
+    from hpcai500.ensemble.slurm import SlurmScheduler, last_site
 
     ensemble = read_ensemble(folder)
     scheduler = SlurmScheduler(last_site(ensemble), os.environ)
@@ -283,11 +277,7 @@ def status(
 
     Ends with 0 where all is well or goes on, with 2 where a member has failed, diverged or is lost.
     """
-    from hpcai500.ensemble.status import (  # keeps `--help` fast
-        Watch,
-        is_ascii,
-        is_terminal,
-    )
+    from hpcai500.ensemble.status import Watch, is_ascii, is_terminal  # keeps `--help` fast
     from hpcai500.progress import silent, track
 
     if following and as_json:
@@ -306,11 +296,7 @@ def status(
 
 
 def _follow(watch: Watch, interval: float) -> int:
-    from hpcai500.ensemble.status import (
-        Screen,
-        follow,
-        is_terminal,
-    )
+    from hpcai500.ensemble.status import Screen, follow, is_terminal
 
     try:
         with Screen(sys.stdout, interval, prefix="") as screen:
@@ -362,13 +348,7 @@ def submit(
     hpcai500 ensemble submit DIR --site mysite.toml --at-once 8
     """
     from hpcai500.ensemble.journal import read_ensemble  # keeps `--help` fast
-    from hpcai500.ensemble.slurm import (
-        SlurmScheduler,
-        SubmitRequest,
-        plan_submission,
-        warnings_of,
-        write_submission,
-    )
+    from hpcai500.ensemble.slurm import SlurmScheduler, SubmitRequest, plan_submission, warnings_of, write_submission
     from hpcai500.system.container import find_container
 
     ensemble = read_ensemble(folder)
@@ -405,10 +385,7 @@ def _tell_journal(
     ensemble: Ensemble, queued: str, members: str | None, at_once: int | None, exclude: str | None, after: str | None
 ) -> None:
     """What the script that submits calls when it has."""
-    from hpcai500.ensemble.journal import (
-        append,
-        parse_members,
-    )
+    from hpcai500.ensemble.journal import append, parse_members
 
     value = {
         "scheduler": "slurm",

@@ -231,15 +231,8 @@ def _ranking(
     from hpcai500.campaign.journal import read_heads  # keeps `--help` fast
     from hpcai500.progress import track
     from hpcai500.results.ranking.pages import make_ranking
-    from hpcai500.results.ranking.published import (
-        published_document,
-        published_lines,
-        published_page,
-    )
-    from hpcai500.results.ranking.ranking import (
-        ranking_document,
-        ranking_lines,
-    )
+    from hpcai500.results.ranking.published import published_document, published_lines, published_page
+    from hpcai500.results.ranking.ranking import ranking_document, ranking_lines
 
     given = read_heads(heads) if heads else None
     ranking = make_ranking(files, site=html, signers=signers, heads=given, tracker=track, told=_tell)
@@ -261,11 +254,7 @@ def _tell(examined: Examined) -> None:
 
 
 def _published(as_json: bool) -> None:
-    from hpcai500.results.ranking.published import (
-        published_document,
-        published_lines,
-        published_page,
-    )
+    from hpcai500.results.ranking.published import published_document, published_lines, published_page
 
     page = published_page()
     show({"entries": published_document(page)} if as_json else published_lines(page))

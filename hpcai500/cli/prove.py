@@ -222,10 +222,7 @@ def verify(
     """
     from hpcai500.campaign.journal import read_heads  # keeps `--help` fast
     from hpcai500.progress import track
-    from hpcai500.results.verification.verify import (
-        verification_lines,
-        verify_submission,
-    )
+    from hpcai500.results.verification.verify import verification_lines, verify_submission
 
     if replay is None and any(one is not None for one in (replay_trials, held_back, device)):
         raise UsageError("--replay-trials, --held-back and --device say how to replay: add --replay DATA")
@@ -330,12 +327,7 @@ def replicate(
         if given:
             raise UsageError(f"--with compares and lays out nothing: leave out {option}")
     from hpcai500.progress import track  # keeps `--help` fast
-    from hpcai500.results.replication.comparison import (
-        compare_sides,
-        read_side,
-        read_submission,
-        replication_lines,
-    )
+    from hpcai500.results.replication.comparison import compare_sides, read_side, read_submission, replication_lines
 
     # Before the original is verified, which takes a while.
     if not repetition.exists():
@@ -357,15 +349,8 @@ def _lay_out(
     as_json: bool,
 ) -> None:
     from hpcai500.progress import track  # keeps `--help` fast
-    from hpcai500.results.replication.comparison import (
-        read_submission,
-        require_data,
-    )
-    from hpcai500.results.replication.plan import (
-        PlanRequest,
-        plan_replication,
-        this_system,
-    )
+    from hpcai500.results.replication.comparison import read_submission, require_data
+    from hpcai500.results.replication.plan import PlanRequest, plan_replication, this_system
 
     original = read_submission(file, signers, track)
     if warning := require_data(original, data):

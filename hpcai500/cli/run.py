@@ -224,7 +224,7 @@ def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Call
         machine: MachineOption = None,
         as_json: Json = False,
     ) -> None:
-        from hpcai500.launch.benchmark import Request, run_benchmark  # keeps `--help` fast
+        from hpcai500.launch.runs import Request, run_benchmark  # keeps `--help` fast
 
         if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
             estimate(name, recipe, set_, machine, procs, as_json)
@@ -355,10 +355,10 @@ def init(
     Plan for the ranks that will run it: `--procs N` on one machine; for a cluster, `--set hardware.nodes=4 --set
     hardware.accelerators_per_node=8 --set communication.backend=torch`, or call this by the launcher of the runs.
     """
-    from hpcai500.launch.campaign import PlanRequest, plan_campaign  # keeps `--help` fast
+    from hpcai500.launch.runs import plan_campaign  # keeps `--help` fast
 
     def body(launcher: Launcher) -> int:
-        plan = plan_campaign(PlanRequest(folder, recipe, trials, data, set_ or ()), launcher)
+        plan = plan_campaign(folder, recipe, launcher, trials=trials, data=data, overrides=set_ or ())
         for warning in plan.warnings:
             say(f"warning: {warning}")
         show(plan.document() if as_json else plan.lines())
@@ -390,13 +390,13 @@ def run(
 
     On several machines, start it by a launcher, as `ic`: srun hpcai500 campaign run DIR (docs/launching.md).
     """
-    from hpcai500.launch.campaign import CampaignOrder, run_campaign  # keeps `--help` fast
+    from hpcai500.launch.runs import run_campaign  # keeps `--help` fast
     from hpcai500.system.power import parse_power
 
     def runs(launcher: Launcher) -> Iterator[Outcome]:
         launcher.open()
-        order = CampaignOrder(folder, data, only, str(parse_power(power).from_anywhere()))
-        yield from run_campaign(order, launcher)
+        source = str(parse_power(power).from_anywhere())
+        yield from run_campaign(folder, launcher, data=data, only=only, power=source)
 
     run_and_report(runs, procs, as_json)
 
@@ -408,10 +408,7 @@ def status(folder: Folder, as_json: Json = False) -> None:
     The end of an attempt that was killed is written into the journal by this, too; stderr has its head.
     """
     from hpcai500.campaign.attempts import settle  # keeps `--help` fast
-    from hpcai500.campaign.journal import (
-        heads_of,
-        read_campaign,
-    )
+    from hpcai500.campaign.journal import heads_of, read_campaign
     from hpcai500.campaign.standing import standing
     from hpcai500.recipe import rulebook
     from hpcai500.results.campaign_status import CampaignStatus
@@ -431,9 +428,6 @@ def heads(folder: Folder) -> None:
     A committee that was sent each of them when its line was written sees that this copy of the campaign was not chosen
     by its results: `hpcai500 verify FILE --heads HEADS` (docs/campaigns.md).
     """
-    from hpcai500.campaign.journal import (
-        heads_of,
-        read_campaign,
-    )
+    from hpcai500.campaign.journal import heads_of, read_campaign
 
     show(map(str, heads_of(read_campaign(folder))))

@@ -171,10 +171,7 @@ def _here(places: Places) -> dict[str, Any]:
 
 def _show(document: Mapping[str, Any], form: str, *, as_json: bool) -> None:
     from hpcai500.methodology.nodes import node_differences
-    from hpcai500.system.tables import (
-        mlperf_description,
-        system_lines,
-    )
+    from hpcai500.system.tables import mlperf_description, system_lines
 
     if form == "mlperf":
         show(mlperf_description(document), indent=2)

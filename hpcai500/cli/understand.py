@@ -41,10 +41,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained page about records, also of runs that failed: docs/report.md."""
-    from hpcai500.results.report.page import (
-        make_report,
-        write_page,
-    )
+    from hpcai500.results.report.page import make_report, write_page
 
     made = make_report(records, machine, profile)
     write_page(output, made.html)
@@ -62,11 +59,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Put two records side by side: what differs between them, then each number and the ratio B/A."""
-    from hpcai500.results.compare import (
-        compare_records,
-        comparison_lines,
-        comparison_page,
-    )
+    from hpcai500.results.compare import compare_records, comparison_lines, comparison_page
     from hpcai500.results.report.page import write_page
 
     comparison = compare_records(a, b)
@@ -304,12 +297,7 @@ def _predict(
     from hpcai500.launch.measuring import count_step, planned_recipe  # keeps `--help` fast
     from hpcai500.methodology.cost import StepFacts
     from hpcai500.results.given_files import given_machine
-    from hpcai500.results.prediction import (
-        classes_of,
-        measured_points,
-        predict_scaling,
-        write_prediction,
-    )
+    from hpcai500.results.prediction import classes_of, measured_points, predict_scaling, write_prediction
     from hpcai500.results.score import read_runs
 
     if machine_name is None:
@@ -382,11 +370,7 @@ def profile(
     def body(launcher: Launcher) -> int:
         from hpcai500.drawing import write_figures
         from hpcai500.launch.measuring import ProfileRequest, run_profile  # keeps `--help` fast
-        from hpcai500.results.profile import (
-            draw_profiles,
-            exit_code,
-            profile_lines,
-        )
+        from hpcai500.results.profile import draw_profiles, exit_code, profile_lines
 
         folder, found = run_profile(ProfileRequest(what[0], recipe, data, out, set_ or (), steps), launcher)
         write_figures(folder, draw_profiles([(what[0], found)]))
@@ -518,10 +502,7 @@ def rules(
             raise UsageError("--level and --set: of what? hpcai500 rules ic/reference --level hardware")
         _print_rules(edition, as_json)
         return
-    from hpcai500.results.rules import (
-        ask_rules,
-        report_lines,
-    )
+    from hpcai500.results.rules import ask_rules, report_lines
 
     report = ask_rules(subject, set_ or (), edition, level)
     show(report.document() if as_json else report_lines(report))
@@ -530,10 +511,7 @@ def rules(
 
 def _print_rules(edition: str | None, as_json: bool) -> None:
     from hpcai500.recipe import load_edition  # keeps `--help` fast
-    from hpcai500.results.rules import (
-        EDITION,
-        overview_lines,
-    )
+    from hpcai500.results.rules import EDITION, overview_lines
 
     name = edition or EDITION
     show(load_edition(name) if as_json else overview_lines(name))

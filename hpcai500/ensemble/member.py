@@ -20,10 +20,10 @@ from hpcai500.campaign.standing import read_outcome
 from hpcai500.ensemble.journal import Ensemble, begin_member, read_ensemble
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
 from hpcai500.files import expand_variables
-from hpcai500.launch.campaign import CampaignOrder, campaign_recipe, run_campaign
 from hpcai500.launch.launcher import Launcher
+from hpcai500.launch.runs import run_campaign
 from hpcai500.layers import Recipe
-from hpcai500.recipe import rulebook
+from hpcai500.recipe import read_resolved, rulebook
 from hpcai500.streams import say
 from hpcai500.system.process import owner_of
 
@@ -145,13 +145,13 @@ def run_member(order: MemberOrder, launcher: Launcher) -> int:
 def _run(ensemble: Ensemble, order: MemberOrder, launcher: Launcher) -> int:
     """Called while no other process runs the member, writes its journal or uses its copy."""
     campaign = begin_member(ensemble, order.member)
-    recipe = campaign_recipe(campaign)
+    recipe = read_resolved(campaign.path / RECIPE)
     launcher.check(recipe, 1)
     if campaign.done():
         say(f"member {order.member} of {order.folder} is done already: {campaign.record(campaign.done()[0])}")
         return ExitCode.PASS
     with staged(ensemble, order.member, launcher, recipe) as data:
-        (outcome,) = run_campaign(CampaignOrder(campaign.path, data, None, order.power), launcher)
+        (outcome,) = run_campaign(campaign.path, launcher, data=data, power=order.power)
     if outcome.exit_code != ExitCode.PASS:
         campaign = begin_member(ensemble, order.member)
         if campaign.attempts and campaign.attempts[-1].status == "stopped":

@@ -32,14 +32,7 @@ from hpcai500.errors import (
 from hpcai500.files import make_empty, scratch_folder, write_atomically
 from hpcai500.hosts import Placement
 from hpcai500.interpreter import module_command
-from hpcai500.job_options import (
-    Measurement,
-    MicroOptions,
-    ProfileOptions,
-    ReplayOptions,
-    StepOptions,
-    as_argument,
-)
+from hpcai500.job_options import Measurement, MicroOptions, ProfileOptions, ReplayOptions, StepOptions, as_argument
 from hpcai500.launch.launcher import Launcher, launcher_of
 from hpcai500.launch.made_data import data_for_measuring
 from hpcai500.launch.processes import Patience, run_to_end

@@ -18,10 +18,10 @@ from typing import Any
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.hosts import Placement, find_placement
-from hpcai500.launch.benchmark import Request, run_benchmark
 from hpcai500.launch.launcher import Outcome, launcher_of, require_room
 from hpcai500.launch.layout import visible_devices
 from hpcai500.launch.processes import until_stopped
+from hpcai500.launch.runs import Request, run_benchmark
 from hpcai500.layers import Recipe
 from hpcai500.recipe import default_recipe, load_recipe, tables_hash
 from hpcai500.record import json_object

@@ -21,7 +21,7 @@ from hpcai500.files import VARIABLE, scratch_folder
 from hpcai500.findings import Finding, read_findings
 from hpcai500.hosts import without_placement
 from hpcai500.interpreter import module_command
-from hpcai500.launch.local_ranks import run_horovod_ranks, run_local_ranks
+from hpcai500.launch.launcher import run_horovod_ranks, run_local_ranks
 from hpcai500.launch.processes import Patience, SignalRelay, start_child, wait_for
 from hpcai500.streams import say
 

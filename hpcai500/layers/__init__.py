@@ -12,6 +12,20 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 from hpcai500.layers.fields import Count, Fraction, Interval, Layer, Name, NonNegative, Pair, Positive, YearRange
 
+# The number of each table in the papers' nine-layer model, top down.
+LAYER_NUMBERS: dict[str, int] = {
+    "problem": 9,
+    "hyperparameters": 8,
+    "workload": 7,
+    "programming": 6,
+    "framework": 5,
+    "accelerator": 4,
+    "communication": 3,
+    "os": 2,
+    "hardware": 1,
+}
+
+
 # ----------------------------------------------------------------------------------------------------
 # The table of an ensemble (V3.0): many base models, each on a bootstrap of the data, that vote. In no other recipe.
 
@@ -340,148 +354,11 @@ class ExtremeWeather(Layer):
 
 
 # ----------------------------------------------------------------------------------------------------
-# What options of layers 5 and 4 that concern an accelerator ask of each other.
+# A recipe, whole: the nine layers together, and what one layer asks of another.
 
 
 # torch has one kernel for all parameters of these; LARS and LAMB take norms of each layer between two passes.
 _FUSED = ("sgd", "adam", "adagrad")
-
-
-def accelerator_problem(
-    framework: Framework,
-    accelerator: Accelerator,
-    policy: Hyperparameters,
-    *,
-    loaders: tuple[str, ...],
-    stages: int,
-    norm: str | None = None,
-) -> str | None:
-    """What keeps a recipe's options of framework and accelerator from working together, with the fix; or None.
-
-    Args:
-        framework: layer 5.
-        accelerator: layer 4.
-        policy: layer 8.
-        loaders: input pipelines that can read the benchmark's files.
-        stages: of the model, a rank each.
-        norm: the normalisation of its layers, where the benchmark names one.
-    """
-    on_device = accelerator.device == "cuda"
-    if accelerator.precision == "tf32" and not on_device:
-        return "accelerator.precision: tf32 exists on CUDA devices only; use fp32 or bf16 on a CPU"
-    if accelerator.loader not in loaders:
-        return f"accelerator.loader: expected {' or '.join(loaders)} for this benchmark, got {accelerator.loader}"
-    if accelerator.conversion == "device" and not on_device:
-        return (
-            "accelerator.conversion: `device` is for CUDA devices, but accelerator.device is "
-            f"{accelerator.device}; use `host`"
-        )
-    return _graphs_problem(framework, accelerator, stages, norm) or _fused_problem(framework, policy)
-
-
-def _graphs_problem(framework: Framework, accelerator: Accelerator, stages: int, norm: str | None) -> str | None:
-    if not framework.cuda_graphs:
-        return None
-    if accelerator.device != "cuda":
-        return (
-            f"framework.cuda_graphs: CUDA devices have them, but accelerator.device is {accelerator.device}; set it to "
-            "false"
-        )
-    if stages > 1:
-        return (
-            "framework.cuda_graphs: stages of one model wait for each other within a step, which no graph can hold; "
-            "set it to false, or programming.stages to 1"
-        )
-    if norm == "sync-batch":
-        return (
-            "framework.cuda_graphs: synchronised batch norm waits for other ranks within a step, which no graph can "
-            "hold; set it to false, or workload.norm to another norm"
-        )
-    return None
-
-
-def _fused_problem(framework: Framework, policy: Hyperparameters) -> str | None:
-    if not framework.fused_optimizer:
-        return None
-    if policy.optimizer not in _FUSED:
-        return (
-            f"framework.fused_optimizer: torch has no single kernel for {policy.optimizer}, only for "
-            f"{', '.join(_FUSED)}; set it to false"
-        )
-    if policy.optimizer == "sgd" and policy.momentum_form != "outside":
-        return (
-            "framework.fused_optimizer: torch's kernel of sgd multiplies the rate outside of the momentum; set "
-            "it to false, or hyperparameters.momentum_form to outside"
-        )
-    return None
-
-
-# ----------------------------------------------------------------------------------------------------
-# What each parallel mode (V3.0 Table 2) asks of the rest of a recipe.
-
-
-def parallel_mode_problem(
-    programming: Programming, *, ranks: int, batch_size: int, backend: str, topology: str, compiles: bool
-) -> str | None:
-    """What keeps a recipe's parallel mode from being laid over `ranks`, with the fix; None where nothing does."""
-    mode, stages, parts = programming.parallel_mode, programming.stages, programming.micro_batches
-    if mode == "data":
-        if (stages, parts) == (1, 1):
-            return None
-        return (
-            f"programming.parallel_mode: `data` has whole models, but stages is {stages} and micro_batches {parts}; "
-            "set both to 1, or parallel_mode to model, pipeline or mixed"
-        )
-    return (
-        _size_problem(mode, stages, ranks)
-        or _parts_problem(mode, parts, batch_size)
-        or _support_problem(mode, backend, topology, compiles)
-    )
-
-
-def _size_problem(mode: str, stages: int, ranks: int) -> str | None:
-    if stages < 2:
-        return f"programming.stages: `{mode}` cuts the model: expected at least 2 stages, got {stages}"
-    if mode != "mixed" and ranks != stages:
-        return (
-            f"programming.stages: `{mode}` has a rank for each stage, but hardware asks for {ranks} ranks and there "
-            f"are {stages} stages; make them equal, or use parallel_mode mixed for several replicas"
-        )
-    if ranks % stages or (mode == "mixed" and ranks < 2 * stages):
-        return (
-            f"programming.stages: `mixed` has several replicas of {stages} stages: expected a multiple of {stages} "
-            f"ranks, at least {2 * stages}, got {ranks} (hardware.nodes x accelerators_per_node)"
-        )
-    return None
-
-
-def _parts_problem(mode: str, parts: int, batch_size: int) -> str | None:
-    if mode == "model" and parts != 1:
-        return f"programming.micro_batches: `model` passes whole batches: expected 1, got {parts}; or use pipeline"
-    if mode == "pipeline" and parts < 2:
-        return "programming.micro_batches: `pipeline` fills its stages with several: expected at least 2, got 1"
-    if batch_size % parts:
-        return (
-            f"programming.micro_batches: expected a divisor of hyperparameters.batch_size ({batch_size}), got {parts}"
-        )
-    return None
-
-
-def _support_problem(mode: str, backend: str, topology: str, compiles: bool) -> str | None:
-    if backend != "torch":
-        return (
-            f"communication.backend: stages talk by torch's own pipelining, which `{backend}` has not: use torch, or "
-            "parallel_mode data"
-        )
-    if topology != "flat":
-        return f"communication.topology: `{mode}` parallelism sums flat; use flat, or parallel_mode data"
-    if compiles:
-        return f"framework.compile: stages of `{mode}` parallelism are not compiled; use false, or parallel_mode data"
-    return None
-
-
-# ----------------------------------------------------------------------------------------------------
-# A recipe, whole: the nine layers together, and what one layer asks of another.
 
 
 class Recipe(BaseModel):
@@ -566,27 +443,105 @@ class Recipe(BaseModel):
         self._check_parallel_mode()
         self._check_communication()
         self._check_ensemble()
-        if problem := accelerator_problem(
-            self.framework,
-            self.accelerator,
-            policy,
-            loaders=self.loaders,
-            stages=self.programming.stages,
-            norm=getattr(self.workload, "norm", None),
-        ):
-            raise ValueError(problem)
+        self._check_accelerator()
+        self._check_fused_optimizer()
         return self
 
     def _check_parallel_mode(self) -> None:
-        if problem := parallel_mode_problem(
-            self.programming,
-            ranks=self.world_size,
-            batch_size=self.hyperparameters.batch_size,
-            backend=self.communication.backend,
-            topology=self.communication.topology,
-            compiles=self.framework.compile,
-        ):
-            raise ValueError(problem)
+        """What each parallel mode (V3.0 Table 2) asks of the number of ranks, and of the batch."""
+        mode, stages, parts = self.programming.parallel_mode, self.programming.stages, self.programming.micro_batches
+        if mode == "data":
+            if (stages, parts) != (1, 1):
+                raise ValueError(
+                    f"programming.parallel_mode: `data` has whole models, but stages is {stages} and micro_batches "
+                    f"{parts}; set both to 1, or parallel_mode to model, pipeline or mixed"
+                )
+            return
+        ranks, batch_size = self.world_size, self.hyperparameters.batch_size
+        if stages < 2:
+            raise ValueError(f"programming.stages: `{mode}` cuts the model: expected at least 2 stages, got {stages}")
+        if mode != "mixed" and ranks != stages:
+            raise ValueError(
+                f"programming.stages: `{mode}` has a rank for each stage, but hardware asks for {ranks} ranks and "
+                f"there are {stages} stages; make them equal, or use parallel_mode mixed for several replicas"
+            )
+        if ranks % stages or (mode == "mixed" and ranks < 2 * stages):
+            raise ValueError(
+                f"programming.stages: `mixed` has several replicas of {stages} stages: expected a multiple of "
+                f"{stages} ranks, at least {2 * stages}, got {ranks} (hardware.nodes x accelerators_per_node)"
+            )
+        if mode == "model" and parts != 1:
+            raise ValueError(
+                f"programming.micro_batches: `model` passes whole batches: expected 1, got {parts}; or use pipeline"
+            )
+        if mode == "pipeline" and parts < 2:
+            raise ValueError(
+                "programming.micro_batches: `pipeline` fills its stages with several: expected at least 2, got 1"
+            )
+        if batch_size % parts:
+            raise ValueError(
+                f"programming.micro_batches: expected a divisor of hyperparameters.batch_size ({batch_size}), got "
+                f"{parts}"
+            )
+        self._check_stages()
+
+    def _check_stages(self) -> None:
+        """What ranks that hold stages of one model cannot do."""
+        mode, backend = self.programming.parallel_mode, self.communication.backend
+        if backend != "torch":
+            raise ValueError(
+                f"communication.backend: stages talk by torch's own pipelining, which `{backend}` has not: use torch, "
+                "or parallel_mode data"
+            )
+        if self.communication.topology != "flat":
+            raise ValueError(f"communication.topology: `{mode}` parallelism sums flat; use flat, or parallel_mode data")
+        if self.framework.compile:
+            raise ValueError(
+                f"framework.compile: stages of `{mode}` parallelism are not compiled; use false, or parallel_mode data"
+            )
+
+    def _check_accelerator(self) -> None:
+        accelerator, device = self.accelerator, self.accelerator.device
+        if accelerator.precision == "tf32" and device != "cuda":
+            raise ValueError("accelerator.precision: tf32 exists on CUDA devices only; use fp32 or bf16 on a CPU")
+        if accelerator.loader not in self.loaders:
+            expected = " or ".join(self.loaders)
+            raise ValueError(f"accelerator.loader: expected {expected} for this benchmark, got {accelerator.loader}")
+        if accelerator.conversion == "device" and device != "cuda":
+            raise ValueError(
+                f"accelerator.conversion: `device` is for CUDA devices, but accelerator.device is {device}; use `host`"
+            )
+        if not self.framework.cuda_graphs:
+            return
+        if device != "cuda":
+            raise ValueError(
+                f"framework.cuda_graphs: CUDA devices have them, but accelerator.device is {device}; set it to false"
+            )
+        if self.programming.stages > 1:
+            raise ValueError(
+                "framework.cuda_graphs: stages of one model wait for each other within a step, which no graph can "
+                "hold; set it to false, or programming.stages to 1"
+            )
+        if getattr(self.workload, "norm", None) == "sync-batch":
+            raise ValueError(
+                "framework.cuda_graphs: synchronised batch norm waits for other ranks within a step, which no graph "
+                "can hold; set it to false, or workload.norm to another norm"
+            )
+
+    def _check_fused_optimizer(self) -> None:
+        policy = self.hyperparameters
+        if not self.framework.fused_optimizer:
+            return
+        if policy.optimizer not in _FUSED:
+            raise ValueError(
+                f"framework.fused_optimizer: torch has no single kernel for {policy.optimizer}, only for "
+                f"{', '.join(_FUSED)}; set it to false"
+            )
+        if policy.optimizer == "sgd" and policy.momentum_form != "outside":
+            raise ValueError(
+                "framework.fused_optimizer: torch's kernel of sgd multiplies the rate outside of the momentum; set "
+                "it to false, or hyperparameters.momentum_form to outside"
+            )
 
     def _check_communication(self) -> None:
         way = self.communication
@@ -643,24 +598,3 @@ class EwaRecipe(Recipe):
 
 # A new benchmark begins with its table and a line here; CONTRIBUTING.md lists what else it needs.
 RECIPE_TYPES: dict[str, type[Recipe]] = {"ic": IcRecipe, "ewa": EwaRecipe}
-
-
-# ----------------------------------------------------------------------------------------------------
-# The nine layers of a system under test (V2.0, Fig. 2) as the tables of a recipe.
-#
-# No field has a default here: `recipes/<benchmark>/reference.toml` states every value once (`ensemble.toml` those of an
-# ensemble), and every other recipe is a difference from it. What a field means stands beside it.
-
-
-# The number of each table in the papers' nine-layer model, top down.
-LAYER_NUMBERS: dict[str, int] = {
-    "problem": 9,
-    "hyperparameters": 8,
-    "workload": 7,
-    "programming": 6,
-    "framework": 5,
-    "accelerator": 4,
-    "communication": 3,
-    "os": 2,
-    "hardware": 1,
-}

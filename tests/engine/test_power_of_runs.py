@@ -22,8 +22,8 @@ from tiny_runs import TINY, train_arguments
 from hpcai500 import train
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.hosts import find_placement
-from hpcai500.launch.benchmark import Request, run_benchmark
 from hpcai500.launch.launcher import launcher_of
+from hpcai500.launch.runs import Request, run_benchmark
 from hpcai500.methodology import energy
 from hpcai500.record import iterate, line_hash, read_record
 from hpcai500.results.outcome import figure_of_merit_lines, summary_lines

@@ -24,9 +24,8 @@ from hpcai500.campaign.attempts import settle
 from hpcai500.campaign.journal import NO_EVENTS, Campaign, create_campaign, read_campaign, turn_at
 from hpcai500.campaign.standing import standing
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.launch.benchmark import Request, latest_unfinished, run_benchmark
-from hpcai500.launch.campaign import CampaignOrder, run_campaign
 from hpcai500.launch.processes import run_to_end
+from hpcai500.launch.runs import Request, latest_unfinished, run_benchmark, run_campaign
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe, rulebook
 from hpcai500.stopping import Stopped
@@ -46,7 +45,7 @@ def planned(images: Path, tmp_path: Path) -> Plan:
 
 
 def ran(folder: Path, launcher: ActedLauncher, only: int | None = None) -> list[tuple[str, int]]:
-    return [(run.record.name, run.exit_code) for run in run_campaign(CampaignOrder(folder, only=only), launcher)]
+    return [(run.record.name, run.exit_code) for run in run_campaign(folder, launcher, only=only)]
 
 
 def told(folder: Path) -> list[tuple[str, str]]:
@@ -95,7 +94,7 @@ def test_every_run_is_in_the_journal_before_it_begins(planned: Plan, monkeypatch
 
 def test_a_signal_that_comes_when_a_run_has_just_ended_stops_the_campaign_before_the_next(planned: Plan) -> None:
     folder = planned(2)
-    outcomes = run_campaign(CampaignOrder(folder), DeafLauncher(finishes, finishes))
+    outcomes = run_campaign(folder, DeafLauncher(finishes, finishes))
     assert next(outcomes).exit_code == 0
     with pytest.raises(Stopped, match="stopped by SIGTERM"):
         next(outcomes)

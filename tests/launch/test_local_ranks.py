@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.launch.local_ranks import run_local_ranks
+from hpcai500.launch.launcher import run_local_ranks
 from hpcai500.launch.processes import run_to_end
 
 RANK = """
@@ -100,7 +100,7 @@ open(f"{tmp_path}/{{rank}}", "w").write(json.dumps(about))
 
 
 def test_stdout_stays_free_for_the_result(tmp_path: Path) -> None:
-    code = "from hpcai500.launch.local_ranks import run_local_ranks as r; import sys; "
+    code = "from hpcai500.launch.launcher import run_local_ranks as r; import sys; "
     code += "sys.exit(r([sys.executable, '-c', 'import os; os.write(1, b\"hello\\\\n\")'], 2, grace_seconds=9))"
     ended = subprocess.run(python(code), capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "hello\nhello\n")
@@ -154,7 +154,7 @@ sys.exit(1)
 def test_ranks_that_do_not_end_are_asked_then_killed(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcai500.launch.local_ranks._KILL_SECONDS", 0.2)
+    monkeypatch.setattr("hpcai500.launch.launcher._KILL_SECONDS", 0.2)
     code = """
 signal.signal(signal.SIGTERM, lambda *_: os.write(2, b"asked\\n"))
 here(rank)
@@ -176,7 +176,7 @@ for _ in range(60):
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGURG)
 LAUNCH = """
 import sys
-from hpcai500.launch.local_ranks import run_local_ranks
+from hpcai500.launch.launcher import run_local_ranks
 sys.exit(run_local_ranks([sys.executable, "-c", sys.argv[1]], 2, grace_seconds=20))
 """
 # Each rank says that it is there, and what made it end.

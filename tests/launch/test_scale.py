@@ -15,8 +15,8 @@ from tiny_runs import TINY
 
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.launch import scale
-from hpcai500.launch.benchmark import Outcome, Request
 from hpcai500.launch.processes import run_to_end
+from hpcai500.launch.runs import Outcome, Request
 from hpcai500.launch.scale import ScaleRequest, parse_procs, run_scaling
 from hpcai500.record import iterate, read_record
 from hpcai500.results.scaling import read_scaling

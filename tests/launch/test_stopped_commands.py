@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import OutOfTimeError
-from hpcai500.launch.local_ranks import run_local_ranks
+from hpcai500.launch.launcher import run_local_ranks
 from hpcai500.launch.processes import Patience, run_to_end
 from hpcai500.stopping import Stopped
 from hpcai500.system import mounts

@@ -24,7 +24,7 @@ from hpcai500.campaign.standing import ODD, SEED, world
 from hpcai500.errors import RunError, UsageError
 from hpcai500.files import make_empty, write_atomically
 from hpcai500.layers import Recipe
-from hpcai500.recipe import differences, load_recipe, parse_resolved
+from hpcai500.recipe import load_recipe, parse_resolved, table_differences
 from hpcai500.results.replication.comparison import (
     BATCH_FIELDS,
     HIGHEST_SYSTEM_LAYER,
@@ -391,7 +391,7 @@ def _planned_recipe(text: str, original: Side, request: PlanRequest) -> Recipe:
 
 
 def _require_same_work(recipe: Recipe, submitted: Recipe) -> None:
-    for one in differences(recipe, submitted):
+    for one in table_differences(recipe.model_dump(mode="json"), submitted.model_dump(mode="json")):
         if one.layer > HIGHEST_SYSTEM_LAYER and one.field not in (*BATCH_FIELDS, SEED):
             raise UsageError(
                 f"--set {one.field}: would be other work than the submission's, no repetition; another system may "
