@@ -30,7 +30,7 @@ _LIMIT_SECONDS = 180
 # The processes of a part end themselves at the limit; this is for a launcher that hangs before they begin.
 _GRACE_SECONDS = 20
 _PATIENCE = Patience(_LIMIT_SECONDS + _GRACE_SECONDS)
-_RANKS = "self_test.ranks_command"
+_PROGRAM = "self_test.command"
 _LOG_LINES = 15
 
 
@@ -99,17 +99,17 @@ def parts(procs: int, environment: Mapping[str, str], folder: str) -> Iterator[P
     """All parts; temporary files go to `folder`."""
     surroundings = {**environment, VARIABLE: folder}
     for isa in _instruction_sets():
-        start = _alone("self_test.kernels_command", {**surroundings, "HPCAI500_ISA": isa})
+        start = _alone({**surroundings, "HPCAI500_ISA": isa}, "kernels")
         yield Part(f"kernels [{isa}]", start)
-    yield Part("libraries", _alone("self_test.libraries_command", surroundings))
+    yield Part("libraries", _alone(surroundings, "libraries"))
     yield Part("all-reduce: torch, Gloo", _torch_ranks(procs, surroundings))
     lacking = None if importlib.util.find_spec("horovod") else "Horovod is not installed (`make horovod`)"
     no_mpi = None if shutil.which("mpirun") else "no mpirun on PATH"
     yield Part("all-reduce: Horovod, MPI", _horovod_ranks("mpi", procs, surroundings), lacking or no_mpi)
     yield Part("all-reduce: Horovod, Gloo", _horovod_ranks("gloo", procs, surroundings), lacking)
-    yield Part("convolutions", _alone("self_test.convolutions_command", surroundings))
+    yield Part("convolutions", _alone(surroundings, "convolutions"))
     for benchmark in ("ic", "ewa"):
-        yield Part(f"training run: {benchmark}", _alone("self_test.training_command", surroundings, benchmark))
+        yield Part(f"training run: {benchmark}", _alone(surroundings, "training", benchmark))
 
 
 def _instruction_sets() -> Sequence[str]:
@@ -118,9 +118,9 @@ def _instruction_sets() -> Sequence[str]:
     return kernels[kernels.index(_core.cpu_isa()) :]
 
 
-def _alone(module: str, environment: Mapping[str, str], *words: str) -> Callable[[Path], int]:
+def _alone(environment: Mapping[str, str], *words: str) -> Callable[[Path], int]:
     def start(folder: Path) -> int:
-        command = module_command(module, *_arguments(folder), *words)
+        command = module_command(_PROGRAM, *_arguments(folder, *words))
         with SignalRelay(patience=_PATIENCE) as relay:
             child = start_child(command, environment=environment, hold=True)
             relay.add(child)
@@ -133,7 +133,7 @@ def _alone(module: str, environment: Mapping[str, str], *words: str) -> Callable
 
 def _torch_ranks(procs: int, environment: Mapping[str, str]) -> Callable[[Path], int]:
     def start(folder: Path) -> int:
-        command = module_command(_RANKS, *_arguments(folder), "torch", str(procs))
+        command = module_command(_PROGRAM, *_arguments(folder, "ranks", "torch", str(procs)))
         return run_local_ranks(
             command, procs, grace_seconds=_GRACE_SECONDS, environment=environment, hold=True, patience=_PATIENCE
         )
@@ -145,16 +145,16 @@ def _horovod_ranks(over: Literal["mpi", "gloo"], procs: int, environment: Mappin
     launcher: Literal["mpirun", "horovodrun"] = "mpirun" if over == "mpi" else "horovodrun"
 
     def start(folder: Path) -> int:
-        arguments = [*_arguments(folder), f"horovod-{over}", str(procs)]
+        arguments = _arguments(folder, "ranks", f"horovod-{over}", str(procs))
         return run_horovod_ranks(
-            _RANKS, arguments, procs, launcher=launcher, environment=environment, patience=_PATIENCE
+            _PROGRAM, arguments, procs, launcher=launcher, environment=environment, patience=_PATIENCE
         )
 
     return start
 
 
-def _arguments(folder: Path) -> list[str]:
-    return [str(folder), str(_LIMIT_SECONDS)]
+def _arguments(folder: Path, *words: str) -> list[str]:
+    return [str(folder), str(_LIMIT_SECONDS), *words]
 
 
 def _run(part: Part, folder: Path) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from hpcai500.data.device_batches import convert_images
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.findings import CannotBeChecked
 from hpcai500.self_test.checking import require, require_close, require_equal
-from hpcai500.self_test.kernels import _NORM_TOLERANCE
+from hpcai500.self_test.kernels import NORM_TOLERANCE
 from hpcai500.system.accelerator import Torch, find_traces
 from hpcai500.system.doctor import why_no_device
 from hpcai500.workloads.operators import batched_nms, roi_align, roi_align_levels, sorted_nms
@@ -45,6 +45,12 @@ def find_device() -> torch.device:
     return torch.device("cuda", 0)
 
 
+def on_device(check: Callable[[torch.device], str]) -> str:
+    """What `check` tells of the first CUDA device, with the name of the device."""
+    device = find_device()
+    return f"{torch.cuda.get_device_name(device)}: {check(device)}"
+
+
 @cache
 def _why_no_device() -> str:
     """Cached for all checks: a broken driver may take a minute to answer."""
@@ -54,7 +60,7 @@ def _why_no_device() -> str:
 
 def check_packing_on_device(device: torch.device) -> str:
     """Buckets packed on the device have the CPU's bits."""
-    tensors = _accelerator_tensors()
+    tensors = _tensors()
     count, there = sum(t.numel() for t in tensors), [t.to(device) for t in tensors]
     for wire in _WIRES:
         ours, theirs = (torch.empty(count, dtype=wire, device=place) for place in (torch.device("cpu"), device))
@@ -62,7 +68,7 @@ def check_packing_on_device(device: torch.device) -> str:
         kernels.pack(tensors, ours, scale=0.3)
         kernels.pack(there, theirs, scale=0.3, norms=norms)
         _require_same_bits(f"packed {wire}", theirs, ours)
-        _accelerator_require_norms(norms, tensors)
+        _require_norms(norms, tensors)
         back, back_there = [torch.empty_like(t) for t in tensors], [torch.empty_like(t) for t in there]
         kernels.unpack(ours, back, scale=3.0)
         kernels.unpack(theirs, back_there, scale=3.0)
@@ -73,7 +79,7 @@ def check_packing_on_device(device: torch.device) -> str:
 
 def check_quantising_on_device(device: torch.device) -> str:
     """The int8 form on the device has the CPU's bits, residuals included."""
-    tensors = _accelerator_tensors()
+    tensors = _tensors()
     count, there = sum(t.numel() for t in tensors), [t.to(device) for t in tensors]
     size = kernels.quantised_bytes(count)
     ours, theirs = (torch.empty(size, dtype=torch.uint8, device=place) for place in (torch.device("cpu"), device))
@@ -92,10 +98,10 @@ def check_quantising_on_device(device: torch.device) -> str:
 
 def check_norms_on_device(device: torch.device) -> str:
     """Norms of all layers on the device are the CPU's."""
-    tensors = _accelerator_tensors()
+    tensors = _tensors()
     norms = torch.empty(len(tensors), dtype=torch.float64, device=device)
     kernels.layer_norms([t.to(device) for t in tensors], norms)
-    _accelerator_require_norms(norms, tensors)
+    _require_norms(norms, tensors)
     return f"{len(tensors)} tensors, to 1e-10"
 
 
@@ -186,7 +192,7 @@ CHECKS: dict[str, Callable[[torch.device], str]] = {
 }
 
 
-def _accelerator_tensors() -> list[Tensor]:
+def _tensors() -> list[Tensor]:
     generator = torch.Generator().manual_seed(2)
     sizes = (1, 255, 4096, 4097, 100_003)
     tensors = [torch.randn(n, generator=generator) * 10.0**power for power, n in enumerate(sizes, -3)]
@@ -210,7 +216,7 @@ def _require_same_bits(what: str, there: Tensor, here: Tensor) -> None:
     require_equal(what, there.cpu().view(bits).numpy(), here.view(bits).numpy())
 
 
-def _accelerator_require_norms(norms: Tensor, tensors: list[Tensor]) -> None:
+def _require_norms(norms: Tensor, tensors: list[Tensor]) -> None:
     expected = torch.stack([t.double().norm() for t in tensors])
-    off = (norms.cpu() - expected).abs() > _NORM_TOLERANCE * expected
+    off = (norms.cpu() - expected).abs() > NORM_TOLERANCE * expected
     require(not bool(off.any()), f"norms: {norms.cpu()[off].tolist()} instead of {expected[off].tolist()}")

@@ -1,4 +1,4 @@
-"""Checks of the core's kernels: on the CPU against references, and on a CUDA device against the CPU.
+"""Checks of the core's kernels on the CPU against references; `accelerator` holds a CUDA device against the CPU.
 
 References share no code with the kernels: Pillow for JPEG, h5py and NumPy for climate data, and definitions written
 again in NumPy for the rest. Each check returns a line of what it compared, and raises `WrongAnswerError` at the first
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -22,6 +23,30 @@ from PIL import Image
 from hpcai500 import _core
 from hpcai500.data.climate.years import Storage, storage_of
 from hpcai500.self_test.checking import require, require_close, require_equal
+
+
+def checks(folder: Path) -> dict[str, Callable[[], str]]:
+    """Every check by its name; `folder` takes the files that checks write."""
+    return {
+        "crop boxes": check_crop_boxes,
+        "JPEG decode and crop": check_decoding,
+        "JPEG types and layouts": check_types,
+        "JPEG seek points": partial(check_seek_index, folder),
+        "JPEG headers and windows": check_headers,
+        "JPEG loader": partial(check_loader, folder),
+        "climate layouts": partial(check_layouts, folder),
+        "climate damage": partial(check_damage, folder),
+        "climate normalisation": partial(check_normalising, folder),
+        "climate rolls and windows": partial(check_windows, folder),
+        "image conversion": check_conversion,
+        "gradient packing": check_packing,
+        "gradient quantisation": check_quantising,
+        "layer norms": check_norms,
+        "memory copies": check_copies,
+        "non-maximum suppression": check_nms,
+        "RoIAlign and gradient": check_roi_align,
+    }
+
 
 # ----------------------------------------------------------------------------------------------------
 # The JPEG decoder, its crops and its loader, against Pillow and against the definition of a crop.
@@ -245,7 +270,7 @@ _BLOCK, _CHUNK, _CHUNK_BYTES = 256, 4096, 4160
 # Sizes around a vector, a block and a chunk, an empty one, and one that several threads share.
 _BUCKETS_SIZES = (0, 1, 17, 255, 256, 257, 4095, 4097, 300_001)
 # NumPy adds float64 squares in another order: the error of a sum grows at most with its length.
-_NORM_TOLERANCE = 1e-10
+NORM_TOLERANCE = 1e-10
 
 
 def check_packing() -> str:
@@ -358,7 +383,7 @@ def _dequantised(buffer: NDArray[np.uint8], count: int, scale: float) -> Floats:
 def _require_norms(what: str, norms: NDArray[np.float64], tensors: Sequence[Floats]) -> None:
     expected = np.array([np.sqrt(np.square(t.astype(np.float64)).sum()) for t in tensors])
     with np.errstate(invalid="ignore"):
-        off = ~((norms == expected) | (np.abs(norms - expected) <= _NORM_TOLERANCE * expected))
+        off = ~((norms == expected) | (np.abs(norms - expected) <= NORM_TOLERANCE * expected))
     shown = f"{norms[off][:1]} instead of {expected[off][:1]}"
     require(not off.any(), f"{what}: {np.count_nonzero(off)} of {len(off)} are off, the first is {shown}")
 

@@ -1,4 +1,4 @@
-"""Which libraries a job of this installation loads, as the libraries themselves report it."""
+"""Which libraries a job of this installation loads, as they report it, and whether torch's convolutions are right."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import torch
 from hpcai500 import _core
 from hpcai500.comm.horovod_backend import Horovod
 from hpcai500.findings import CannotBeChecked
+from hpcai500.measure.convolutions import FIX, Setting, convolutions_of, wrong_gradients
+from hpcai500.recipe import load_recipe
+from hpcai500.self_test.checking import require
+from hpcai500.workloads import model_of
 
 _PACKAGES = ("numpy", "pillow", "h5py")
 _PATIENCE_SECONDS = 10.0
@@ -61,3 +65,24 @@ def horovod_facts() -> str:
     parts = {"MPI": library.has_mpi, "Gloo": library.has_gloo, "CUDA": library.takes_cuda_tensors}
     shown = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in parts.items())
     return f"{version}: {shown}; moves gradients by {library.library}"
+
+
+FACTS = {
+    "compiled core": core_facts,
+    "Python and torch": python_facts,
+    "MPI launcher": mpi_facts,
+    "Horovod": horovod_facts,
+}
+
+
+def check_convolutions(recipe_name: str) -> str:
+    """The gradients of the convolutions of a recipe's model.
+
+    Raises:
+        WrongAnswerError: one is wrong.
+    """
+    recipe = load_recipe(recipe_name)
+    shapes, setting = convolutions_of(model_of(recipe)[0]), Setting.of(recipe, torch.device("cpu"))
+    wrong = wrong_gradients(shapes, setting)
+    require(not wrong, f"{'; '.join(wrong)} ({setting.words}: {FIX})")
+    return f"gradients of {len(shapes)} shapes, {setting.words}"

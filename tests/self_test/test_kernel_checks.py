@@ -15,7 +15,7 @@ from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError, WrongAnswerError
 from hpcai500.findings import CannotBeChecked
 from hpcai500.self_test import accelerator as kernel_checks
-from hpcai500.self_test.kernels_command import checks
+from hpcai500.self_test.kernels import checks
 from hpcai500.system import doctor
 from hpcai500.system.accelerator import Driver, Traces
 

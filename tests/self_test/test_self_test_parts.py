@@ -26,7 +26,7 @@ def part(script: str) -> Part:
     """A part that runs `script` after `here = begin()`."""
 
     def start(folder: Path) -> int:
-        code = f"import os, sys\nfrom hpcai500.self_test.process import begin\nhere = begin(sys.argv[1:])\n{script}"
+        code = f"import os, sys\nfrom hpcai500.self_test.command import begin\nhere = begin(sys.argv[1:])\n{script}"
         return subprocess.run([sys.executable, "-c", code, str(folder), "60"], check=False).returncode
 
     return Part("a part", start)
@@ -50,7 +50,7 @@ def test_a_part_that_crashes_is_named_and_the_next_one_runs(tmp_path: Path) -> N
 
 def test_a_part_that_hangs_is_ended_by_the_kernel(tmp_path: Path) -> None:
     def start(folder: Path) -> int:
-        code = "import sys, time\nfrom hpcai500.self_test.process import begin\nbegin(sys.argv[1:])\ntime.sleep(600)"
+        code = "import sys, time\nfrom hpcai500.self_test.command import begin\nbegin(sys.argv[1:])\ntime.sleep(600)"
         return subprocess.run([sys.executable, "-c", code, str(folder), "1"], check=False).returncode
 
     (found,) = run_parts([Part("a part", start)], tmp_path)

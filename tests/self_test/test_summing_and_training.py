@@ -11,7 +11,7 @@ import torch
 from hpcai500.comm.communicator import LocalCommunicator
 from hpcai500.errors import HpcAi500Error, RunError, WrongAnswerError
 from hpcai500.record import read_record
-from hpcai500.self_test.summing import check_sum
+from hpcai500.self_test.ranks import check_sum
 from hpcai500.self_test.training import check_record, train_tiny
 
 

@@ -186,8 +186,7 @@ def test_no_two_test_files_have_one_name() -> None:
         "measure.profile_command",
         "measure.step_command",
         "measure.system_command",
-        "self_test.kernels_command",
-        "self_test.training_command",
+        "self_test.command",
         "train",
     ],
 )

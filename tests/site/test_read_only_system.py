@@ -112,7 +112,7 @@ def test_a_run_writes_its_record_and_nothing_else(work: Path, benchmark: str, ra
 def test_horovodrun_needs_no_home(work: Path) -> None:
     script = (
         "import sys; from hpcai500.launch.launcher import run_horovod_ranks as run;"
-        "sys.exit(run('self_test.ranks_command', ['.', '60', 'horovod-gloo', '2'], 2, launcher='horovodrun'))"
+        "sys.exit(run('self_test.command', ['.', '60', 'ranks', 'horovod-gloo', '2'], 2, launcher='horovodrun'))"
     )
     ended = within(work, sys.executable, "-c", script)
     assert ended.returncode == 0, ended.stderr
