@@ -46,7 +46,10 @@ def timeline(works: Iterable[Stretch]) -> list[Stretch]:
         running[kind] += step
         now = next((kind for kind in KINDS if running[kind]), None)
         if now and following[0] > moment:
-            _append(found, Stretch(moment, following[0], now))
+            start = moment
+            if found and found[-1].kind == now and found[-1].end == moment:
+                start = found.pop().start
+            found.append(Stretch(start, following[0], now))
     return found
 
 
@@ -74,13 +77,6 @@ def lane(stretches: Sequence[Stretch], start: float, end: float, pieces: int) ->
             inside = min(high, (number + 1) * length) - max(low, number * length)
             rows[number][place] += max(0.0, inside) / length
     return [[round(number * length, 9), *(round(min(1.0, part), 6) for part in row)] for number, row in enumerate(rows)]
-
-
-def _append(found: list[Stretch], one: Stretch) -> None:
-    if found and found[-1].kind == one.kind and found[-1].end == one.start:
-        found[-1] = Stretch(found[-1].start, one.end, one.kind)
-    else:
-        found.append(one)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -95,7 +94,11 @@ def node_differences(nodes: Sequence[Mapping[str, Any]]) -> list[NodeDifference]
         if len(variants) > 1:
             found.setdefault((re.sub(r"\[\d+\]", "[]", path), variants), []).append(path)
     differences = [
-        NodeDifference(_joined(paths), not _MINOR.search(paths[0]), tuple(Variant(*one) for one in _read(variants)))
+        NodeDifference(
+            _joined(paths),
+            not _MINOR.search(paths[0]),
+            tuple(Variant(json.loads(value), names) for value, names in variants),
+        )
         for (_, variants), paths in found.items()
     ]
     return sorted(differences, key=lambda difference: not difference.matters)
@@ -157,10 +160,6 @@ def _rounded(known: list[tuple[str, str]]) -> list[tuple[str, str]]:
     middle = median(float(value) for _, value in known) if known else 0.0
     near = _MEMORY_TOLERANCE * middle
     return [(host, str(round(middle)) if abs(float(value) - middle) <= near else value) for host, value in known]
-
-
-def _read(variants: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    return ((json.loads(value), nodes) for value, nodes in variants)
 
 
 def _joined(paths: Sequence[str]) -> str:
@@ -244,10 +243,10 @@ def slowest_node(runs: Sequence[Mapping[str, float]]) -> SlowestNode | None:
         names = list(run)
         for position in stragglers(list(run.values())):
             straggling[names[position]] += 1
-    worst = max(slowdowns, key=lambda name: statistics.median(slowdowns[name]))
+    worst = max(slowdowns, key=lambda name: median(slowdowns[name]))
     return SlowestNode(
         name=worst,
-        slowdown=statistics.median(slowdowns[worst]),
+        slowdown=median(slowdowns[worst]),
         slowest_in=slowest[worst],
         straggler_in=straggling[worst],
         runs=len(slowdowns[worst]),

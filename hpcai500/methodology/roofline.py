@@ -26,13 +26,12 @@ from hpcai500.errors import UsageError
 # The arithmetic of a recipe's precision, and so the ceilings that it is compared with.
 
 
-# Training in int8 rounds values to 8 bits, but multiplies in float32: torch has no 8-bit kernels for training.
-_ARITHMETIC = {"int8": "fp32"}
-
-
 def arithmetic_of(precision: str) -> str:
-    """The precision in which products are computed for a recipe's `accelerator.precision`."""
-    return _ARITHMETIC.get(precision, precision)
+    """The precision in which products are computed for a recipe's `accelerator.precision`.
+
+    Training in int8 rounds values to 8 bits, but multiplies in float32: torch has no 8-bit kernels for training.
+    """
+    return "fp32" if precision == "int8" else precision
 
 
 # ----------------------------------------------------------------------------------------------------

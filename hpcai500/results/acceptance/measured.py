@@ -19,7 +19,7 @@ from hpcai500.methodology.statistics import Limits, Statistic, judged_interval, 
 from hpcai500.methodology.trials import summarise
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.record import Record, last_hash
-from hpcai500.results.acceptance.contract import COMPARED, CriterionTable, Metric, value_of
+from hpcai500.results.acceptance.contract import COMPARED, CriterionTable, Metric, RequireTable, value_of
 from hpcai500.results.acceptance.evidence import Evidence, Run, Verdict, last_value, read_evidence
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.scaling import read_scaling
@@ -37,10 +37,6 @@ class CeilingFile:
     source: GivenFile
     document: Mapping[str, Any]
 
-    @property
-    def path(self) -> Path:
-        return self.source.path
-
     def entry(self, metric: Metric) -> Mapping[str, Any] | None:
         """Return what it says of `metric`; None if that was not measured.
 
@@ -52,8 +48,8 @@ class CeilingFile:
         entry = table(self.document[metric.name])
         if (number(entry.get("value")) or 0) <= 0 or entry.get("unit") != metric.unit:
             raise UsageError(
-                f"{self.path}: {metric.name}: expected a value above 0 in {metric.unit}, got {entry.get('value')!r} in "
-                f"{entry.get('unit')!r}"
+                f"{self.source.path}: {metric.name}: expected a value above 0 in {metric.unit}, "
+                f"got {entry.get('value')!r} in {entry.get('unit')!r}"
             )
         return entry
 
@@ -68,18 +64,14 @@ class CeilingFile:
                 yield f"{name}: rank {slowest.get('rank')} on {slowest.get('host')}: {share:.1%} of the median rank"
 
 
-def read_ceilings(paths: Sequence[Path], signers: Path | None = None) -> tuple[CeilingFile, ...]:
-    """Read the files of `hpcai500 micro` at `paths`.
+def read_ceilings(path: Path, signers: Path | None = None) -> CeilingFile:
+    """Read a file of `hpcai500 micro`.
 
     Raises:
-        RecordError: one is no JSON.
-        UsageError: one is something else, or cannot be read.
-        WrongAnswerError: the signature beside one is not one of it, or `signers` lacks its key.
+        RecordError: it is no JSON.
+        UsageError: it is something else, or cannot be read.
+        WrongAnswerError: the signature beside it is not one of it, or `signers` lacks its key.
     """
-    return tuple(_read(path, signers) for path in paths)
-
-
-def _read(path: Path, signers: Path | None) -> CeilingFile:
     source = given_file(path, signers)
     document = source.tables()
     known = [entry for entry in tables(list(document.values())) if "value" in entry and "unit" in entry]
@@ -111,15 +103,13 @@ class Sources:
     Attributes:
         ceilings: files of `hpcai500 micro`.
         scaling: a file of `hpcai500 scale --json`.
-        nodes: that the contract is about, where it says so.
-        verified: whether only runs of verified submissions count.
+        require: what the contract demands of all runs.
     """
 
     evidence: Evidence
-    ceilings: tuple[CeilingFile, ...] = ()
-    scaling: GivenFile | None = None
-    nodes: int | None = None
-    verified: bool = False
+    ceilings: tuple[CeilingFile, ...]
+    scaling: GivenFile | None
+    require: RequireTable
 
 
 @dataclass(frozen=True)
@@ -157,7 +147,7 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
             f"{criterion.name}: there are records of {named}: say which is meant, benchmark = "
             f'"{evidence.benchmarks[0]}", in each of the criteria'
         )
-    nodes = criterion.nodes or sources.nodes
+    nodes = criterion.nodes or sources.require.nodes
     if metric.kind == "efficiency":
         return _of_scaling(metric, sources, criterion.benchmark, nodes or 0)
     runs = evidence.on_nodes(criterion.benchmark, nodes)
@@ -200,10 +190,11 @@ def _of_micro(metric: Metric, sources: Sources) -> Measured:
             return Measured(missing=f"{source.path}: what was timed is not marked as verified: measure again")
     for source, entry in found:
         nodes = number(entry.get("nodes"))
-        if sources.nodes and nodes != sources.nodes:
+        required = sources.require.nodes
+        if required and nodes != required:
             on = "an unknown number of nodes" if nodes is None else count(nodes, "node")
             return Measured(
-                missing=f"{source.path}: measured on {on}, but the contract requires {sources.nodes}: {metric.remedy}"
+                missing=f"{source.path}: measured on {on}, but the contract requires {required}: {metric.remedy}"
             )
     first = found[0][1]
     nodes = number(first.get("nodes"))
@@ -218,10 +209,10 @@ def _of_micro(metric: Metric, sources: Sources) -> Measured:
 
 def _of_scaling(metric: Metric, sources: Sources, benchmark: str | None, nodes: int) -> Measured:
     runs = [run for run in sources.evidence.runs if benchmark in (None, run.result.benchmark)]
-    if sources.verified:
+    if sources.require.verified:
         runs = [run for run in runs if run.submission]
     if sources.scaling:
-        found = _efficiency_of_file(sources.scaling, nodes, runs, verified=sources.verified)
+        found = _efficiency_of_file(sources.scaling, nodes, runs, verified=sources.require.verified)
     else:
         try:
             found = _efficiency_of_runs(runs, nodes)
@@ -640,7 +631,7 @@ def _ceilings(runs: Sequence[Run], files: Sequence[CeilingFile]) -> Iterator[str
         where = f" on {short(host, 60)}" if host else ""
         yield f"products in the runs: the slowest rank{where} reaches {least:.1%} of the mean rank"
     for file in files:
-        yield from (f"{file.path}: {short(said, 160)}" for said in file.slow_ranks())
+        yield from (f"{file.source.path}: {short(said, 160)}" for said in file.slow_ranks())
 
 
 def _share_of_mean(record: Record) -> tuple[float, str] | None:

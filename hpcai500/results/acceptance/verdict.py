@@ -240,12 +240,12 @@ def _accept(
     # Without a contract nobody has demanded the rules; `loud` still says where they are not kept.
     require = spec.require if spec else RequireTable(rankable=False)
     reasons = not_rankable(evidence)
-    files = read_ceilings(request.micro, trust.signers)
+    files = tuple(read_ceilings(path, trust.signers) for path in request.micro)
     scaling = given_file(request.scaling, trust.signers) if request.scaling else None
     sources = (*(file.source for file in files), *([scaling] if scaling else []))
     criteria: list[Judged] = []
     if spec:
-        criteria += judge_criteria(spec.criteria, Sources(evidence, files, scaling, require.nodes, require.verified))
+        criteria += judge_criteria(spec.criteria, Sources(evidence, files, scaling, require))
     if request.baseline:
         criteria += judge_against(request.baseline, evidence, request.ratio)
     judged = [evidence.on_nodes(name, require.nodes) or evidence.on_nodes(name, None) for name in evidence.benchmarks]
