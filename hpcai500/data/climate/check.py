@@ -308,10 +308,11 @@ def check_climate(
     costs = check.costs()
     reports = check.read(workers_or_all(workers), progress)
     statistics = check.statistics(chosen)
+    boxes = [year.boxes[usable(year.boxes, year.height, year.width)] for year in check.years]
     return CheckReport(
         root=check.root,
         years=reports,
-        box_sizes=_sizes(check.years),
+        box_sizes=box_sizes(np.concatenate([np.empty((0, 5), np.int32), *boxes])),
         training_years=tuple(year.year for year in chosen),
         statistics=statistics,
         fingerprint=check.fingerprint,
@@ -430,11 +431,6 @@ class _Check:
     def content_fingerprint(self) -> str | None:
         """The fingerprint of all values, when all could be read."""
         return content_fingerprint(self._contents) if len(self._contents) == self._files else None
-
-
-def _sizes(years: Sequence[YearFile]) -> tuple[BoxSizes, ...]:
-    boxes = [year.boxes[usable(year.boxes, year.height, year.width)] for year in years]
-    return box_sizes(np.concatenate([np.empty((0, 5), np.int32), *boxes]))
 
 
 # ----------------------------------------------------------------------------------------------------

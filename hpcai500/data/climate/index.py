@@ -58,7 +58,7 @@ def load_storages(root: Path) -> dict[str, tuple[FileIdentity, Storage]]:
         try:
             content = path.read_bytes()
             digest, archive = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-            if digest != _digest(archive):
+            if digest != hashlib.sha256(archive).digest():
                 return {}
             with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
                 document = json.loads(arrays["header"].tobytes())
@@ -85,11 +85,7 @@ def store_storages(root: Path, years: Sequence[YearFile]) -> None:
     # NumPy's stub takes the arrays for its keyword allow_pickle.
     np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
     archive = stream.getvalue()
-    write_derived(root, FILE, _digest(archive) + archive)
-
-
-def _digest(archive: bytes) -> bytes:
-    return hashlib.sha256(archive).digest()
+    write_derived(root, FILE, hashlib.sha256(archive).digest() + archive)
 
 
 def _entry(header: dict[str, Any], name: str, arrays: Any) -> tuple[FileIdentity, Storage]:

@@ -27,6 +27,7 @@ from hpcai500.data.climate.values import (
     BLOCK_BYTES,
     MOST_BLOCK_BYTES,
     Accumulator,
+    FloatArray,
     ImageScan,
     UnreadableImagesError,
     YearContent,
@@ -123,7 +124,6 @@ def _origins(folder: Path) -> dict[str, Any]:
 
 Filter = Literal["none", "lzf"]
 FILTERS: dict[Filter, tuple[str, ...]] = {"none": (), "lzf": ("shuffle", "lzf")}
-FloatArray = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,8 +237,10 @@ class _WriteTask:
 def _write_tasks(job: YearJob, addresses: list[int] | None) -> list[_WriteTask]:
     tasks = []
     for first, count in ranges(job.year):
-        target = job.part if addresses else job.part.with_suffix(f".{first}.spool")
-        tasks.append(_WriteTask(job.year, first, count, target, addresses and addresses[first : first + count]))
+        if addresses is None:
+            tasks.append(_WriteTask(job.year, first, count, job.part.with_suffix(f".{first}.spool"), None))
+        else:
+            tasks.append(_WriteTask(job.year, first, count, job.part, addresses[first : first + count]))
     return tasks
 
 

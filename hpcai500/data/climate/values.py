@@ -586,9 +586,10 @@ def load_or_measure(
     for year in years:
         found = known[year.year].statistics
         bad = found.nan + found.infinite
-        if those := _those(bad > 0, channels):
+        if odd := _those(bad > 0, channels):
+            first = odd[0]
             raise DataError(
-                f"{year.path}: channel {those[0]} {CHANNELS[those[0]]}: {bad[those[0]]} values are NaN or infinite; "
+                f"{year.path}: channel {first} {CHANNELS[first]}: {bad[first]} values are NaN or infinite; "
                 f"`hpcai500 data check ewa {year.path.parent}` names the images"
             )
     return tuple(known[year.year].statistics for year in years)

@@ -546,7 +546,11 @@ class River:
     def blow(self, weather: Atmosphere, grid: Grid) -> None:
         """Add it to `weather`: moist air, a strong wind along it, and rain towards its poleward end."""
         patch = Patch(self.extent, grid)
-        along, aside = self.course.across(*self._place(patch, grid))
+        rows, columns = pixel_size(grid)
+        left, low, right, high = self.course.bounds()
+        x = patch.east * np.float32(self.extent.half_width / columns) + np.float32((left + right) / 2)
+        y = patch.poleward * np.float32(self.extent.half_height / rows) + np.float32((low + high) / 2)
+        along, aside = self.course.across(x, y)
         ends = np.maximum(1 - along**8, 0)
         band = ends * np.maximum(1 - aside**2, 0) ** np.float32(1.5)
         patch.add(weather.moisture, self.moisture * band)
@@ -557,13 +561,6 @@ class River:
         turned = self.course.slope + np.arctan(4 * self.course.bow * along)
         patch.add(weather.east, 1.6 * band * np.cos(turned))
         patch.add(weather.north, 1.6 * patch.hemisphere * band * np.sin(turned))
-
-    def _place(self, patch: Patch, grid: Grid) -> tuple[Plane, Plane]:
-        rows, columns = pixel_size(grid)
-        left, low, right, high = self.course.bounds()
-        x = patch.east * np.float32(self.extent.half_width / columns) + np.float32((left + right) / 2)
-        y = patch.poleward * np.float32(self.extent.half_height / rows) + np.float32((low + high) / 2)
-        return x, y
 
 
 def form_river(random: np.random.Generator, grid: Grid) -> River:

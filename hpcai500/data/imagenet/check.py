@@ -21,7 +21,6 @@ from hpcai500.data.derived import workers_or_all
 from hpcai500.data.imagenet.index import (
     ContentDigest,
     ImageIndex,
-    Split,
     decode_odd,
     load_index,
     over_files,
@@ -245,7 +244,7 @@ class _Tally:
         self._pixels[_bound(check.pixels, PIXEL_BOUNDS)] += 1
 
     def report(self, index: ImageIndex, seek_index: FoundIndex | None, seconds: float) -> CheckReport:
-        train, val = (_counts(split, len(index.classes)) for split in index.splits)
+        train, val = (np.bincount(split.labels, minlength=len(index.classes)).tolist() for split in index.splits)
         return CheckReport(
             root=index.root,
             fingerprint=index.fingerprint,
@@ -269,11 +268,6 @@ class _Tally:
 
 def _bound(value: int, bounds: tuple[int, ...]) -> int | None:
     return next((bound for bound in bounds if value <= bound), None)
-
-
-def _counts(split: Split, classes: int) -> list[int]:
-    counts: list[int] = np.bincount(split.labels, minlength=classes).tolist()
-    return counts
 
 
 # ----------------------------------------------------------------------------------------------------
