@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from hpcai500.errors import DataError, HpcAi500Error, RecordError, WrongAnswerError
 from hpcai500.files import is_there, write_atomically
@@ -255,23 +256,12 @@ def open_samples(path: Path, devices: Sequence[str]) -> IO[bytes]:
         if content.startswith(header):
             os.truncate(path, content.rfind(b"\n") + 1)
         elif content:
-            path.rename(_free_name(path))
+            names = (path.with_suffix(f".{number}.csv") for number in count(1))
+            path.rename(next(name for name in names if not name.exists()))
     stream = path.open("ab", buffering=0)
     if stream.tell() == 0:
         stream.write(header)
     return stream
-
-
-def by_device(devices: Sequence[str], watts: Mapping[str, float | None]) -> tuple[float | None, ...]:
-    """The powers in the order of `devices`."""
-    return tuple(watts.get(device) for device in devices)
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_suffix(f".{number}.csv")).exists():
-        number += 1
-    return aside
 
 
 def _header(devices: Sequence[str]) -> bytes:
@@ -372,7 +362,7 @@ class Sampler:
             before = machine_seconds()
             reading = self._source.read()
             moment = (before + machine_seconds()) / 2
-            watts = by_device(self._source.devices, reading.watts)
+            watts = tuple(reading.watts.get(device) for device in self._source.devices)
             row = Row(moment, moment + self.wall_zero_s, reading.total_watts, reading.joules, watts)
             self._write(format_row(row))
         except Exception as error:  # noqa: BLE001 - whatever a driver's library or a disk does, the run goes on; told at its end
@@ -402,28 +392,11 @@ _MOST_INTERVAL_SECONDS = 1.0
 Entry = dict[str, Any]
 
 
-class NodePower(Protocol):
-    """Measures one node."""
-
-    def begin(self) -> None:
-        """Called just before the run starts."""
-
-    def stop(self) -> None:
-        """Called when the run has ended, or is given up."""
-
-    def unix_now(self) -> float:
-        """The wall clock as in the samples."""
-
-    def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
-        """The entry of this node; whatever is wrong with a source or its file is said in it, and ends no run.
-
-        `window` is that of the run, in UNIX seconds of rank 0; this node's wall clock is ahead by
-        `clock_offset_seconds`.
-        """
-
-
 class SampledNode:
-    """A node whose source is asked while the run lasts; it owns `source`, and closes it at the end."""
+    """A node whose source is asked while the run lasts; it owns `source`, and closes it at the end.
+
+    Whatever is wrong with the source or its file is said in the node's entry, and ends no run.
+    """
 
     def __init__(self, source: PowerSource, record: Path, host: str) -> None:
         self._source, self._record, self._host = source, record, host
@@ -431,11 +404,12 @@ class SampledNode:
         self._has_begun = False
 
     def begin(self) -> None:
+        """Called just before the run starts."""
         self._has_begun = True
         self._sampler.start()
 
     def stop(self) -> None:
-        """Take a last sample; a source that hangs is not waited for."""
+        """Take a last sample, when the run has ended or is given up; a source that hangs is not waited for."""
         if self._has_begun:
             self._sampler.stop()
         else:
@@ -446,7 +420,11 @@ class SampledNode:
         return self._sampler.unix_now()
 
     def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
-        """The energy of the samples file."""
+        """The entry of this node, with the energy of its samples file.
+
+        `window` is that of the run, in UNIX seconds of rank 0; this node's wall clock is ahead by
+        `clock_offset_seconds`.
+        """
         sampler, source = self._sampler, self._source
         entry = _empty(self._host, [self._host], window, clock_offset_seconds) | {
             "source": source.name,
@@ -460,7 +438,7 @@ class SampledNode:
 
 
 class MeteredNode:
-    """A node, or several, whose meter writes a file, which is read when the run has ended.
+    """A node, or several, whose meter writes a file, which is read when the run has ended; used like `SampledNode`.
 
     `covers` names the nodes that the meter feeds; `pause` sleeps for so many seconds while the meter is late.
     """
