@@ -200,7 +200,11 @@ def _lane(
     """What the device did in the middle step, from its first work to that of the next step."""
     begins = []
     for mark in marks:
-        own = (one for one in works if (call := calls.get(one.arguments.get("correlation"))) and _is_in(call, mark))
+        own = (
+            one
+            for one in works
+            if (call := calls.get(one.arguments.get("correlation"))) and mark.start <= call.start <= mark.end
+        )
         begins.append(min((one.start for one in own), default=None))
     known = [*(begin for begin in begins if begin is not None), stretches[-1].end]
     middle = (len(known) - 1) // 2
@@ -208,10 +212,6 @@ def _lane(
     if end <= start:
         start, end = stretches[0].start, stretches[-1].end
     return {"lane_seconds": end - start, "lane": lane(stretches, start, end, _LANE_PIECES)}
-
-
-def _is_in(one: Slice, mark: Slice) -> bool:
-    return mark.start <= one.start <= mark.end
 
 
 def _overlap(one: Slice, start: float, end: float) -> float:
