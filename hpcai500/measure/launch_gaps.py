@@ -17,18 +17,7 @@ from typing import Any
 
 from hpcai500.measure.trace import INPUT as INPUT_MARK
 from hpcai500.measure.trace import ROUNDING_SECONDS, STEP, Slice, Trace
-from hpcai500.methodology.kernels import (
-    ALL_REDUCE,
-    COMMUNICATION,
-    COMPUTE,
-    COPY,
-    Stretch,
-    gaps,
-    kernel_class,
-    lane,
-    seconds_of,
-    timeline,
-)
+from hpcai500.methodology import kernels
 
 HOST, INPUT, DEVICE = "host", "input", "device"
 # If the device waits for host and input for a smaller share, the device bounds the step.
@@ -63,11 +52,11 @@ def launch_table(trace: Trace, step_seconds: float) -> dict[str, Any] | None:
     works = _within(marks, trace.device, calls)
     if not works:
         return None
-    stretches = timeline(Stretch(one.start, one.end, _kind(one)) for one in works)
+    stretches = kernels.timeline(kernels.Stretch(one.start, one.end, _kind(one)) for one in works)
     start, end = stretches[0].start, stretches[-1].end
-    seconds = seconds_of(stretches)
+    seconds = kernels.seconds_of(stretches)
     busy, idle = sum(seconds.values()), end - start - sum(seconds.values())
-    found = list(_explained(gaps(stretches, ROUNDING_SECONDS), works, calls, trace))
+    found = list(_explained(kernels.gaps(stretches, ROUNDING_SECONDS), works, calls, trace))
     by_cause = {cause: sum(gap.by_cause[cause] for gap in found) for cause in (HOST, INPUT, DEVICE)}
     undisturbed = max(0.0, 1 - busy / len(marks) / step_seconds)
     return {
@@ -100,8 +89,8 @@ def _within(marks: Sequence[Slice], device: Sequence[Slice], calls: Mapping[Any,
 
 def _kind(work: Slice) -> str:
     if work.category != "kernel":
-        return COPY
-    return COMMUNICATION if kernel_class(work.name) == ALL_REDUCE else COMPUTE
+        return kernels.COPY
+    return kernels.COMMUNICATION if kernels.kernel_class(work.name) == kernels.ALL_REDUCE else kernels.COMPUTE
 
 
 def _explained(
@@ -195,7 +184,7 @@ def _of_host(marks: Sequence[Slice], trace: Trace) -> dict[str, Any]:
 
 
 def _lane(
-    marks: Sequence[Slice], works: Sequence[Slice], calls: Mapping[Any, Slice], stretches: Sequence[Stretch]
+    marks: Sequence[Slice], works: Sequence[Slice], calls: Mapping[Any, Slice], stretches: Sequence[kernels.Stretch]
 ) -> dict[str, Any]:
     """What the device did in the middle step, from its first work to that of the next step."""
     begins = []
@@ -211,7 +200,7 @@ def _lane(
     start, end = known[middle], known[min(middle + 1, len(known) - 1)]
     if end <= start:
         start, end = stretches[0].start, stretches[-1].end
-    return {"lane_seconds": end - start, "lane": lane(stretches, start, end, _LANE_PIECES)}
+    return {"lane_seconds": end - start, "lane": kernels.lane(stretches, start, end, _LANE_PIECES)}
 
 
 def _overlap(one: Slice, start: float, end: float) -> float:

@@ -299,7 +299,7 @@ class Convolution:
     def elements(self) -> int:
         """Operands and result, three times: operands in two layouts, and results."""
         shapes = (self.images, self.weight, self.outputs)
-        return 3 * sum(shape[0] * shape[1] * shape[2] * shape[3] for shape in shapes)
+        return 3 * sum(map(math.prod, shapes))
 
     @property
     def check_flops(self) -> int:
