@@ -319,8 +319,7 @@ def _all_reduces(world: Communicator, device: torch.device, size_bytes: int, rep
         world.barrier()
         start = time.perf_counter()
         world.all_reduce(tensor)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        _finish(device)
         own.append(time.perf_counter() - start)
     return [max(of_ranks) for of_ranks in zip(*world.gather_objects(own), strict=True)]
 

@@ -21,7 +21,7 @@ from hpcai500.measure.read_speed import Need, choose, judge_reading, read
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.system import checks
 from hpcai500.system.checks import Check
-from hpcai500.system.doctor import free_bytes, space_check
+from hpcai500.system.doctor import Subject, examine, free_bytes, space_check
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class Stage:
         device: returns the device of this rank; raises where it has none.
         costs: of the recipe's model; called on rank 0 only.
         progress: called while a rank measures alone, so that it does not count as hung.
-        look: checks of this rank's host that measure nothing.
         data: folder of the data set; None where a run makes it.
         machine: what speeds are compared with; on rank 0 only.
     """
@@ -59,7 +58,6 @@ class Stage:
     costs: Callable[[], Costs]
     convolutions: Callable[[], Sequence[Convolution]]
     progress: Callable[[], None]
-    look: Callable[[], Sequence[Check]]
     data: Path | None
     out: Path
     machine: Machine | None
@@ -109,11 +107,18 @@ class Steps:
     def _nodes(self) -> Check:
         if len(set(self._world.hosts)) == 1:
             return Check(checks.NODES, "pass", "one")
-        lacking = ask_hosts(self._world, self._stage.look)
+        lacking = ask_hosts(self._world, self._look)
         places = {"data": self._stage.data}
         nodes = capture_nodes(self._world, places, first_of_host=is_first_of_host(self._world.rank, self._world.hosts))
         # Only rank 0 has all descriptions.
         return preflight.judge_nodes(lacking, self._world.broadcast_object(node_differences(nodes)))
+
+    def _look(self) -> Sequence[Check]:
+        """Checks of this rank's host that measure nothing."""
+        recipe, data = self._stage.recipe, self._stage.data
+        arguments = [recipe.benchmark, *(["--data", str(data)] if data else [])]
+        found = examine(Subject(recipe, data, self._stage.out, arguments))
+        return [check for check in found if check.name in preflight.LOOKED_AT]
 
     def _clocks(self) -> Check:
         walls, alignment = preflight.measure_clocks(self._world)
