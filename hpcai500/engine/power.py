@@ -20,7 +20,7 @@ from hpcai500.methodology.energy import Window, first_note, hosts_of, why_unknow
 from hpcai500.record import cannot_write, read_record
 from hpcai500.streams import say
 from hpcai500.system.power import SOURCES, Found, Meter, Opener, PowerChoice, automatic_names, find_sources
-from hpcai500.system.power_samples import Entry, MeteredNode, NodePower, SampledNode, files_of
+from hpcai500.system.power_samples import Entry, MeteredNode, SampledNode, files_of
 
 _NOT_WANTED = "not measured (--power none)"
 _MOST_NAMES = 4
@@ -48,7 +48,7 @@ class RunPower:
         self._hosts = list(dict.fromkeys(world.hosts))
         # Whether this rank may measure; `find` says whether it does.
         self._leads_node = is_first_of_host(world.rank, world.hosts)
-        self._node: NodePower | None = None
+        self._node: SampledNode | MeteredNode | None = None
         self._reason = _NOT_WANTED
 
     def find(self) -> None:

@@ -156,7 +156,7 @@ def _time(name: str, size: int, job: MeasuringJob, group: Communicator | None, s
         return None
     pattern = torch.arange(size // 4, dtype=torch.float32, device=job.device) % _PERIOD + 1
     message = torch.empty_like(pattern)
-    job.require(f"{name}, {size} bytes", _complaint(pattern, message, group))
+    job.require(f"{name}, {size} bytes", _sum_complaint(pattern, message, group))
     message.zero_()
     watch = stopwatch(job.device)
     effort = Effort(_EFFORT.width, _EFFORT.least, seconds, _EFFORT.warm_up)
@@ -164,11 +164,11 @@ def _time(name: str, size: int, job: MeasuringJob, group: Communicator | None, s
     timing = repeat(
         lambda: watch(lambda: group.all_reduce(message)), effort, agree=lambda wanted: max(group.gather_objects(wanted))
     )
-    job.require(f"{name}, {size} bytes", _complaint(pattern, message, group))
+    job.require(f"{name}, {size} bytes", _sum_complaint(pattern, message, group))
     return timing
 
 
-def _complaint(pattern: Tensor, message: Tensor, group: Communicator) -> str | None:
+def _sum_complaint(pattern: Tensor, message: Tensor, group: Communicator) -> str | None:
     """What is wrong with a sum of whole numbers that differ by element and rank; it must be exact in every element."""
     torch.mul(pattern, group.rank % _WEIGHTS + 1, out=message)
     group.all_reduce(message)
@@ -247,15 +247,15 @@ def _link(ranks: int, measured: Sequence[tuple[int, float]]) -> tuple[dict[str, 
 # STREAM's rule: each array is at least four times as large as all last-level caches together.
 _CACHES = 4
 # For small or unknown caches: large enough that the start of pages, threads and kernels takes a negligible time.
-_COPYING_LEAST_BYTES = 256 << 20
+_LEAST_ARRAY_BYTES = 256 << 20
 _LINE = 64
 # A prime, so that the pattern does not repeat at the same place of a page, a line or a thread's part.
-_COPYING_PERIOD = 1_000_003
+_COPY_PERIOD = 1_000_003
 
 
 def copy_bytes(caches: int, available: int, ranks_here: int) -> int:
     """Bytes of each of a rank's two arrays: over all ranks of a host four times its caches, if memory allows."""
-    wanted = max(_CACHES * caches // ranks_here, _COPYING_LEAST_BYTES)
+    wanted = max(_CACHES * caches // ranks_here, _LEAST_ARRAY_BYTES)
     return min(wanted, available // 2) // _LINE * _LINE
 
 
@@ -266,7 +266,8 @@ def measure_copy(job: MeasuringJob, seconds: float, bar: Progress) -> dict[str, 
         WrongAnswerError: a copy differs from its source.
         EnvironmentLacksError: memory is short.
     """
-    size = min(job.gather(_size(job)))
+    caches = last_level_cache_bytes() if job.device.type == "cpu" else 0
+    size = min(job.gather(copy_bytes(caches, available_bytes(job.device, job.ranks_here), job.ranks_here)))
     if size == 0:
         raise EnvironmentLacksError("copy: no memory is left on this host: end other programs")
     effort = Effort(seconds=seconds, most_seconds=2 * seconds)
@@ -277,7 +278,8 @@ def measure_copy(job: MeasuringJob, seconds: float, bar: Progress) -> dict[str, 
     for name, copy in _ways(source, target, job).items():
         target.zero_()
         timing = job.time(lambda copy=copy: watch(copy), effort)  # type: ignore[misc]
-        job.require(f"copy by {name}", _copying_complaint(source, target))
+        is_right = torch.equal(source, target)
+        job.require(f"copy by {name}", None if is_right else "the copy differs from what was copied")
         entry = job.entry("bytes/s", 2 * size, timing, share=1 / job.nodes)
         entries.append({**entry, "shape": f"2 arrays of {size} bytes", "call": name, "precision": None})
     bar.advance()
@@ -286,15 +288,10 @@ def measure_copy(job: MeasuringJob, seconds: float, bar: Progress) -> dict[str, 
     return {**best, "verified": True, "last_level_cache_bytes": last_level_cache_bytes() or None, "tried": tried}
 
 
-def _size(job: MeasuringJob) -> int:
-    caches = last_level_cache_bytes() if job.device.type == "cpu" else 0
-    return copy_bytes(caches, available_bytes(job.device, job.ranks_here), job.ranks_here)
-
-
 def _pattern(size: int, device: torch.device) -> Tensor:
-    """Bytes that differ from place to place: whole numbers that start again after `_COPYING_PERIOD`."""
-    numbers = torch.arange(_COPYING_PERIOD, dtype=torch.int32, device=device)
-    return numbers.repeat(-(-size // 4 // _COPYING_PERIOD))[: size // 4].view(torch.uint8)
+    """Bytes that differ from place to place: whole numbers that start again after `_COPY_PERIOD`."""
+    numbers = torch.arange(_COPY_PERIOD, dtype=torch.int32, device=device)
+    return numbers.repeat(-(-size // 4 // _COPY_PERIOD))[: size // 4].view(torch.uint8)
 
 
 def _ways(source: Tensor, target: Tensor, job: MeasuringJob) -> dict[str, Callable[[], object]]:
@@ -304,10 +301,6 @@ def _ways(source: Tensor, target: Tensor, job: MeasuringJob) -> dict[str, Callab
         ours, theirs = source.numpy(), target.numpy()
         ways["stream_copy"] = lambda: _core.stream_copy(ours, theirs, threads=torch.get_num_threads())
     return ways
-
-
-def _copying_complaint(source: Tensor, target: Tensor) -> str | None:
-    return None if torch.equal(source, target) else "the copy differs from what was copied"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -394,7 +387,7 @@ def measure_input(
             f"input {name}: {steps} batches an epoch are no more than the {ring} of the input ring and one: give a "
             "larger data set, --data DIR, or lower accelerator.prefetch_batches or hyperparameters.batch_size"
         )
-    job.require(f"input {name}", complaint(epochs))
+    job.require(f"input {name}", _input_complaint(epochs))
     drain = Draining(epochs, ring, batches)
     timing: Timing = job.time(drain.round, Effort(seconds=seconds, warm_up=1, most_seconds=5 * seconds))
     entry = job.entry("samples/s", drain.samples, timing)
@@ -402,7 +395,7 @@ def measure_input(
     return {**entry, "verified": True, **more}
 
 
-def complaint(epochs: Epochs) -> str | None:
+def _input_complaint(epochs: Epochs) -> str | None:
     """What is wrong with an epoch's first images, which must depend on seed, epoch and sample only."""
     first, again = (_first_images(epochs) for _ in range(2))
     if not torch.isfinite(first).all():

@@ -200,7 +200,8 @@ def largest_error(convolution: Convolution, setting: Setting) -> Mapping[str, fl
         # The reference comes first, before the gradients can corrupt memory.
         computed = torch.autograd.grad(result, leaves, placed(gradient))
         for name, value, expected in zip(_NAMES, (result, *computed), exact, strict=True):
-            found[f"{name} with {threads} threads"] = _error(value, expected)
+            error = (value.detach().cpu().double() - expected).abs().max()
+            found[f"{name} with {threads} threads"] = float(error / expected.abs().max().clamp(min=1e-30))
     return found
 
 
@@ -217,10 +218,6 @@ def _reference(
     of_patches = (matrix.mT @ of_result).flatten(1, 2)
     of_images = F.fold(of_patches, images.shape[2:], kernel, **options)
     return result, of_images, (of_result @ patches.mT).sum(0).reshape(weight.shape)
-
-
-def _error(value: Tensor, expected: Tensor) -> float:
-    return float((value.detach().cpu().double() - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
 def _shape_of(module: nn.Conv2d) -> Convolution:

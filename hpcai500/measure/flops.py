@@ -69,18 +69,14 @@ class FlopsCount:
         return math.fsum(operator.training_flops for operator in self.operators)
 
 
-def _product(shape: Any) -> int:
-    return math.prod(shape)
-
-
 def _matrix_product(left: Tensor, right: Tensor) -> int:
     """(…, m, k) x (…, k, n) -> 2 … m k n."""
-    return 2 * _product(left.shape) * right.shape[-1]
+    return 2 * math.prod(left.shape) * right.shape[-1]
 
 
 def _convolution(images: Tensor, weight: Tensor, outputs: Tensor, transposed: bool) -> int:
     """2 K^2 (Cin / groups) for each output element; for a transposed convolution the same for each input element."""
-    return 2 * _product((images if transposed else outputs).shape) * _product(weight.shape[1:])
+    return 2 * math.prod((images if transposed else outputs).shape) * math.prod(weight.shape[1:])
 
 
 def _count_convolution(args: tuple[Any, ...], output: Any) -> int:

@@ -17,6 +17,7 @@ from hpcai500.comm.communicator import Communicator
 from hpcai500.methodology.communication import CounterDifference
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.system.node import Places, describe_node
+from hpcai500.system.process import boot
 
 # ----------------------------------------------------------------------------------------------------
 # The nodes.
@@ -33,8 +34,7 @@ def available_cores() -> int:
 
 def boot_id() -> str | None:
     """The kernel's boot ID, None where unknown: processes with the same one can compare their clocks."""
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.is_file() else None
+    return boot() or None
 
 
 def capture_nodes(world: Communicator, places: Places, *, first_of_host: bool) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def capture_nodes(world: Communicator, places: Places, *, first_of_host: bool) -
 
     `places` are those of `describe_node`; `first_of_host` is whether this rank describes its node.
     """
-    mine = capture_node(places) if first_of_host else None
+    mine = with_torch(describe_node(places)) if first_of_host else None
     raw = mine.pop("raw") if mine else None
     # Compressed, because every rank gets those of all nodes.
     packed = world.gather_objects(_packed(mine) if mine else None)
@@ -50,11 +50,6 @@ def capture_nodes(world: Communicator, places: Places, *, first_of_host: bool) -
     keep = world.broadcast_object(_keepers(nodes) if world.rank == 0 else None)
     raws = world.gather_objects(_packed(raw) if world.rank in keep else None)
     return [{**node, "raw": _unpacked(raws[rank]) if raws[rank] else None} for rank, node in nodes.items()]
-
-
-def capture_node(places: Places | None = None) -> dict[str, Any]:
-    """Hardware, operating system and software of this node, also those that torch knows; None for what is unknown."""
-    return with_torch(describe_node(places or {}))
 
 
 def with_torch(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,18 +17,7 @@ from typing import Any
 
 from hpcai500.measure.trace import INPUT as INPUT_MARK
 from hpcai500.measure.trace import ROUNDING_SECONDS, STEP, Slice, Trace
-from hpcai500.methodology.kernel_classes import (
-    ALL_REDUCE,
-    COMMUNICATION,
-    COMPUTE,
-    COPY,
-    Stretch,
-    gaps,
-    kernel_class,
-    lane,
-    seconds_of,
-    timeline,
-)
+from hpcai500.methodology import kernel_classes
 
 HOST, INPUT, DEVICE = "host", "input", "device"
 # If the device waits for host and input for a smaller share, the device bounds the step.
@@ -63,11 +52,11 @@ def launch_table(trace: Trace, step_seconds: float) -> dict[str, Any] | None:
     works = _within(marks, trace.device, calls)
     if not works:
         return None
-    stretches = timeline(Stretch(one.start, one.end, _kind(one)) for one in works)
+    stretches = kernel_classes.timeline(kernel_classes.Stretch(one.start, one.end, _kind(one)) for one in works)
     start, end = stretches[0].start, stretches[-1].end
-    seconds = seconds_of(stretches)
+    seconds = kernel_classes.seconds_of(stretches)
     busy, idle = sum(seconds.values()), end - start - sum(seconds.values())
-    found = list(_explained(gaps(stretches, ROUNDING_SECONDS), works, calls, trace))
+    found = list(_explained(kernel_classes.gaps(stretches, ROUNDING_SECONDS), works, calls, trace))
     by_cause = {cause: sum(gap.by_cause[cause] for gap in found) for cause in (HOST, INPUT, DEVICE)}
     undisturbed = max(0.0, 1 - busy / len(marks) / step_seconds)
     return {
@@ -100,8 +89,12 @@ def _within(marks: Sequence[Slice], device: Sequence[Slice], calls: Mapping[Any,
 
 def _kind(work: Slice) -> str:
     if work.category != "kernel":
-        return COPY
-    return COMMUNICATION if kernel_class(work.name) == ALL_REDUCE else COMPUTE
+        return kernel_classes.COPY
+    return (
+        kernel_classes.COMMUNICATION
+        if kernel_classes.kernel_class(work.name) == kernel_classes.ALL_REDUCE
+        else kernel_classes.COMPUTE
+    )
 
 
 def _explained(
@@ -195,23 +188,26 @@ def _of_host(marks: Sequence[Slice], trace: Trace) -> dict[str, Any]:
 
 
 def _lane(
-    marks: Sequence[Slice], works: Sequence[Slice], calls: Mapping[Any, Slice], stretches: Sequence[Stretch]
+    marks: Sequence[Slice],
+    works: Sequence[Slice],
+    calls: Mapping[Any, Slice],
+    stretches: Sequence[kernel_classes.Stretch],
 ) -> dict[str, Any]:
     """What the device did in the middle step, from its first work to that of the next step."""
     begins = []
     for mark in marks:
-        own = (one for one in works if (call := calls.get(one.arguments.get("correlation"))) and _is_in(call, mark))
+        own = (
+            one
+            for one in works
+            if (call := calls.get(one.arguments.get("correlation"))) and mark.start <= call.start <= mark.end
+        )
         begins.append(min((one.start for one in own), default=None))
     known = [*(begin for begin in begins if begin is not None), stretches[-1].end]
     middle = (len(known) - 1) // 2
     start, end = known[middle], known[min(middle + 1, len(known) - 1)]
     if end <= start:
         start, end = stretches[0].start, stretches[-1].end
-    return {"lane_seconds": end - start, "lane": lane(stretches, start, end, _LANE_PIECES)}
-
-
-def _is_in(one: Slice, mark: Slice) -> bool:
-    return mark.start <= one.start <= mark.end
+    return {"lane_seconds": end - start, "lane": kernel_classes.lane(stretches, start, end, _LANE_PIECES)}
 
 
 def _overlap(one: Slice, start: float, end: float) -> float:

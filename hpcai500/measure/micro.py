@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import platform
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +23,13 @@ from hpcai500.errors import WrongAnswerError
 from hpcai500.measure.timing import Effort, Timing, repeat, stopwatch
 from hpcai500.progress import Progress
 from hpcai500.system.looking import memory_limit
+from hpcai500.system.node import caches_of, parse_meminfo
 
 # ----------------------------------------------------------------------------------------------------
 # Memory: how much a measurement may take, and how large the caches are that it must not fit into.
 
 
 _ROOT = Path("/")
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "": 1}
 
 
 def available_bytes(device: torch.device, ranks_here: int, root: Path = _ROOT) -> int:
@@ -39,28 +38,17 @@ def available_bytes(device: torch.device, ranks_here: int, root: Path = _ROOT) -
         # Memory that torch's allocator caches counts as free.
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(device)[0]) // 2
-    meminfo = (root / "proc/meminfo").read_text(encoding="ascii")
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
+    meminfo = parse_meminfo((root / "proc/meminfo").read_text(encoding="ascii"))
     # Kernels older than 3.14 do not tell MemAvailable; MemFree is less.
-    found = found or re.search(r"^MemFree:\s+(\d+) kB", meminfo, re.MULTILINE)
-    assert found, "a Linux kernel tells its free memory"
-    free = int(found.group(1)) * 1024
+    free = meminfo.get("MemAvailable", meminfo["MemFree"])
     return min(free, memory_limit(root) or free) // 2 // ranks_here
 
 
 def last_level_cache_bytes(root: Path = _ROOT) -> int:
     """Size of all last-level data caches together, each shared one counted once; 0 if unknown."""
-    caches: dict[tuple[int, str], int] = {}
-    for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
-        parts = [folder / name for name in ("level", "size", "shared_cpu_list", "type")]
-        if not all(part.is_file() for part in parts):
-            continue
-        level, size, shared, kind = (part.read_text(encoding="ascii").strip() for part in parts)
-        number = re.fullmatch(r"(\d+)([KMG]?)", size)
-        if kind != "Instruction" and number:
-            caches[int(level), shared] = int(number.group(1)) * _UNITS[number.group(2)]
-    last = max((level for level, _ in caches), default=0)
-    return sum(size for (level, _), size in caches.items() if level == last)
+    caches = [cache for cache in caches_of(root) or [] if cache["type"] != "Instruction"]
+    last = max((cache["level"] for cache in caches), default=0)
+    return sum(cache["bytes"] * cache["instances"] for cache in caches if cache["level"] == last)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -327,12 +315,6 @@ class Way:
     call: str
 
 
-@dataclass(frozen=True)
-class _Measured:
-    entry: dict[str, Any]
-    way: Way
-
-
 def fastest(
     problems: Sequence[Problem],
     precision: Precision,
@@ -358,21 +340,21 @@ def fastest(
         tried = _tried_by_all(job, search.try_all(problems, probes))
         slow = job.gather(search.check_seconds)
         ways = _finalists(problems, tried, max(slow), seconds)
-        measured: list[_Measured] = []
+        measured: list[tuple[dict[str, Any], Way]] = []
         begun = time.monotonic()
         for way in ways:
             # One finalist is measured in any case, however slow it is.
             if measured and any(job.gather(time.monotonic() - begun > _FINAL * seconds)):
                 break
-            measured.append(_measure(problems[way.problem], way, precision, job, effort))
+            measured.append((_measure(problems[way.problem], way, precision, job, effort), way))
     bar.advance()
     if not measured:
         return None
-    best = max(measured, key=lambda one: one.entry["value"])
+    entry, best = max(measured, key=lambda one: one[0]["value"])
     return {
-        **best.entry,
-        "shape": problems[best.way.problem].name,
-        "call": best.way.call,
+        **entry,
+        "shape": problems[best.problem].name,
+        "call": best.call,
         "precision": precision.name,
         "verified": True,
         "tried": _best_of_each(problems, tried),
@@ -485,7 +467,7 @@ def _tried_by_all(job: MeasuringJob, mine: dict[Way, float]) -> dict[Way, float]
     return {way: sum(rates[way] for rates in everyone) for way in mine if all(way in rates for rates in everyone)}
 
 
-def _measure(problem: Problem, way: Way, precision: Precision, job: MeasuringJob, effort: Effort) -> _Measured:
+def _measure(problem: Problem, way: Way, precision: Precision, job: MeasuringJob, effort: Effort) -> dict[str, Any]:
     prepared = problem.prepare(precision, job.device)
     call, watch = prepared.calls[way.call], stopwatch(job.device)
     what = f"{problem.name} in {precision.name} by {way.call}"
@@ -493,7 +475,7 @@ def _measure(problem: Problem, way: Way, precision: Precision, job: MeasuringJob
     timing: Timing = job.time(lambda: watch(call), effort)
     job.doing(f"{what}, checked in float64")
     job.require(what, prepared.complaint(call()))
-    return _Measured(job.entry("FLOPS", problem.flops, timing), way)
+    return job.entry("FLOPS", problem.flops, timing)
 
 
 def _best_of_each(problems: Sequence[Problem], tried: dict[Way, float]) -> list[dict[str, Any]]:

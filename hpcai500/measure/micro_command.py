@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
         now[0] = what
         bench.doing(what)
 
-    inform = say if bench.ranks.leads else _say_nothing
+    inform: Callable[[str], None] = say if bench.ranks.leads else lambda line: None
     job = MeasuringJob(bench.ranks.world, bench.device, bench.cores, inform, doing)
     doing("walking a training step of both models")
     found: dict[str, Any] = {}
@@ -136,16 +136,8 @@ def _products(
     kind: str, walks: Sequence[_Walk], job: MeasuringJob, seconds: float, bar: Progress
 ) -> Iterator[tuple[str, Any]]:
     """Entries of `gemm` or `conv` in each precision."""
-    from hpcai500.measure.micro import (
-        PRECISIONS,
-        fastest,
-        lacking,
-    )
-    from hpcai500.measure.products import (
-        Gemm,
-        Product,
-        heaviest,
-    )
+    from hpcai500.measure.micro import PRECISIONS, fastest, lacking
+    from hpcai500.measure.products import Gemm, Product, heaviest
 
     problems: list[Problem]
     probes: list[Problem]
@@ -237,10 +229,6 @@ def _enough(rate: float, recipe: Recipe, walk: _Walk, found: Mapping[str, Any]) 
     ceilings = [found[name]["value"] for name in names if name in found]
     needed = max(ceilings) / walk.training_flops if ceilings else None
     return {"needed_at_most": needed, "enough": None if needed is None else rate >= needed}
-
-
-def _say_nothing(line: str) -> None:
-    """Other ranks are silent."""
 
 
 if __name__ == "__main__":

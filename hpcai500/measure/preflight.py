@@ -118,7 +118,8 @@ def measure_clocks(world: Communicator) -> tuple[list[float], ClockAlignment]:
     All ranks call it together.
     """
     alignment = align_clocks(world)
-    return wall_offsets(world.gather_objects(time.time() - time.perf_counter()), alignment), alignment
+    walls = world.gather_objects(time.time() - time.perf_counter())
+    return wall_offsets(walls, alignment), alignment
 
 
 def wall_offsets(walls: Sequence[float], alignment: ClockAlignment) -> list[float]:
@@ -318,8 +319,7 @@ def _all_reduces(world: Communicator, device: torch.device, size_bytes: int, rep
         world.barrier()
         start = time.perf_counter()
         world.all_reduce(tensor)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        _finish(device)
         own.append(time.perf_counter() - start)
     return [max(of_ranks) for of_ranks in zip(*world.gather_objects(own), strict=True)]
 
@@ -346,19 +346,6 @@ _CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _CABLE = "look at cable, port and duplex (`ethtool`, `ibstat`), and at who else uses the link"
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What the links should carry.
-
-    Attributes:
-        machine: what all-reduces reached before, by the machine's description; None without a description.
-        by_sockets: whether one core moves the bytes (Gloo, MPI over TCP), and not the adapter.
-    """
-
-    machine: Link | None
-    by_sockets: bool
-
-
 def expected_link(machine: Machine | None, hosts: int) -> Link | None:
     """The link of `machine` that all-reduces over `hosts` hosts use."""
     if machine is None:
@@ -366,8 +353,11 @@ def expected_link(machine: Machine | None, hosts: int) -> Link | None:
     return machine.network if hosts > 1 else machine.node_link
 
 
-def judge_exchange(exchange: Exchange, hosts: tuple[str, ...], expected: Expected) -> Check:
-    """Judge whether the sums are right, and as fast as `expected`; `hosts` is by rank."""
+def judge_exchange(exchange: Exchange, hosts: tuple[str, ...], expected: Link | None) -> Check:
+    """Judge whether the sums are right, and as fast as `expected`; `hosts` is by rank.
+
+    `expected` is what all-reduces reached before, by the machine's description. Where it is None, the links count.
+    """
     if wrong := [f"rank {rank} on host {hosts[rank]}" for rank, count in enumerate(exchange.wrong) if count]:
         return Check(
             ALL_REDUCE,
@@ -386,15 +376,17 @@ def judge_exchange(exchange: Exchange, hosts: tuple[str, ...], expected: Expecte
     return Check(ALL_REDUCE, worst.status, "; ".join([told, *(check.detail for check in problems)]), problems[-1].fix)
 
 
-def _slow(exchange: Exchange, expected: Expected) -> Iterator[Check]:
-    if expected.machine is not None:
-        share = exchange.bus_bytes_per_second / expected.machine.bytes_per_second
+def _slow(exchange: Exchange, expected: Link | None) -> Iterator[Check]:
+    if expected is not None:
+        share = exchange.bus_bytes_per_second / expected.bytes_per_second
         if share < _ENOUGH_OF_MACHINE:
             status: Status = "fail" if share < _TOO_LITTLE_OF_MACHINE else "warn"
-            told = f"{share:.0%} of what the machine reaches ({in_words(expected.machine.bytes_per_second)})"
+            told = f"{share:.0%} of what the machine reaches ({in_words(expected.bytes_per_second)})"
             yield Check(ALL_REDUCE, status, told, _fix(exchange.wires))
         return
-    shares = {host: it for host, wire in exchange.wires.items() if (it := _share(wire, expected)) is not None}
+    # Beside NCCL, one core moves the bytes (Gloo, MPI over TCP), and not the adapter.
+    by_sockets = not exchange.library.startswith("NCCL")
+    shares = {host: it for host, wire in exchange.wires.items() if (it := _share(wire, by_sockets)) is not None}
     slow = sorted((share, host) for host, share in shares.items() if share < _ENOUGH_OF_LINK)
     if slow:
         share, host = slow[0]
@@ -409,12 +401,12 @@ def _slow(exchange: Exchange, expected: Expected) -> Iterator[Check]:
         yield Check(ALL_REDUCE, how, told, _fix(exchange.wires))
 
 
-def _share(wire: Wire, expected: Expected) -> float | None:
+def _share(wire: Wire, by_sockets: bool) -> float | None:
     """The share of their nominal rate that the used interfaces reached; None where one does not tell its rate."""
     if not wire.rates or any(name not in wire.links for name in wire.rates):
         return None
     link = sum(wire.links[name] for name in wire.rates)
-    return sum(wire.rates.values()) / (min(link, _ONE_CORE_BYTES_PER_SECOND) if expected.by_sockets else link)
+    return sum(wire.rates.values()) / (min(link, _ONE_CORE_BYTES_PER_SECOND) if by_sockets else link)
 
 
 def _idle(wires: Mapping[str, Wire]) -> Iterator[Check]:
@@ -447,16 +439,15 @@ def _choose(interface: str) -> str:
 def _carriers(wires: Mapping[str, Wire]) -> str:
     """`eth0 (10 Gbit/s)`, or host by host where they differ."""
     by_host = {
-        host: " + ".join(_with_rate(name, wire.links.get(name)) for name in wire.rates) or "an unknown interface"
+        host: " + ".join(
+            f"{name} ({in_words(wire.links[name])})" if wire.links.get(name) else name for name in wire.rates
+        )
+        or "an unknown interface"
         for host, wire in wires.items()
     }
     if len(set(by_host.values())) == 1:
         return next(iter(by_host.values()))
     return listed(f"{it} on {host}" for host, it in by_host.items())
-
-
-def _with_rate(name: str, rate: float | None) -> str:
-    return f"{name} ({in_words(rate)})" if rate else name
 
 
 def in_words(bytes_per_second: float) -> str:

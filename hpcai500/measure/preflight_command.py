@@ -24,7 +24,7 @@ from hpcai500.machine import load_machine
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals, signal_name
 from hpcai500.streams import prepare_streams, say
-from hpcai500.system.checks import RANKS, READING, START_SECONDS, Check, CheckLog
+from hpcai500.system.checks import RANKS, READING, START_SECONDS, CheckLog
 
 if TYPE_CHECKING:
     from hpcai500.measure.preflight_steps import Costs
@@ -85,7 +85,6 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
             costs=lambda: _costs(recipe),
             convolutions=lambda: convolutions_of(model_of(recipe)[0]),
             progress=ranks.progress,
-            look=lambda: _look(recipe, options),
             data=options.data,
             out=options.out,
             machine=machine,
@@ -109,15 +108,6 @@ def _costs(recipe: Recipe) -> Costs:
     model, example = model_of(recipe)
     pixels = math.prod(REFERENCE_GRID) if recipe.benchmark == "ewa" else None
     return Costs(count_flops(model, *example).training_flops, state_bytes(model), pixels)
-
-
-def _look(recipe: Recipe, options: PreflightOptions) -> list[Check]:
-    from hpcai500.measure.preflight import LOOKED_AT
-    from hpcai500.system.doctor import Subject, examine
-
-    arguments = [recipe.benchmark, *(["--data", str(options.data)] if options.data else [])]
-    found = examine(Subject(recipe, options.data, options.out, arguments))
-    return [check for check in found if check.name in LOOKED_AT]
 
 
 def _telling(names: Sequence[str]) -> Callable[[str], None]:

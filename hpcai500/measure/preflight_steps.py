@@ -13,52 +13,15 @@ from hpcai500.comm.communicator import Communicator
 from hpcai500.hosts import is_first_of_host
 from hpcai500.layers import RECIPE_TYPES, Recipe
 from hpcai500.machine import Machine
+from hpcai500.measure import preflight
 from hpcai500.measure.convolutions import FIX, Convolution, Setting, known_fault, wrong_gradients
 from hpcai500.measure.host import capture_nodes
-from hpcai500.measure.preflight import (
-    SIDES,
-    Answer,
-    Device,
-    Expected,
-    Product,
-    ask_device,
-    ask_everyone,
-    ask_hosts,
-    expected_flops,
-    expected_link,
-    failures,
-    judge_clocks,
-    judge_devices,
-    judge_exchange,
-    judge_nodes,
-    judge_products,
-    judge_sources,
-    judge_versions,
-    listed,
-    look_for_sources,
-    measure_clocks,
-    measure_exchange,
-    measure_product,
-    values,
-    version_facts,
-)
+from hpcai500.measure.preflight import Answer, ask_everyone, ask_hosts, failures, listed, values
 from hpcai500.measure.read_speed import Need, choose, judge_reading, read
 from hpcai500.methodology.nodes import node_differences
-from hpcai500.system.checks import (
-    ALL_REDUCE,
-    CLOCKS,
-    CONVOLUTIONS,
-    DEVICES,
-    DISK,
-    GEMM,
-    NODES,
-    POWER,
-    RANKS,
-    READING,
-    VERSIONS,
-    Check,
-)
-from hpcai500.system.doctor import free_bytes, space_check
+from hpcai500.system import checks
+from hpcai500.system.checks import Check
+from hpcai500.system.doctor import Subject, examine, free_bytes, space_check
 
 
 @dataclass(frozen=True)
@@ -84,7 +47,6 @@ class Stage:
         device: returns the device of this rank; raises where it has none.
         costs: of the recipe's model; called on rank 0 only.
         progress: called while a rank measures alone, so that it does not count as hung.
-        look: checks of this rank's host that measure nothing.
         data: folder of the data set; None where a run makes it.
         machine: what speeds are compared with; on rank 0 only.
     """
@@ -96,7 +58,6 @@ class Stage:
     costs: Callable[[], Costs]
     convolutions: Callable[[], Sequence[Convolution]]
     progress: Callable[[], None]
-    look: Callable[[], Sequence[Check]]
     data: Path | None
     out: Path
     machine: Machine | None
@@ -113,68 +74,79 @@ class Steps:
         self._stage, self._world = stage, stage.world
         self._device: torch.device | None = None
         self._without_device: str | None = "devices were not asked"
-        self._products: list[Answer[Product]] = []
+        self._products: list[Answer[preflight.Product]] = []
         self._costs: Costs | str | None = None
 
     def check(self, name: str) -> Check:
         makers: dict[str, Callable[[], Check]] = {
-            RANKS: self._ranks,
-            VERSIONS: self._versions,
-            NODES: self._nodes,
-            CLOCKS: self._clocks,
-            DEVICES: self._devices,
-            GEMM: self._gemm,
-            CONVOLUTIONS: self._convolutions,
-            ALL_REDUCE: self._all_reduce,
-            READING: self._reading,
-            DISK: self._disk,
-            POWER: self._power,
+            checks.RANKS: self._ranks,
+            checks.VERSIONS: self._versions,
+            checks.NODES: self._nodes,
+            checks.CLOCKS: self._clocks,
+            checks.DEVICES: self._devices,
+            checks.GEMM: self._gemm,
+            checks.CONVOLUTIONS: self._convolutions,
+            checks.ALL_REDUCE: self._all_reduce,
+            checks.READING: self._reading,
+            checks.DISK: self._disk,
+            checks.POWER: self._power,
         }
         return makers[name]()
 
     def _ranks(self) -> Check:
         size, hosts = self._world.size, len(set(self._world.hosts))
         if size == 1:
-            return Check(RANKS, "pass", f"1 rank on host {self._world.hosts[0]}: --procs N or a launcher tries more")
-        return Check(RANKS, "pass", f"{size} ranks on {hosts} host{'s'[: hosts - 1]}, by {self._world.library}")
+            return Check(
+                checks.RANKS, "pass", f"1 rank on host {self._world.hosts[0]}: --procs N or a launcher tries more"
+            )
+        return Check(checks.RANKS, "pass", f"{size} ranks on {hosts} host{'s'[: hosts - 1]}, by {self._world.library}")
 
     def _versions(self) -> Check:
-        return judge_versions(self._world.gather_objects(version_facts()), self._world.hosts)
+        return preflight.judge_versions(self._world.gather_objects(preflight.version_facts()), self._world.hosts)
 
     def _nodes(self) -> Check:
         if len(set(self._world.hosts)) == 1:
-            return Check(NODES, "pass", "one")
-        lacking = ask_hosts(self._world, self._stage.look)
+            return Check(checks.NODES, "pass", "one")
+        lacking = ask_hosts(self._world, self._look)
         places = {"data": self._stage.data}
         nodes = capture_nodes(self._world, places, first_of_host=is_first_of_host(self._world.rank, self._world.hosts))
         # Only rank 0 has all descriptions.
-        return judge_nodes(lacking, self._world.broadcast_object(node_differences(nodes)))
+        return preflight.judge_nodes(lacking, self._world.broadcast_object(node_differences(nodes)))
+
+    def _look(self) -> Sequence[Check]:
+        """Checks of this rank's host that measure nothing."""
+        recipe, data = self._stage.recipe, self._stage.data
+        arguments = [recipe.benchmark, *(["--data", str(data)] if data else [])]
+        found = examine(Subject(recipe, data, self._stage.out, arguments))
+        return [check for check in found if check.name in preflight.LOOKED_AT]
 
     def _clocks(self) -> Check:
-        walls, alignment = measure_clocks(self._world)
-        return judge_clocks(walls, alignment.errors_seconds, self._world.hosts)
+        walls, alignment = preflight.measure_clocks(self._world)
+        return preflight.judge_clocks(walls, alignment.errors_seconds, self._world.hosts)
 
     def _devices(self) -> Check:
-        def ask() -> Device:
+        def ask() -> preflight.Device:
             self._device = self._stage.device()
-            return ask_device(self._device)
+            return preflight.ask_device(self._device)
 
-        check = judge_devices(ask_everyone(self._world, ask))
-        self._without_device = None if check.status != "fail" else f"first mend what `{DEVICES}` says"
+        check = preflight.judge_devices(ask_everyone(self._world, ask))
+        self._without_device = None if check.status != "fail" else f"first mend what `{checks.DEVICES}` says"
         return check
 
     def _gemm(self) -> Check:
         if self._device is None or self._without_device:
-            return Check(GEMM, "skip", f"not measured: {self._without_device}")
+            return Check(checks.GEMM, "skip", f"not measured: {self._without_device}")
         device, precision = self._device, self._stage.recipe.accelerator.precision
         self._world.barrier()
-        self._products = ask_everyone(self._world, lambda: measure_product(device, precision, SIDES[device.type]))
-        expected = expected_flops(self._stage.machine, precision) if self._stage.machine else None
-        return judge_products(self._products, precision, expected, on_cpu=device.type == "cpu")
+        self._products = ask_everyone(
+            self._world, lambda: preflight.measure_product(device, precision, preflight.SIDES[device.type])
+        )
+        expected = preflight.expected_flops(self._stage.machine, precision) if self._stage.machine else None
+        return preflight.judge_products(self._products, precision, expected, on_cpu=device.type == "cpu")
 
     def _convolutions(self) -> Check:
         if self._device is None or self._without_device:
-            return Check(CONVOLUTIONS, "skip", f"not compared: {self._without_device}")
+            return Check(checks.CONVOLUTIONS, "skip", f"not compared: {self._without_device}")
         setting = Setting.of(self._stage.recipe, self._device)
 
         def compare() -> tuple[int, list[str]]:
@@ -186,31 +158,30 @@ class Steps:
             return len(shapes), [fault] if fault else []
 
         answers = ask_hosts(self._world, compare)
-        if failed := failures(CONVOLUTIONS, answers, "could not compare gradients", "see what it printed above"):
+        if failed := failures(checks.CONVOLUTIONS, answers, "could not compare gradients", "see what it printed above"):
             return failed
         found = [(answer.host, *value) for answer, value in values(answers)]
         wrong = [f"{sentence} on host {host}" for host, _, sentences in found for sentence in sentences]
         if wrong:
-            return Check(CONVOLUTIONS, "fail", f"{setting.words}: {listed(wrong)}", FIX)
-        return Check(CONVOLUTIONS, "pass", f"gradients of {found[0][1]} shapes are right in {setting.words}")
+            return Check(checks.CONVOLUTIONS, "fail", f"{setting.words}: {listed(wrong)}", FIX)
+        return Check(checks.CONVOLUTIONS, "pass", f"gradients of {found[0][1]} shapes are right in {setting.words}")
 
     def _all_reduce(self) -> Check:
         if self._world.size == 1:
-            return Check(ALL_REDUCE, "skip", "one rank sums with nobody: --procs N, or a launcher")
+            return Check(checks.ALL_REDUCE, "skip", "one rank sums with nobody: --procs N, or a launcher")
         if self._device is None or self._without_device:
-            return Check(ALL_REDUCE, "skip", f"not measured: {self._without_device}")
-        exchange = measure_exchange(self._world, self._device)
-        link = expected_link(self._stage.machine, len(set(self._world.hosts)))
-        by_sockets = not self._world.library.startswith("NCCL")
-        return judge_exchange(exchange, self._world.hosts, Expected(link, by_sockets))
+            return Check(checks.ALL_REDUCE, "skip", f"not measured: {self._without_device}")
+        exchange = preflight.measure_exchange(self._world, self._device)
+        link = preflight.expected_link(self._stage.machine, len(set(self._world.hosts)))
+        return preflight.judge_exchange(exchange, self._world.hosts, link)
 
     def _reading(self) -> Check:
         data, recipe = self._stage.data, self._stage.recipe
         if data is None:
-            return Check(READING, "skip", f"{recipe.problem.dataset}: hpcai500 makes it when the run starts")
+            return Check(checks.READING, "skip", f"{recipe.problem.dataset}: hpcai500 makes it when the run starts")
         if recipe.benchmark not in RECIPE_TYPES:
             fix = f"hpcai500 data check {recipe.benchmark} {data}"
-            return Check(READING, "skip", f"how a plug-in's data lie, it alone knows: {fix}")
+            return Check(checks.READING, "skip", f"how a plug-in's data lie, it alone knows: {fix}")
         costs = self._model_costs()
         samples = ask_everyone(self._world, lambda: choose(recipe, data, self._world.rank))
         mine = samples[self._world.rank].value
@@ -231,7 +202,7 @@ class Steps:
     def _disk(self) -> Check:
         costs = self._model_costs()
         if isinstance(costs, str):
-            return Check(DISK, "skip", f"the model cannot be built: {costs}")
+            return Check(checks.DISK, "skip", f"the model cannot be built: {costs}")
         out = self._stage.out
         # Rank 0 writes the record.
         free: int = self._world.broadcast_object(free_bytes(out) if self._world.rank == 0 else 0)
@@ -239,7 +210,7 @@ class Steps:
 
     def _power(self) -> Check:
         on_gpu = self._stage.recipe.accelerator.device != "cpu"
-        return judge_sources(ask_hosts(self._world, lambda: look_for_sources(on_gpu=on_gpu)))
+        return preflight.judge_sources(ask_hosts(self._world, lambda: preflight.look_for_sources(on_gpu=on_gpu)))
 
     def _model_costs(self) -> Costs | str:
         """The costs, on all ranks, or why they are unknown."""

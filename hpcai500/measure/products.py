@@ -132,11 +132,8 @@ def complaint(left: Tensor, right: Tensor, product: Tensor, precision: Precision
         (_multiplied(left[rows], right), product[rows].to(wide), "row"),
         (_multiplied(right.t()[columns], left.t()), product.t()[columns].to(wide), "column"),
     ):
-        error, bound = (found - exact).abs(), entry_bound(exact, inner, precision)
-        # Not `any(error > bound)`: a NaN must fail too.
-        if not bool((error <= bound).all()):
-            worst = float((error / bound).nan_to_num(torch.inf).max())
-            return f"an entry of a sampled {where} is {worst:.3g} times as wrong as {precision.name} allows"
+        if factor := _beyond(found, exact, entry_bound(exact, inner, precision)):
+            return f"an entry of a sampled {where} is {factor:.3g} times as wrong as {precision.name} allows"
     signs = torch.randint(0, 2, (right.shape[1], 1), device=left.device).to(wide) * 2 - 1
     summed = _multiplied(left, _multiplied(right, signs))
     for first, block in _blocks(product):
@@ -147,6 +144,13 @@ def complaint(left: Tensor, right: Tensor, product: Tensor, precision: Precision
         if not bool((error <= row_sum_bound(computed, inner, precision)).all()):
             return f"the sum of a row's entries is further from the exact one than {precision.name} allows"
     return None
+
+
+def _beyond(found: Tensor, exact: Tensor, bound: Tensor) -> float | None:
+    """How many times as wrong as `bound` allows the worst of `found` is; None where all are within it."""
+    error = (found - exact).abs()
+    # Not `any(error > bound)`: a NaN must fail too.
+    return None if bool((error <= bound).all()) else float((error / bound).nan_to_num(torch.inf).max())
 
 
 def _some(size: int, device: torch.device) -> Tensor:
@@ -295,7 +299,7 @@ class Convolution:
     def elements(self) -> int:
         """Operands and result, three times: operands in two layouts, and results."""
         shapes = (self.images, self.weight, self.outputs)
-        return 3 * sum(shape[0] * shape[1] * shape[2] * shape[3] for shape in shapes)
+        return 3 * sum(map(math.prod, shapes))
 
     @property
     def check_flops(self) -> int:
@@ -325,7 +329,7 @@ class Convolution:
             for name, layout in layouts.items()
         }
         if device.type == "cpu" and self.product == "forward":
-            calls |= self._packed_call(_laid_out(images, torch.channels_last), weight)
+            calls |= self._packed_call(images.contiguous(memory_format=torch.channels_last), weight)
         return Prepared(calls, lambda result: self._complaint(images, weight, gradient, result, precision))
 
     def _is_hurt_in_nhwc(self, device: torch.device) -> bool:
@@ -354,9 +358,8 @@ class Convolution:
 
         return backward
 
-    def _packed_call(self, images: Tensor | None, weight: Tensor) -> dict[str, Call]:
+    def _packed_call(self, images: Tensor, weight: Tensor) -> dict[str, Call]:
         """A convolution whose weights are packed into the library's own layout once, as inference does."""
-        assert images is not None
         if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_convolution_weight"):
             return {}
         places = self.padding, self.stride, (1, 1)
@@ -373,7 +376,7 @@ class Convolution:
         if result.shape != expected[self.product] or result.dtype != precision.dtype:
             return f"it has the shape {tuple(result.shape)} and type {result.dtype}"
         some, ins, outs = (
-            _convolution_some(size, most)
+            _indices(size, most)
             for size, most in zip((len(images), *weight.shape[1::-1]), (_IMAGES, _CHANNELS, _CHANNELS), strict=True)
         )
         place = self.stride, self.padding
@@ -387,12 +390,8 @@ class Convolution:
             exact, found = weight_gradient(*operands, *place), result[outs][:, ins]
         loss = WINOGRAD if self.weight[2:] != (1, 1) else 1.0
         parts = self.images[0] if self.product == "weight gradient" and _rounds_partial_sums(images) else 1
-        error, bound = (found.to(exact.dtype) - exact).abs(), entry_bound(exact, self.inner, precision, loss, parts)
-        # Not `any(error > bound)`: a NaN must fail too.
-        if not bool((error <= bound).all()):
-            worst = float((error / bound).nan_to_num(torch.inf).max())
-            return f"a value is {worst:.3g} times as wrong as {precision.name} allows"
-        return None
+        factor = _beyond(found.to(exact.dtype), exact, entry_bound(exact, self.inner, precision, loss, parts))
+        return f"a value is {factor:.3g} times as wrong as {precision.name} allows" if factor else None
 
 
 def _rounds_partial_sums(images: Tensor) -> bool:
@@ -408,7 +407,7 @@ def _laid_out(tensor: Tensor | None, layout: torch.memory_format) -> Tensor | No
     return None if tensor is None else tensor.contiguous(memory_format=layout)
 
 
-def _convolution_some(size: int, most: int) -> list[int]:
+def _indices(size: int, most: int) -> list[int]:
     inside = torch.randint(0, size, (max(0, most - 2),)).tolist()
     return sorted({0, size - 1, *inside})
 

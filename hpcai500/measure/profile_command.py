@@ -21,7 +21,7 @@ from hpcai500.streams import say
 
 if TYPE_CHECKING:
     from hpcai500.engine.measured_steps import Measured, ProfiledSteps
-    from hpcai500.measure.sampling import DeviceMeter, Sample
+    from hpcai500.measure.sampling import NvmlMeter, Sample
     from hpcai500.measure.trace import Reorder
 
 SCHEMA = 1
@@ -108,7 +108,7 @@ def _sample(bench: Bench[ProfileOptions], loop: ProfiledSteps, steps: int) -> tu
 
 
 @contextmanager
-def _meter(bench: Bench[ProfileOptions]) -> Iterator[DeviceMeter | None]:
+def _meter(bench: Bench[ProfileOptions]) -> Iterator[NvmlMeter | None]:
     """A meter of a CUDA device; None on a CPU, or where NVML does not answer."""
     import torch
 

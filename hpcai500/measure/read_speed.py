@@ -21,7 +21,7 @@ import numpy as np
 
 from hpcai500.data.climate.index import open_years, refusals, spans, year_paths
 from hpcai500.data.climate.values import read_images
-from hpcai500.data.climate.years import YearFile, open_year, year_of
+from hpcai500.data.climate.years import open_year, year_of
 from hpcai500.data.imagenet import index
 from hpcai500.data.imagenet.check import Verdict, check_file
 from hpcai500.data.imagenet.index import LAYOUT
@@ -87,15 +87,12 @@ class Reading:
     what: str
 
 
-def read(sample: Sample, threads: int, together: Callable[[], None] = lambda: None) -> Reading:
+def read(sample: Sample, threads: int) -> Reading:
     """Read `sample` by `threads`, for some seconds at most, then check its files.
-
-    `together` is called right before reading, for all ranks to begin at once, as in training.
 
     Raises:
         OSError: a file cannot be read.
     """
-    together()
     start = time.perf_counter()
     sizes = _in_time(_read_cold, sample.pieces, threads, _READ_SECONDS)
     seconds = max(time.perf_counter() - start, 1e-9)
@@ -205,15 +202,11 @@ def _broken_year(path: Path, image: int) -> str | None:
         year = open_year(path)
         if reasons := refusals(year):
             return f"{path}: {reasons[0]}"
-        if _window_bytes(year) <= _MOST_WINDOW_BYTES:
+        if year.storage.window * year.image_bytes <= _MOST_WINDOW_BYTES:
             read_images(year, image, 1)
     except DataError as error:
         return str(error)
     return None
-
-
-def _window_bytes(year: YearFile) -> int:
-    return year.storage.window * year.image_bytes
 
 
 # ----------------------------------------------------------------------------------------------------

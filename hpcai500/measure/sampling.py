@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.measure.host import NetworkCounters
+from hpcai500.measure.host import Bytes, NetworkCounters
 from hpcai500.system.devices import Nvml, ask_nvml, open_nvml
 
 # ----------------------------------------------------------------------------------------------------
@@ -24,24 +24,6 @@ INTERVAL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class LinkBytes:
-    """Bytes over a device's links, counted since a moment that the driver chose."""
-
-    sent: int
-    received: int
-
-
-class DeviceMeter(Protocol):
-    """Reads counters of a device's driver."""
-
-    def utilisation(self) -> float | None:
-        """Fraction of the driver's last interval in which something ran; None where the driver cannot tell."""
-
-    def links(self) -> LinkBytes | None:
-        """Counters of the links to other devices; None where there are none."""
-
-
-@dataclass(frozen=True)
 class Sample:
     """Counters at one moment.
 
@@ -49,14 +31,14 @@ class Sample:
         moment: seconds, by `time.perf_counter`.
         processor_seconds: CPU time of this process so far, over all its threads.
         network: of this host; None where another rank reads it.
-        device, links: as `DeviceMeter` tells utilisation and links.
+        device, links: as `NvmlMeter` tells utilisation and links.
     """
 
     moment: float
     processor_seconds: float
     network: NetworkCounters | None = None
     device: float | None = None
-    links: LinkBytes | None = None
+    links: Bytes | None = None
 
 
 class Sampler:
@@ -69,7 +51,7 @@ class Sampler:
     def __init__(
         self,
         counters: Callable[[], NetworkCounters] | None,
-        meter: DeviceMeter | None,
+        meter: NvmlMeter | None,
         interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         self._counters, self._meter, self._interval = counters, meter, interval_seconds
@@ -126,7 +108,7 @@ _COUNTERS = (
 
 
 class NvmlMeter:
-    """A `DeviceMeter` by NVML, which must be open; links are the sum over all active links."""
+    """Counters of a device by NVML, which must be open."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -134,10 +116,12 @@ class NvmlMeter:
         self._fields = next((fields for fields in _COUNTERS if self._read(fields) is not None), None)
 
     def utilisation(self) -> float | None:
+        """Fraction of the driver's last interval in which something ran; None where the driver cannot tell."""
         rates = ask_nvml(self._nvml, "nvmlDeviceGetUtilizationRates", self._handle)
         return None if rates is None else float(rates.gpu) / 100
 
-    def links(self) -> LinkBytes | None:
+    def links(self) -> Bytes | None:
+        """Bytes over all active links to other devices, since a moment that the driver chose; None without links."""
         return self._read(self._fields) if self._fields else None
 
     def _active_links(self) -> list[int]:
@@ -148,7 +132,7 @@ class NvmlMeter:
             if ask_nvml(self._nvml, "nvmlDeviceGetNvLinkState", self._handle, link)
         ]
 
-    def _read(self, fields: tuple[str, str, int]) -> LinkBytes | None:
+    def _read(self, fields: tuple[str, str, int]) -> Bytes | None:
         sent, received, unit = fields
         if not self._active:
             return None
@@ -157,11 +141,11 @@ class NvmlMeter:
         if values is None or any(value.nvmlReturn for value in values):
             return None
         counts = [int(value.value.ullVal) * unit for value in values]
-        return LinkBytes(sum(counts[: len(self._active)]), sum(counts[len(self._active) :]))
+        return Bytes(sum(counts[: len(self._active)]), sum(counts[len(self._active) :]))
 
 
 @contextmanager
-def nvml_meter(uuid: str, binding: Nvml | None = None) -> Iterator[DeviceMeter]:
+def nvml_meter(uuid: str, binding: Nvml | None = None) -> Iterator[NvmlMeter]:
     """A meter of the device with this UUID (`GPU-…`), until the block ends.
 
     Raises:
@@ -182,7 +166,6 @@ def nvml_meter(uuid: str, binding: Nvml | None = None) -> Iterator[DeviceMeter]:
 # Samples that are closer, as the last two may be, give no useful rate.
 _SHORTEST_SECONDS = INTERVAL_SECONDS / 2
 
-Point = dict[str, Any]
 T = TypeVar("T")
 # How much a counter grew between two samples.
 Amount = Callable[[Sample, Sample], T]
@@ -215,22 +198,8 @@ def busy_windows(intervals: Iterable[tuple[float, float]], seconds: float, windo
     return [[round(number * length, 6), min(1.0, one / length)] for number, one in enumerate(busy)]
 
 
-def network_points(samples: Sequence[Sample]) -> list[Point]:
-    """Bytes a second over all interfaces that lead to other hosts."""
-    return _points(samples, _over_network)
-
-
-def loopback_points(samples: Sequence[Sample]) -> list[Point]:
-    """Bytes a second that processes of this host sent each other over loopback: sent and received are equal."""
-    return _points(samples, _over_loopback)
-
-
-def link_points(samples: Sequence[Sample]) -> list[Point]:
-    """Bytes a second over the links of this rank's device."""
-    return _points(samples, _over_links)
-
-
 def _over_network(one: Sample, two: Sample) -> tuple[float, float] | None:
+    """Over all interfaces that lead to other hosts."""
     if one.network is None or two.network is None:
         return None
     difference = two.network.since(one.network)
@@ -238,6 +207,7 @@ def _over_network(one: Sample, two: Sample) -> tuple[float, float] | None:
 
 
 def _over_loopback(one: Sample, two: Sample) -> tuple[float, float] | None:
+    """Between processes of this host: sent and received are equal."""
     if one.network is None or two.network is None:
         return None
     amount = two.network.since(one.network)["loopback_sent_bytes"]
@@ -245,24 +215,10 @@ def _over_loopback(one: Sample, two: Sample) -> tuple[float, float] | None:
 
 
 def _over_links(one: Sample, two: Sample) -> tuple[float, float] | None:
+    """Over the links of this rank's device."""
     if one.links is None or two.links is None:
         return None
     return float(two.links.sent - one.links.sent), float(two.links.received - one.links.received)
-
-
-def _points(samples: Sequence[Sample], amount: Amount[tuple[float, float] | None]) -> list[Point]:
-    found = []
-    for t, seconds, amounts in _steps(samples, amount):
-        if amounts is not None:
-            sent, received = amounts
-            found.append(
-                {
-                    "t_s": round(t, 6),
-                    "sent_bytes_per_second": sent / seconds,
-                    "received_bytes_per_second": received / seconds,
-                }
-            )
-    return found
 
 
 def _steps(samples: Sequence[Sample], amount: Amount[T]) -> list[tuple[float, float, T]]:
@@ -284,21 +240,30 @@ def _far_apart(samples: Sequence[Sample]) -> list[Sample]:
     return [*kept, *samples[1:][-1:]]
 
 
-# ----------------------------------------------------------------------------------------------------
-# The curves of communication of all nodes.
-
-
 NETWORK, LOOPBACK, LINKS = "network", "loopback", "NVLink"
+_PATHS: Mapping[str, Amount[tuple[float, float] | None]] = {
+    NETWORK: _over_network,
+    LOOPBACK: _over_loopback,
+    LINKS: _over_links,
+}
 
 
 def curves_of_rank(samples: Sequence[Sample], rank: int, host: str) -> list[dict[str, Any]]:
-    """The curves of this rank: `[{host, rank, path, points}]`, for `Communicator.gather_objects`."""
-    curves: dict[str, list[Point]] = {
-        NETWORK: network_points(samples),
-        LOOPBACK: loopback_points(samples),
-        LINKS: link_points(samples),
-    }
-    return [{"host": host, "rank": rank, "path": path, "points": points} for path, points in curves.items() if points]
+    """The curves of this rank in bytes a second: `[{host, rank, path, points}]`, for `Communicator.gather_objects`."""
+    curves = []
+    for path, amount in _PATHS.items():
+        points = [
+            {
+                "t_s": round(t, 6),
+                "sent_bytes_per_second": sent_received[0] / seconds,
+                "received_bytes_per_second": sent_received[1] / seconds,
+            }
+            for t, seconds, sent_received in _steps(samples, amount)
+            if sent_received is not None
+        ]
+        if points:
+            curves.append({"host": host, "rank": rank, "path": path, "points": points})
+    return curves
 
 
 def chosen_curve(curves: Sequence[Mapping[str, Any]], nodes: int) -> Mapping[str, Any] | None:

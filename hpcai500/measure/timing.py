@@ -62,15 +62,11 @@ class Timing:
         return median_interval(self.seconds)
 
 
-def _alone(wanted: int) -> int:
-    return wanted
-
-
 def repeat(
     run: Callable[[], float],
     effort: Effort,
     clock: Callable[[], float] = time.perf_counter,
-    agree: Callable[[int], int] = _alone,
+    agree: Callable[[int], int] = lambda wanted: wanted,
 ) -> Timing:
     """Call `run`, which returns the seconds that it took, until its median is known well enough, or time is up.
 
@@ -98,16 +94,14 @@ def _wanted(taken: Sequence[float], effort: Effort, left_seconds: float) -> int:
     """
     if len(taken) < effort.least:
         return effort.least - len(taken)
-    if left_seconds <= 0 or _is_tight(taken, effort.width):
+    if left_seconds <= 0:
+        return 0
+    low, high = median_interval(taken)
+    if (high - low) / 2 <= effort.width * statistics.median(taken):
         return 0
     each = statistics.fmean(taken)
     affordable = int(left_seconds / each) if each > 0 else len(taken)
     return max(1, min(len(taken) // 2, affordable))
-
-
-def _is_tight(values: Sequence[float], width: float) -> bool:
-    low, high = median_interval(values)
-    return (high - low) / 2 <= width * statistics.median(values)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -138,7 +138,9 @@ def read_trace(events: Iterable[Event]) -> Trace:
     # A float of seconds since the machine's start would be too coarse for nanoseconds.
     origin = min((float(event["ts"]) for event in wanted), default=0.0)
     for event in wanted:
-        one = _slice(event, origin)
+        start, seconds = (float(event["ts"]) - origin) * _MICROSECOND, float(event.get("dur", 0.0)) * _MICROSECOND
+        thread = event["pid"], event["tid"]
+        one = Slice(event["name"], event["cat"], start, seconds, event.get("args", {}), thread)
         if one.name.startswith(_BESIDE):
             continue
         if one.name == INPUT:
@@ -152,13 +154,10 @@ def read_trace(events: Iterable[Event]) -> Trace:
         else:
             exchange.append(one)
     host = [one for slices in threads.values() for one in _nested(slices)]
-    _link(device, host)
+    operators = {one.arguments["External id"]: one for one in host if "External id" in one.arguments}
+    for one in device:
+        one.parent = operators.get(one.arguments.get("External id"))
     return Trace(host, device, exchange, calls, inputs)
-
-
-def _slice(event: Event, origin: float) -> Slice:
-    start, seconds = (float(event["ts"]) - origin) * _MICROSECOND, float(event.get("dur", 0.0)) * _MICROSECOND
-    return Slice(event["name"], event["cat"], start, seconds, event.get("args", {}), (event["pid"], event["tid"]))
 
 
 def _nested(slices: list[Slice]) -> Iterator[Slice]:
@@ -174,13 +173,6 @@ def _nested(slices: list[Slice]) -> Iterator[Slice]:
             one.parent.inner_seconds += one.seconds
         open_slices.append(one)
         yield one
-
-
-def _link(device: Iterable[Slice], host: Iterable[Slice]) -> None:
-    """Give each slice of device work the operator that started it as parent."""
-    operators = {one.arguments["External id"]: one for one in host if "External id" in one.arguments}
-    for one in device:
-        one.parent = operators.get(one.arguments.get("External id"))
 
 
 def tensors_of(one: Slice) -> list[Layout]:
@@ -307,15 +299,15 @@ def works_of(trace: Trace, device: str) -> Works:
     """The kernels on `device`; for `cpu` those are operators, by their own time, and what exchange threads did."""
     if device != "cpu":
         return Works([_of_kernel(one) for one in trace.device], 0.0)
-    wraps = {id(one.parent) for one in trace.host if one.parent and _same_class(one, one.parent)}
+    wraps = {
+        id(one.parent)
+        for one in trace.host
+        if one.parent and operator_class(one.name) == operator_class(one.parent.name)
+    }
     found = [_of_operator(one, is_call=id(one) not in wraps) for one in trace.host]
     kernels = [work for work in found if work.kind != HOST]
     host_seconds = sum(work.seconds for work in found if work.kind == HOST)
     return Works([*kernels, *_of_exchange(trace)], host_seconds)
-
-
-def _same_class(one: Slice, other: Slice) -> bool:
-    return operator_class(one.name) == operator_class(other.name)
 
 
 def _of_operator(one: Slice, *, is_call: bool) -> Work:

@@ -264,21 +264,20 @@ def _driver_problem(driver: Driver, machine: Machine) -> Problem | None:
 
 def _too_old(driver: Driver, machine: Machine) -> Problem | None:
     """A driver runs what was built for its own major version of CUDA, and for older ones."""
-    built = machine.torch.cuda if machine.torch else None
-    if built is None or driver.version is None:
+    # `_torch_problem` has found a torch with CUDA.
+    assert machine.torch is not None
+    assert machine.torch.cuda is not None
+    if driver.version is None:
         return None
+    built = machine.torch.cuda
     major = int(built.partition(".")[0])
     if driver.version // 1000 >= major:
         return None
     module = f" {machine.traces.kernel_module}" if machine.traces.kernel_module else ""
     branch = _OLDEST_BRANCH.get(major)
     return (
-        f"the NVIDIA driver{module} is for CUDA {driver.cuda}, too old for torch {_version(machine)}, built for CUDA "
-        f"{built}",
+        f"the NVIDIA driver{module} is for CUDA {driver.cuda}, too old for torch {machine.torch.version}, built "
+        f"for CUDA {built}",
         (f"have driver {branch} or later installed" if branch else f"have a driver for CUDA {major} installed")
         + f", or use a build of torch for CUDA {driver.version // 1000}",
     )
-
-
-def _version(machine: Machine) -> str:
-    return machine.torch.version if machine.torch else "unknown"

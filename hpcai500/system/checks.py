@@ -99,7 +99,7 @@ class CheckLog:
 
     def begin(self, name: str, limit_seconds: float = 0.0) -> None:
         """The check `name` begins, and the one before it has ended. `limit_seconds` counts if longer than the log's."""
-        self._rest()
+        self.close()
         if self._path is None:
             return
         self._told(name)
@@ -111,7 +111,7 @@ class CheckLog:
 
     def found(self, checks: Iterable[Check]) -> None:
         """What the current check found."""
-        self._rest()
+        self.close()
         for check in checks:
             self._append({_CHECK: asdict(check)})
 
@@ -123,15 +123,12 @@ class CheckLog:
         """The user has ended doctor, `by` Ctrl-C or a signal."""
         self._append({_STOPPED: by})
 
-    def close(self) -> None:
-        """All checks are done."""
-        self._rest()
-
     def _expire(self, limit_seconds: float) -> None:
         self.broken(f"no end within {limit_seconds:g} s")
         self._late()
 
-    def _rest(self) -> None:
+    def close(self) -> None:
+        """The current check, if there is one, has ended."""
         if self._watch:
             self._watch.cancel()
             self._watch = None

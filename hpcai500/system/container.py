@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,11 @@ def find_container(
     told = {key: environment.get(f"{program.upper()}_{key}", "") if program else "" for key in _TOLD}
     path = told["CONTAINER"] or None
     libraries = root / ".singularity.d" / "libs"
+    candidates = [root / IMAGE_FILE, *([root / path.lstrip("/")] if path else [])]
     return Container(
         program=program or "apptainer",
         path=path,
-        file=next(_visible(root, path), None),
+        file=next(filter(_is_bound, candidates), None),
         is_sandbox=path is not None and is_folder(root / path.lstrip("/")),
         action=told["COMMAND"] or "run",
         binds=tuple(filter(None, told["BIND"].split(","))),
@@ -115,9 +116,6 @@ def short_image(image: Mapping[str, Any]) -> str:
     return ", ".join([name or "an image without a name", *shown])
 
 
-def _visible(root: Path, path: str | None) -> Iterator[Path]:
-    candidates = [root / IMAGE_FILE, *([root / path.lstrip("/")] if path else [])]
-    for candidate in candidates:
-        # An empty file has no image bound on it. Another user's folder may hide even its names.
-        if os.access(candidate, os.R_OK) and candidate.is_file() and candidate.stat().st_size > 0:
-            yield candidate
+def _is_bound(image: Path) -> bool:
+    """Whether an image is bound on the file: an empty one has none, and a folder may hide even its names."""
+    return os.access(image, os.R_OK) and image.is_file() and image.stat().st_size > 0

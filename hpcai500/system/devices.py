@@ -130,19 +130,6 @@ class Nvml(Protocol):
     def __getattr__(self, name: str) -> Any: ...
 
 
-def load_binding() -> Nvml:
-    """The module pynvml; importing it does not load NVML yet.
-
-    Raises:
-        EnvironmentLacksError: it is not installed.
-    """
-    try:
-        # Some 7,000 lines, so it is imported only when needed.
-        return cast("Nvml", importlib.import_module("pynvml"))
-    except ImportError as error:
-        raise EnvironmentLacksError("NVML's binding is not installed: pip install nvidia-ml-py") from error
-
-
 def ask_nvml(nvml: Nvml, function: str, *arguments: Any) -> Any:
     """The answer of `function`; None where this device, driver or binding cannot tell."""
     try:
@@ -160,7 +147,11 @@ def open_nvml(binding: Nvml | None = None) -> Iterator[Nvml]:
     Raises:
         EnvironmentLacksError: no binding, no driver, or a driver that does not work; the message says which.
     """
-    nvml = load_binding() if binding is None else binding
+    try:
+        # Some 7,000 lines, so it is imported only when needed; that does not load NVML yet.
+        nvml = binding or cast("Nvml", importlib.import_module("pynvml"))
+    except ImportError as error:
+        raise EnvironmentLacksError("NVML's binding is not installed: pip install nvidia-ml-py") from error
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -355,8 +346,7 @@ def _pcie(ask: Ask) -> dict[str, Any]:
 
 def pci_address(bus: str | bytes) -> str:
     """NVML's `00000000:81:00.0` as the kernel writes it: `0000:81:00.0`."""
-    text = (bus.decode() if isinstance(bus, bytes) else bus).lower()
-    domain, _, rest = text.partition(":")
+    domain, _, rest = _text(bus).partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
 
@@ -377,11 +367,7 @@ _MODULES = (
 
 
 def describe_drivers(host: Host) -> Part:
-    """`driver`: version of NVIDIA's driver, and the loaded modules."""
-    return Part({"driver": {"nvidia": find_traces(host.root).kernel_module, "modules": modules(host.root)}})
-
-
-def modules(root: Path) -> dict[str, str]:
-    """Versions by name of loaded modules; `loaded` where a module has no version of its own."""
-    folder = root / "sys/module"
-    return {name: read(folder / name / "version") or "loaded" for name in _MODULES if (folder / name).is_dir()}
+    """`driver`: version of NVIDIA's driver, and of each loaded module, or `loaded` where it has none of its own."""
+    folder = host.root / "sys/module"
+    modules = {name: read(folder / name / "version") or "loaded" for name in _MODULES if (folder / name).is_dir()}
+    return Part({"driver": {"nvidia": find_traces(host.root).kernel_module, "modules": modules}})

@@ -22,7 +22,7 @@ from hpcai500.streams import say
 from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_check, ask_driver, find_traces
 from hpcai500.system.checks import DISK, Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
-from hpcai500.system.looking import memory_limit
+from hpcai500.system.looking import memory_limit, read
 from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unreachable
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
 from hpcai500.system.software import DISTRIBUTION, find_plugin, installed, installed_torch, loader_check
@@ -165,11 +165,6 @@ def shared_memory_check(size_bytes: int | None, ranks: int, container: Container
     if container:
         fix = f"leave out --contain, or {container.program} {container.action} --bind /dev/shm …"
     return Check("shared memory", "warn", f"{found}: NCCL and MPI need more for {ranks} ranks", fix)
-
-
-def shared_memory_bytes(folder: Path = Path("/dev/shm")) -> int | None:  # noqa: S108
-    """Size of /dev/shm; None where it is missing."""
-    return shutil.disk_usage(folder).total if folder.is_dir() else None
 
 
 def is_read_only(folder: Path) -> bool:
@@ -406,7 +401,8 @@ def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> li
         backend_check(recipe, installed("horovod")),
         loader_check(recipe, find_plugin(), installed(DISTRIBUTION)),
         process_manager_check(
-            Ranks(environment, _control_groups(), lambda: installed_mpi(environment), container), recipe
+            Ranks(environment, read(Path("/proc/self/cgroup")) or "", lambda: installed_mpi(environment), container),
+            recipe,
         ),
         accelerator_check(
             recipe.accelerator.device if recipe else None,
@@ -473,16 +469,12 @@ def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: 
         local_size, launcher = 1, "none"  # the check of the launcher says why
     ranks = max(local_size, recipe.hardware.accelerators_per_node if recipe else 1)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    shared = Path("/dev/shm")  # noqa: S108
     return [
         cores_check(len(os.sched_getaffinity(0)), os.cpu_count() or 1, ranks, launcher),
         memory_check(memory_limit(), memory_bytes),
-        shared_memory_check(shared_memory_bytes(), ranks, container),
+        shared_memory_check(shutil.disk_usage(shared).total if shared.is_dir() else None, ranks, container),
     ]
-
-
-def _control_groups() -> str:
-    path = Path("/proc/self/cgroup")
-    return path.read_text() if path.is_file() else ""
 
 
 @cache

@@ -196,12 +196,9 @@ def link_name(path: Path) -> str | None:
 def folders(parent: Path, pattern: str) -> list[Path]:
     """Paths in `parent` that match `pattern`, in the order of their numbers: node2 before node10."""
     return sorted(
-        parent.glob(pattern), key=lambda path: [int(part) if part.isdecimal() else part for part in _parts(path)]
+        parent.glob(pattern),
+        key=lambda path: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)],
     )
-
-
-def _parts(path: Path) -> list[str]:
-    return re.split(r"(\d+)", path.name)
 
 
 def chosen(text: str | None) -> str | None:

@@ -111,7 +111,8 @@ def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
             f"srun {program} run …, without --cleanenv",
         )
     tasks = environment.get("SLURM_NTASKS", "")
-    if tasks.isdecimal() and recipe is not None and recipe.world_size < int(tasks) and _is_batch_script(environment):
+    in_script = "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
+    if tasks.isdecimal() and recipe is not None and recipe.world_size < int(tasks) and in_script:
         return Check(
             NAME,
             "warn",
@@ -119,10 +120,6 @@ def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
             "srun --mpi=pmix hpcai500 … (`hpcai500 slurm render` writes such a script)",
         )
     return Check(NAME, "pass", "none: one process")
-
-
-def _is_batch_script(environment: Mapping[str, str]) -> bool:
-    return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
 
 
 def _uses_mpi(environment: Mapping[str, str], recipe: Recipe, placement: Placement) -> bool:

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,10 +156,8 @@ def prefer_route(own_address: str, seen_of_root: Sequence[str], rank: int, hosts
         return
     # Rank 0's host may reach itself by a loopback address.
     address = elsewhere[0] if hosts[rank] == hosts[0] else own_address
-    if name := _name_of(address, interface_addresses()):
-        os.environ[_CHOICE] = name
-
-
-def _name_of(address: str, addresses: Mapping[str, str]) -> str | None:
     plain = address.removeprefix("::ffff:")
-    return next((name for name, its in addresses.items() if its == plain and not plain.startswith("127.")), None)
+    if plain.startswith("127."):
+        return
+    if name := next((name for name, its in interface_addresses().items() if its == plain), None):
+        os.environ[_CHOICE] = name

@@ -79,6 +79,7 @@ def summary(fields: dict[str, str], root: Path) -> dict[str, Any]:
     sockets, cores, threads = (
         _whole(fields.get(name)) for name in ("Socket(s)", "Core(s) per socket", "Thread(s) per core")
     )
+    microcode = re.search(r"^microcode\s*:\s*(\S+)", read(root / "proc/cpuinfo") or "", re.MULTILINE)
     return {
         "model": fields.get("Model name"),
         "vendor": fields.get("Vendor ID"),
@@ -90,7 +91,7 @@ def summary(fields: dict[str, str], root: Path) -> dict[str, Any]:
         "threads": _whole(fields.get("CPU(s)")),
         "max_hz": _hertz(fields.get("CPU max MHz")),
         "min_hz": _hertz(fields.get("CPU min MHz")),
-        "microcode": _microcode(read(root / "proc" / "cpuinfo")),
+        "microcode": microcode.group(1) if microcode else None,
         "hypervisor": fields.get("Hypervisor vendor"),
     }
 
@@ -142,25 +143,16 @@ def numa_nodes(root: Path) -> list[dict[str, Any]] | None:
     found = []
     for folder in folders(root / "sys/devices/system/node", "node[0-9]*"):
         distances = read(folder / "distance")
+        memory = re.search(r"MemTotal:\s*(\d+ kB)", read(folder / "meminfo") or "")
         found.append(
             {
                 "node": int(folder.name.removeprefix("node")),
                 "cpus": read(folder / "cpulist"),
-                "memory_bytes": _node_memory(read(folder / "meminfo")),
+                "memory_bytes": bytes_of(memory.group(1)) if memory else None,
                 "distances": [int(word) for word in distances.split()] if distances else None,
             }
         )
     return found or None
-
-
-def _node_memory(meminfo: str | None) -> int | None:
-    found = re.search(r"MemTotal:\s*(\d+ kB)", meminfo or "")
-    return bytes_of(found.group(1)) if found else None
-
-
-def _microcode(cpuinfo: str | None) -> str | None:
-    found = re.search(r"^microcode\s*:\s*(\S+)", cpuinfo or "", re.MULTILINE)
-    return found.group(1) if found else None
 
 
 def _whole(text: str | None) -> int | None:
@@ -268,17 +260,13 @@ def describe_firmware(host: Host) -> Part:
     """`machine`: vendor, product, board and BIOS."""
     found = {name: read(host.root / "sys/class/dmi/id" / name) or None for name in _NAMES}
     # ARM nodes without SMBIOS have a device tree.
-    found["product_name"] = found["product_name"] or _tree_model(host)
+    tree = read(host.root / "proc/device-tree/model")
+    found["product_name"] = found["product_name"] or (tree.strip("\0") if tree else None)
     if any(found.values()):
         return Part({"machine": found})
     return Part(
         {"machine": None}, absent=[Absent("vendor and model of the machine", "dmidecode -t system", "no SMBIOS")]
     )
-
-
-def _tree_model(host: Host) -> str | None:
-    model = read(host.root / "proc/device-tree/model")
-    return model.strip("\0") if model else None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -345,11 +333,6 @@ _LIMITS = {
     "core_file_bytes": resource.RLIMIT_CORE,
 }
 _KILO = 1000
-
-
-def describe_kernel(host: Host) -> Part:
-    """`kernel_settings` and `limits`."""
-    return Part({"kernel_settings": kernel_settings(host.root), "limits": process_limits()})
 
 
 def kernel_settings(root: Path) -> dict[str, Any]:
@@ -567,7 +550,7 @@ def describe_node(places: Places, host: Host | None = None) -> dict[str, Any]:
         "drivers": partial(describe_drivers, here),
         "network": partial(describe_network, here),
         "storage": partial(describe_storage, here, places),
-        "kernel": partial(describe_kernel, here),
+        "kernel": lambda: Part({"kernel_settings": kernel_settings(here.root), "limits": process_limits()}),
         "preloaded libraries": lambda: Part({"preloaded": preloaded()}),
     }
     return assembled(software, together(looks, _PATIENCE_SECONDS))

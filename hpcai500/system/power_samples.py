@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from hpcai500.errors import DataError, HpcAi500Error, RecordError, WrongAnswerError
 from hpcai500.files import is_there, write_atomically
@@ -255,23 +256,12 @@ def open_samples(path: Path, devices: Sequence[str]) -> IO[bytes]:
         if content.startswith(header):
             os.truncate(path, content.rfind(b"\n") + 1)
         elif content:
-            path.rename(_free_name(path))
+            names = (path.with_suffix(f".{number}.csv") for number in count(1))
+            path.rename(next(name for name in names if not name.exists()))
     stream = path.open("ab", buffering=0)
     if stream.tell() == 0:
         stream.write(header)
     return stream
-
-
-def by_device(devices: Sequence[str], watts: Mapping[str, float | None]) -> tuple[float | None, ...]:
-    """The powers in the order of `devices`."""
-    return tuple(watts.get(device) for device in devices)
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_suffix(f".{number}.csv")).exists():
-        number += 1
-    return aside
 
 
 def _header(devices: Sequence[str]) -> bytes:
@@ -295,21 +285,25 @@ def _number(cell: str) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The sampler: asks a source of power regularly during the training, and writes the samples down.
+# The power of one node during a run, as its entry in the event `power`.
 
 
+# A sampler asks at least this often (MLPerf); judging gaps by a longer interval would hide them.
+_MOST_INTERVAL_SECONDS = 1.0
 _LOCK_PATIENCE_SECONDS = 2.0
 
+Entry = dict[str, Any]
 
-class Sampler:
-    """Samples `source` into the file `path` from `start` to `stop`.
 
-    It is a thread and no process: it sleeps, and a sample takes the interpreter for some tens of microseconds
-    (docs/power.md has the measurement), while a process would need a Python of its own on each node, could not be
-    forked safely once CUDA or MPI run, and could outlive its job. Calls that may hang (into a driver, the kernel, or
-    waiting for a child) release the interpreter.
+class SampledNode:
+    """A node whose source is asked regularly while the run lasts; its samples go into its file in the record.
 
-    Failures of the source or the file are counted and reported, and never end a run.
+    It owns `source`, and closes it at the end. It is a thread and no process: it sleeps, and a sample takes the
+    interpreter for some tens of microseconds (docs/power.md has the measurement), while a process would need a Python
+    of its own on each node, could not be forked safely once CUDA or MPI run, and could outlive its job. Calls that may
+    hang (into a driver, the kernel, or waiting for a child) release the interpreter.
+
+    Failures of the source or the file are counted, and said in the node's entry; they never end a run.
 
     Attributes:
         failures: how often there was no reading, or it could not be written.
@@ -317,8 +311,8 @@ class Sampler:
         cpu_seconds: of this process, for all sampling.
     """
 
-    def __init__(self, source: PowerSource, path: Path) -> None:
-        self._source, self._path = source, path
+    def __init__(self, source: PowerSource, record: Path, host: str) -> None:
+        self._source, self._record, self._host = source, record, host
         self._stopping = threading.Event()
         self._turn = threading.Lock()
         self._stream: IO[bytes] | None = None
@@ -332,11 +326,12 @@ class Sampler:
         # A hung call must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="power", daemon=True)
 
-    def start(self) -> None:
+    def begin(self) -> None:
+        """Called just before the run starts."""
         self._thread.start()
 
     def stop(self) -> bool:
-        """Take a last sample and end; returns whether the source still answered in time."""
+        """Take a last sample, when the run has ended or is given up; returns whether the source answered in time."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(self._source.patience_seconds + self._source.interval_seconds)
@@ -354,8 +349,25 @@ class Sampler:
         return True
 
     def unix_now(self) -> float:
-        """The wall clock as in the samples."""
+        """The wall clock as in the samples, which does not jump."""
         return machine_seconds() + self.wall_zero_s
+
+    def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
+        """The entry of this node, with the energy of its samples file.
+
+        `window` is that of the run, in UNIX seconds of rank 0; this node's wall clock is ahead by
+        `clock_offset_seconds`.
+        """
+        source = self._source
+        entry = _empty(self._host, [self._host], window, clock_offset_seconds) | {
+            "source": source.name,
+            "scope": source.scope,
+            "interval_seconds": source.interval_seconds,
+            "failures": self.failures,
+            "failure": self.failure,
+            "cpu_seconds": round(self.cpu_seconds, 6),
+        }
+        return _integrated(entry, self._record, window)
 
     def _run(self) -> None:
         interval = self._source.interval_seconds
@@ -372,7 +384,7 @@ class Sampler:
             before = machine_seconds()
             reading = self._source.read()
             moment = (before + machine_seconds()) / 2
-            watts = by_device(self._source.devices, reading.watts)
+            watts = tuple(reading.watts.get(device) for device in self._source.devices)
             row = Row(moment, moment + self.wall_zero_s, reading.total_watts, reading.joules, watts)
             self._write(format_row(row))
         except Exception as error:  # noqa: BLE001 - whatever a driver's library or a disk does, the run goes on; told at its end
@@ -384,7 +396,7 @@ class Sampler:
             if self._is_closed:
                 return
             if self._stream is None:
-                self._stream = open_samples(self._path, self._source.devices)
+                self._stream = open_samples(self._record / file_name(self._host), self._source.devices)
             self._stream.write(line)
 
     def _fail(self, reason: str) -> None:
@@ -392,75 +404,8 @@ class Sampler:
         self.failure = reason
 
 
-# ----------------------------------------------------------------------------------------------------
-# The power of one node during a run, as its entry in the event `power`.
-
-
-# A sampler asks at least this often (MLPerf); judging gaps by a longer interval would hide them.
-_MOST_INTERVAL_SECONDS = 1.0
-
-Entry = dict[str, Any]
-
-
-class NodePower(Protocol):
-    """Measures one node."""
-
-    def begin(self) -> None:
-        """Called just before the run starts."""
-
-    def stop(self) -> None:
-        """Called when the run has ended, or is given up."""
-
-    def unix_now(self) -> float:
-        """The wall clock as in the samples."""
-
-    def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
-        """The entry of this node; whatever is wrong with a source or its file is said in it, and ends no run.
-
-        `window` is that of the run, in UNIX seconds of rank 0; this node's wall clock is ahead by
-        `clock_offset_seconds`.
-        """
-
-
-class SampledNode:
-    """A node whose source is asked while the run lasts; it owns `source`, and closes it at the end."""
-
-    def __init__(self, source: PowerSource, record: Path, host: str) -> None:
-        self._source, self._record, self._host = source, record, host
-        self._sampler = Sampler(source, record / file_name(host))
-        self._has_begun = False
-
-    def begin(self) -> None:
-        self._has_begun = True
-        self._sampler.start()
-
-    def stop(self) -> None:
-        """Take a last sample; a source that hangs is not waited for."""
-        if self._has_begun:
-            self._sampler.stop()
-        else:
-            self._source.close()
-
-    def unix_now(self) -> float:
-        """The sampler's wall clock, which does not jump."""
-        return self._sampler.unix_now()
-
-    def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
-        """The energy of the samples file."""
-        sampler, source = self._sampler, self._source
-        entry = _empty(self._host, [self._host], window, clock_offset_seconds) | {
-            "source": source.name,
-            "scope": source.scope,
-            "interval_seconds": source.interval_seconds,
-            "failures": sampler.failures,
-            "failure": sampler.failure,
-            "cpu_seconds": round(sampler.cpu_seconds, 6),
-        }
-        return _integrated(entry, self._record, window)
-
-
 class MeteredNode:
-    """A node, or several, whose meter writes a file, which is read when the run has ended.
+    """A node, or several, whose meter writes a file, which is read when the run has ended; used like `SampledNode`.
 
     `covers` names the nodes that the meter feeds; `pause` sleeps for so many seconds while the meter is late.
     """

@@ -12,15 +12,11 @@ import pytest
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.measure.host import Bytes, NetworkCounters
 from hpcai500.measure.sampling import (
-    LinkBytes,
     Sample,
     Sampler,
     chosen_curve,
     curves_of_rank,
     driver_utilisation,
-    link_points,
-    loopback_points,
-    network_points,
     nvml_meter,
     processor_utilisation,
 )
@@ -31,11 +27,11 @@ def counters(sent: int, received: int, loopback: int | None = None) -> NetworkCo
 
 
 SAMPLES = [
-    Sample(10.0, 1.0, counters(0, 0, 5), None, LinkBytes(100, 50)),
-    Sample(10.5, 1.5, counters(100, 300, 10), 0.25, LinkBytes(200, 50)),
-    Sample(11.0, 2.5, counters(100, 300, 10), 0.75, LinkBytes(200, 60)),
+    Sample(10.0, 1.0, counters(0, 0, 5), None, Bytes(100, 50)),
+    Sample(10.5, 1.5, counters(100, 300, 10), 0.25, Bytes(200, 50)),
+    Sample(11.0, 2.5, counters(100, 300, 10), 0.75, Bytes(200, 60)),
     # One that came right behind the other: it stands for both.
-    Sample(11.000001, 2.5, counters(900, 300, 10), 0.75, LinkBytes(900, 60)),
+    Sample(11.000001, 2.5, counters(900, 300, 10), 0.75, Bytes(900, 60)),
 ]
 
 
@@ -64,9 +60,10 @@ def rates(points: Sequence[dict[str, Any]]) -> list[tuple[float, float, float]]:
 
 
 def test_bandwidth_is_the_difference_of_counters_over_time() -> None:
-    assert rates(network_points(SAMPLES)) == [(0.5, 200, 600), (1.000001, pytest.approx(800 / 0.500001), 0)]
-    assert rates(loopback_points(SAMPLES)) == [(0.5, 10, 10), (1.000001, 0, 0)]
-    assert rates(link_points(SAMPLES)) == [
+    network, loopback, links = (rates(curve["points"]) for curve in curves_of_rank(SAMPLES, 0, "a"))
+    assert network == [(0.5, 200, 600), (1.000001, pytest.approx(800 / 0.500001), 0)]
+    assert loopback == [(0.5, 10, 10), (1.000001, 0, 0)]
+    assert links == [
         (0.5, 200, 0),
         (1.000001, pytest.approx(700 / 0.500001), pytest.approx(10 / 0.500001)),
     ]
@@ -74,7 +71,7 @@ def test_bandwidth_is_the_difference_of_counters_over_time() -> None:
 
 def test_what_was_not_sampled_has_no_curve() -> None:
     bare = [Sample(one.moment, one.processor_seconds) for one in SAMPLES]
-    assert network_points(bare) == loopback_points(bare) == link_points(bare) == driver_utilisation(bare) == []
+    assert driver_utilisation(bare) == []
     assert curves_of_rank(bare, 0, "a") == []
     assert chosen_curve([], 2) is None
     assert processor_utilisation([], 1) == []
@@ -179,13 +176,13 @@ def test_links_of_a_mock_driver_are_summed_in_bytes() -> None:
     with nvml_meter("GPU-1", driver) as meter:
         assert driver.is_open
         assert meter.utilisation() == pytest.approx(0.87)
-        assert meter.links() == LinkBytes(3 * 1024, 30 * 1024)
+        assert meter.links() == Bytes(3 * 1024, 30 * 1024)
     assert not driver.is_open
 
 
 def test_a_mock_driver_of_later_devices_counts_in_other_fields() -> None:
     with nvml_meter("GPU-1", MockNvml([(1, 10), (2, 20)], fields=(202, 204))) as meter:
-        assert meter.links() == LinkBytes(3, 30)
+        assert meter.links() == Bytes(3, 30)
 
 
 @pytest.mark.parametrize(("links", "fields"), [(None, (138, 139)), ([(1, 2)], ())])

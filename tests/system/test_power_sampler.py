@@ -16,7 +16,6 @@ from hpcai500.system.power import Reading
 from hpcai500.system.power_samples import (
     Row,
     SampledNode,
-    Sampler,
     energy_of,
     file_name,
     format_samples,
@@ -28,18 +27,18 @@ from hpcai500.system.power_samples import (
 STEADY = Reading({"": 250.0})
 
 
-def sample(source: ScriptedSource, path: Path) -> Sampler:
-    sampler = Sampler(source, path)
-    sampler.start()
+def sample(source: ScriptedSource, record: Path) -> SampledNode:
+    sampler = SampledNode(source, record, "n1")
+    sampler.begin()
     assert source.asked_enough.wait(30)
     sampler.stop()
     return sampler
 
 
 def test_samples_are_written_as_they_come_with_both_clocks(tmp_path: Path) -> None:
-    path = tmp_path / "power" / "n1.csv"
+    path = tmp_path / file_name("n1")
     readings = [Reading({"gpu0": 100.0 + number, "gpu1": None}, float(number)) for number in range(5)]
-    sampler = sample(ScriptedSource(*readings, devices=("gpu0", "gpu1")), path)
+    sampler = sample(ScriptedSource(*readings, devices=("gpu0", "gpu1")), tmp_path)
     file = read_samples(path)
     assert file.devices == ("gpu0", "gpu1")
     assert [row.joules for row in file.rows[:5]] == [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -52,9 +51,9 @@ def test_samples_are_written_as_they_come_with_both_clocks(tmp_path: Path) -> No
 
 def test_a_source_that_fails_for_a_while_leaves_a_hole_and_is_told(tmp_path: Path) -> None:
     source = ScriptedSource(STEADY, "the controller is busy", "the controller is busy", STEADY)
-    sampler = sample(source, tmp_path / "n1.csv")
+    sampler = sample(source, tmp_path)
     assert (sampler.failures, sampler.failure) == (2, "the controller is busy")
-    assert len(read_samples(tmp_path / "n1.csv").rows) == source.asked - 2
+    assert len(read_samples(tmp_path / file_name("n1")).rows) == source.asked - 2
     assert source.closed
 
 
@@ -62,23 +61,23 @@ def test_whatever_a_driver_raises_does_not_end_the_sampling(tmp_path: Path) -> N
     def crash() -> Reading:
         raise ZeroDivisionError
 
-    sampler = sample(ScriptedSource(crash, STEADY), tmp_path / "n1.csv")
+    sampler = sample(ScriptedSource(crash, STEADY), tmp_path)
     assert (sampler.failures, sampler.failure) == (1, "ZeroDivisionError")
-    assert read_samples(tmp_path / "n1.csv").rows
+    assert read_samples(tmp_path / file_name("n1")).rows
 
 
 @pytest.mark.parametrize("answers_before", [0, 1])
 def test_a_source_that_hangs_neither_keeps_the_run_nor_writes_afterwards(tmp_path: Path, answers_before: int) -> None:
     release = threading.Event()
-    path = tmp_path / "n1.csv"
+    path = tmp_path / file_name("n1")
 
     def hang() -> Reading:
         release.wait(60)
         return STEADY
 
     source = ScriptedSource(*[STEADY] * answers_before, hang)
-    sampler = Sampler(source, path)
-    sampler.start()
+    sampler = SampledNode(source, tmp_path, "n1")
+    sampler.begin()
     assert source.asked_enough.wait(30)
     assert not sampler.stop()
     assert sampler.failure == "it does not answer any more"
@@ -100,10 +99,10 @@ def test_a_disk_that_is_full_is_told_and_written_to_again(tmp_path: Path, monkey
         return open_samples(path, devices)
 
     monkeypatch.setattr(module, "open_samples", full_at_first)
-    sampler = sample(ScriptedSource(STEADY, STEADY, STEADY), tmp_path / "n1.csv")
+    sampler = sample(ScriptedSource(STEADY, STEADY, STEADY), tmp_path)
     assert sampler.failures == 1
     assert "No space left on device" in str(sampler.failure)
-    assert len(read_samples(tmp_path / "n1.csv").rows) >= 2
+    assert len(read_samples(tmp_path / file_name("n1")).rows) >= 2
 
 
 def test_a_sampler_that_never_began_can_be_stopped(tmp_path: Path) -> None:
