@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -123,9 +123,6 @@ class Ceilings:
     slowest_host: str
     ranks: int
     seconds: float
-
-    def document(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def measure_ceilings(world: Communicator, device: torch.device, precision: str) -> Ceilings:

@@ -100,7 +100,7 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
 
 
 def _costs(recipe: Recipe) -> Costs:
-    from hpcai500.engine.trainer import state_bytes
+    from hpcai500.engine.checkpoints import state_bytes
     from hpcai500.measure.flops import count_flops
     from hpcai500.measure.preflight_steps import Costs
     from hpcai500.workloads import model_of

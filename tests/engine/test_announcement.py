@@ -32,7 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch, out: Path, torches: tuple[str, ...]
     monkeypatch.setattr(job, "capture_nodes", lambda *_, **__: nodes)
     journal = Noted(out)
     ranks = Ranks(find_placement({}), LocalCommunicator(), 1.0)
-    job.announce_start(journal, load_recipe("ic/smoke", ()), ranks, Path("/data"))
+    job.announce_start(job.Job(load_recipe("ic/smoke", ()), Path("/data"), journal), ranks)
     return journal.events
 
 
