@@ -22,8 +22,8 @@ from hpcai500.comm.timeline import (
     rank_summary,
     rank_trace,
 )
-from hpcai500.engine.journal import EpochTally, Journal
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.reporting import EpochTally, Journal
 from hpcai500.errors import RunError
 from hpcai500.layers import Communication
 from hpcai500.measure.host import NetworkCounters, read_counters

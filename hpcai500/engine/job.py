@@ -20,11 +20,11 @@ import hpcai500
 from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, plugin_code, require_same
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore, state_bytes
 from hpcai500.engine.evidence import Costs, measure_ceilings
-from hpcai500.engine.journal import Console, Journal, SilentJournal, in_words, telling
-from hpcai500.engine.power import RunPower
 from hpcai500.engine.precision import Precision, device_of
 from hpcai500.engine.predictions import Member, missing_kinds, write_predictions
 from hpcai500.engine.ranks import Ranks, joined, require_size, shares_of, stage_groups
+from hpcai500.engine.reporting import Console, Journal, SilentJournal, in_words, telling
+from hpcai500.engine.run_power import RunPower
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.trainer import Trainer
 from hpcai500.engine.warm_up import WarmUpTimes, facts

@@ -24,9 +24,9 @@ from hpcai500.comm.reducer import Reducer
 from hpcai500.comm.timeline import SpanSink
 from hpcai500.engine.evidence import make_equal
 from hpcai500.engine.graphs import step_graphs, step_model
-from hpcai500.engine.journal import EpochTally
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.reporting import EpochTally
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
 from hpcai500.engine.warm_up import WarmUp

@@ -17,8 +17,8 @@ import numpy as np
 from torch import nn
 
 from hpcai500.comm.liveness import EVALUATING, WRITING
-from hpcai500.engine.journal import Journal
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.reporting import Journal
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import RecordError, RunError, StoppedError, WrongAnswerError
 from hpcai500.layers import Recipe

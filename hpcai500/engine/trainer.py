@@ -17,9 +17,9 @@ from hpcai500.comm.timeline import SpanSink
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.evidence import Attribution, average_statistics, make_equal, require_equal
 from hpcai500.engine.graphs import step_graphs, step_model
-from hpcai500.engine.journal import Console, EpochTally, Journal, Status
 from hpcai500.engine.precision import Precision, device_name, same_kernels
 from hpcai500.engine.ranks import Ranks, StageGroups
+from hpcai500.engine.reporting import Console, EpochTally, Journal, Status
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import StagedUpdater, Updater
 from hpcai500.engine.warm_up import WarmUp, WarmUpTimes

@@ -9,8 +9,8 @@ import pytest
 
 from hpcai500.comm.communicator import LocalCommunicator
 from hpcai500.engine import job
-from hpcai500.engine.journal import SilentJournal
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.reporting import SilentJournal
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
 
