@@ -25,12 +25,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
-from hpcai500.engine.checkpoints import CheckpointStore
-from hpcai500.engine.journal import Console
+from hpcai500.engine.checkpoints import CheckpointStore, state_bytes
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.reporting import Console
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.trainer import Trainer, state_bytes
+from hpcai500.engine.trainer import Trainer
 from hpcai500.hosts import find_placement
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.measure.host import available_cores

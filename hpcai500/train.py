@@ -20,6 +20,7 @@ from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, StoppedError
 from hpcai500.files import scratch
 from hpcai500.hosts import find_placement
+from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals
 from hpcai500.streams import prepare_streams, tell
 from hpcai500.system.power import parse_power
@@ -37,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Until the ranks have met there is nothing to save: a signal ends this one at once.
         with ending_by_signals(), scratch(os.environ, options.out):
             let_threads_spin()
-            from hpcai500.engine.job import Beginning, go_on, start  # imports torch
+            from hpcai500.engine.job import go_on, start  # imports torch
 
             stop = StopRequest(announce=leads)
             if options.resume:
                 go_on(options.out, options.data, stop, placement, power)
             else:
-                begin = Beginning(options.recipe, options.set, options.data, options.out, options.campaign)
-                start(begin, stop, placement, power)
+                recipe = load_recipe(options.recipe, options.set)
+                start(recipe, options.data, options.out, stop, placement, power, options.campaign)
     except (StoppedError, NotFiniteError) as error:
         return _tell(error, error.exit_code) if leads else error.exit_code
     except HpcAi500Error as error:

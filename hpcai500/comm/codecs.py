@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,20 +78,35 @@ class Residuals:
 TYPES = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class Codec(Protocol):
+class Codec(ABC):
     """A codec: a packed form of gradients and the sums of it. One thread at a time may use it.
 
     Packed buffers are flat tensors; what methods return is valid until the next `pack`. All-gather and broadcast need
     no arithmetic: the communicator moves packed buffers as they are, which keeps them equal on all ranks to the bit.
 
-    A packed buffer may be cut after every multiple of `grain` gradient elements.
+    A packed buffer may be cut after every multiple of `grain` gradient elements. `residuals` of None is no error
+    feedback; `threads` are CPU threads for the kernels, None is torch's number.
     """
 
     grain: int
 
+    def __init__(self, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> None:
+        self._buffers, self._residuals, self._threads = buffers, residuals, threads
+
+    def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
+        """The tensors that `unpack` shall write averages to: `gradients` themselves, or tensors that replace them."""
+        return gradients
+
+    def forget(self) -> None:
+        """Forget what is kept for each bucket, since other buckets come."""
+        if self._residuals:
+            self._residuals.forget()
+
+    @abstractmethod
     def packed_bytes(self, elements: int) -> int:
         """Bytes of `elements` packed gradient elements, a multiple of `grain`."""
 
+    @abstractmethod
     def pack(
         self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int, norms: Tensor | None = None
     ) -> Tensor:
@@ -99,35 +115,36 @@ class Codec(Protocol):
         `norms` receives the L2 norm of each gradient, before the scale and without residuals.
         """
 
-    def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
-        """The tensors that `unpack` shall write averages to: `gradients` themselves, or tensors that replace them."""
-
+    @abstractmethod
     def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
         """Write a packed buffer to the `targets` of its bucket."""
 
-    def forget(self) -> None:
-        """Forget what is kept for each bucket, since other buckets come."""
-
+    @abstractmethod
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
         """The sum over `group`, equal to the bit on all its members."""
 
+    @abstractmethod
     def reduce(self, group: Communicator, packed: Tensor, root: int, place: Place) -> Tensor:
         """The sum over `group`, on member `root`; undefined elsewhere."""
 
+    @abstractmethod
     def reduce_scatter(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
         """This member's piece of the sum over `group`, which has a whole number of grains."""
 
+    @abstractmethod
     def all_reduce_traffic(self, group: Communicator, packed_bytes: int) -> Traffic:
         """What this rank sends in `all_reduce`."""
 
+    @abstractmethod
     def reduce_traffic(self, group: Communicator, packed_bytes: int, root: int) -> Traffic:
         """What this rank sends in `reduce`."""
 
+    @abstractmethod
     def reduce_scatter_traffic(self, group: Communicator, packed_bytes: int) -> Traffic:
         """What this rank sends in `reduce_scatter`."""
 
 
-class PlainCodec:
+class PlainCodec(Codec):
     """fp16 or bf16, and what they share with fp32: the library sums buffers in their own type.
 
     Gradients are multiplied by the scale before they are rounded, so that no sum of fp16 overflows where the average
@@ -138,8 +155,8 @@ class PlainCodec:
     grain = 1
 
     def __init__(self, name: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> None:
+        super().__init__(buffers, residuals, threads)
         self._type = TYPES[name]
-        self._buffers, self._residuals, self._threads = buffers, residuals, threads
 
     def packed_bytes(self, elements: int) -> int:
         return elements * self._type.itemsize
@@ -169,15 +186,8 @@ class PlainCodec:
         # All ranks see an overflow in the sum; kept in the residual, it would never go away.
         residual.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
-    def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
-        return gradients
-
     def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
         kernels.unpack(packed, targets, threads=self._threads)
-
-    def forget(self) -> None:
-        if self._residuals:
-            self._residuals.forget()
 
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
         group.all_reduce(packed)
@@ -254,7 +264,7 @@ def _views(packed: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
 # int8 with a scale for each block of 256 values: no library can sum it, so the sums are made here, in fp32.
 
 
-class QuantisedCodec:
+class QuantisedCodec(Codec):
     """int8: pieces of packed buffers are exchanged, summed in fp32 where they arrive, and quantised again.
 
     Values are rounded when they are packed and once in each sum after that; between the sums they do not change. A
@@ -267,9 +277,6 @@ class QuantisedCodec:
     """
 
     grain = kernels.QUANTISED_CHUNK
-
-    def __init__(self, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> None:
-        self._buffers, self._residuals, self._threads = buffers, residuals, threads
 
     def packed_bytes(self, elements: int) -> int:
         return kernels.quantised_bytes(elements)
@@ -284,15 +291,8 @@ class QuantisedCodec:
         packed[self.packed_bytes(count) :].zero_()
         return packed
 
-    def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
-        return gradients
-
     def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
         kernels.dequantise(packed, targets, threads=self._threads)
-
-    def forget(self) -> None:
-        if self._residuals:
-            self._residuals.forget()
 
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
         padded = self._padded(packed, group.size, place)
@@ -343,10 +343,7 @@ class QuantisedCodec:
 
 
 def make_codec(compression: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> Codec:
-    """The codec of `compression`, the recipe's word; `residuals` of None is no error feedback.
-
-    `threads` are CPU threads for the kernels; None is torch's number.
-    """
+    """The codec of `compression`, the recipe's word."""
     if compression == "none":
         return Fp32Codec(buffers, threads)
     if compression == "int8":

@@ -2,6 +2,10 @@
 
 Rank 0 hears all ranks and decides; the others hear rank 0. Each side proves to the other that it knows the job's
 secret. `bound_seconds` is the longest time from the loss of a rank to the end of all others.
+
+What it buys over torch's store and timeouts: it serves Horovod as well; it names the rank and the host that are to
+blame, also where a rank hangs and all others only wait for it; it tells a long evaluation from a standstill; and it
+ends the others within that bound, where a collective waits half an hour, or for ever.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpcai500.comm.codecs import Buffers, Residuals, make_codec
-from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.communicator import Communicator, Traffic
 from hpcai500.comm.timeline import BucketSpan, SpanSink
 from hpcai500.comm.topologies import make_topology, ranks_by_host
 from hpcai500.errors import RunError, UsageError
@@ -202,18 +202,24 @@ Mark = Any
 Queue = Any
 
 
-class ExchangeStream(Protocol):
-    """Orders the exchange against the computation, and tells when each mark was reached."""
+class ExchangeStream:
+    """Orders the exchange against the computation, and tells when each mark was reached.
+
+    This one is for the CPU: work is done when its call returns, so nothing has to be ordered.
+    """
 
     def queue(self) -> Queue:
         """The queue that the calling thread's work goes to now; marks of one queue are reached in order."""
+        return 0
 
     def mark(self, queue: Queue = None) -> Mark:
         """A mark behind the work in `queue` so far; by default in that of the calling thread."""
+        return time.perf_counter()
 
     @contextmanager
     def after(self, *marks: Mark) -> Iterator[None]:
         """Work of the calling thread inside is done beside the computation, after all `marks`."""
+        yield
 
     def let_go(self, tensors: Sequence[Tensor]) -> None:
         """Allow the computation's `tensors` to be freed once work queued so far has read them. Inside `after`."""
@@ -223,32 +229,10 @@ class ExchangeStream(Protocol):
 
     def seconds(self, mark: Mark) -> float:
         """When `mark` was, by `time.perf_counter`."""
-
-
-class HostStream:
-    """On the CPU, work is done when its call returns, so nothing has to be ordered."""
-
-    def queue(self) -> Queue:
-        return 0
-
-    def mark(self, queue: Queue = None) -> Mark:
-        del queue
-        return time.perf_counter()
-
-    @contextmanager
-    def after(self, *marks: Mark) -> Iterator[None]:
-        del marks
-        yield
-
-    def let_go(self, tensors: Sequence[Tensor]) -> None: ...
-
-    def settle(self) -> None: ...
-
-    def seconds(self, mark: Mark) -> float:
         return float(mark)
 
 
-class CudaStream:
+class CudaStream(ExchangeStream):
     """On a CUDA device, the exchange has its own stream, which waits for events of the computing streams.
 
     Gradients belong to a computing stream: once freed, the allocator could reuse their memory while this stream still
@@ -288,7 +272,7 @@ class CudaStream:
 
 
 def make_exchange_stream(device: torch.device) -> ExchangeStream:
-    return CudaStream(device) if device.type == "cuda" else HostStream()
+    return CudaStream(device) if device.type == "cuda" else ExchangeStream()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -500,13 +484,10 @@ class AllReduceChannel:
             self._stream.settle()
             update.sums = tensor.tolist()
 
-    def sent(self, bucket: Bucket) -> int:
-        """Bytes that this rank sends for `bucket`, by the topology's count."""
-        return self._topology.sent_bytes(self._packed_bytes(bucket), bucket.number)
-
-    def sent_between_nodes(self, bucket: Bucket) -> int:
-        """The part of `sent` that goes to other hosts."""
-        return self._topology.sent_between_nodes(self._packed_bytes(bucket), bucket.number)
+    def traffic(self, bucket: Bucket) -> Traffic:
+        """What this rank sends for `bucket`, by the topology's count."""
+        packed_bytes = self._codec.packed_bytes(self._padded(bucket.elements))
+        return self._topology.traffic(packed_bytes, bucket.number)
 
     def forget(self) -> None:
         """Forget what is kept for each bucket, since other buckets come."""
@@ -520,9 +501,6 @@ class AllReduceChannel:
         """`elements` rounded up to what the topology can cut into pieces of whole codec grains."""
         unit = self._topology.pieces * self._codec.grain
         return -(-elements // unit) * unit
-
-    def _packed_bytes(self, bucket: Bucket) -> int:
-        return self._codec.packed_bytes(self._padded(bucket.elements))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -607,12 +585,12 @@ class Reducer:
     @property
     def sent_bytes(self) -> int:
         """Bytes that this rank sends in one update, by the topology's count, without the status."""
-        return sum(self._channel(bucket).sent(bucket) for bucket in self.buckets)
+        return sum(self._sent(bucket) for bucket in self.buckets)
 
     @property
     def sent_between_nodes(self) -> int:
         """The part of `sent_bytes` that goes to other hosts."""
-        return sum(self._channel(bucket).sent_between_nodes(bucket) for bucket in self.buckets)
+        return sum(round(self._channel(bucket).traffic(bucket).between_nodes) for bucket in self.buckets)
 
     def begin(self, step: int) -> None:
         """Begin update `step` of the run, before the first forward pass."""
@@ -653,7 +631,7 @@ class Reducer:
         self.waited_seconds = update.waited_seconds()
         if self.sink:
             for bucket in self.buckets:
-                self.sink.bucket(update.span(bucket, self._channel(bucket).sent(bucket)))
+                self.sink.bucket(update.span(bucket, self._sent(bucket)))
         update.hand_over()
         self.own_norm = torch.cat(update.norms).sum()
         return update.sums[len(self._parameters) :]
@@ -707,6 +685,9 @@ class Reducer:
 
     def _channel(self, bucket: Bucket) -> AllReduceChannel:
         return self._channels[self._turn(bucket)]
+
+    def _sent(self, bucket: Bucket) -> int:
+        return round(self._channel(bucket).traffic(bucket).sent)
 
     def _layout(self) -> str:
         """What a residual's meaning depends on."""

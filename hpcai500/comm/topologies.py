@@ -29,7 +29,8 @@ class Topology(ABC):
 
     pieces: int = 1
 
-    def __init__(self) -> None:
+    def __init__(self, communicator: Communicator, codec: Codec) -> None:
+        self._all, self._codec = communicator, codec
         self.groups: list[Communicator] = []
 
     @abstractmethod
@@ -44,20 +45,12 @@ class Topology(ABC):
     def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
         """What this rank sends in `sum` of a buffer of `packed_bytes`."""
 
-    def sent_bytes(self, packed_bytes: int, bucket: int) -> int:
-        """Bytes that this rank sends in `sum` of a buffer of `packed_bytes`."""
-        return round(self.traffic(packed_bytes, bucket).sent)
-
-    def sent_between_nodes(self, packed_bytes: int, bucket: int) -> int:
-        """The part of `sent_bytes` that goes to ranks on other hosts."""
-        return round(self.traffic(packed_bytes, bucket).between_nodes)
-
-    def own_group(self, communicator: Communicator, partition: Sequence[Sequence[int]]) -> Communicator | None:
+    def own_group(self, partition: Sequence[Sequence[int]]) -> Communicator | None:
         """Make a group of each part of `partition`; returns this rank's, None where it is alone."""
         mine = None
         for members in partition:
             if len(members) > 1:
-                mine = communicator.group(members) or mine
+                mine = self._all.group(members) or mine
         if mine:
             self.groups.append(mine)
         return mine
@@ -78,10 +71,6 @@ def ranks_by_host(hosts: Sequence[str]) -> list[list[int]]:
 class Flat(Topology):
     """One all-reduce over all ranks, by the library's algorithm where the library can sum."""
 
-    def __init__(self, communicator: Communicator, codec: Codec) -> None:
-        super().__init__()
-        self._all, self._codec = communicator, codec
-
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
         return self._codec.all_reduce(self._all, packed, (bucket, "all"))
 
@@ -98,11 +87,10 @@ class Hierarchical(Topology):
     """
 
     def __init__(self, communicator: Communicator, codec: Codec) -> None:
-        super().__init__()
-        self._codec = codec
+        super().__init__(communicator, codec)
         nodes = ranks_by_host(communicator.hosts)
-        self._node = self.own_group(communicator, nodes)
-        self._leaders = self.own_group(communicator, [[node[0] for node in nodes]])
+        self._node = self.own_group(nodes)
+        self._leaders = self.own_group([[node[0] for node in nodes]])
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
         if self._node:
@@ -130,10 +118,6 @@ class ParameterServer(Topology):
 
     Servers only sum gradients; all ranks compute the update, as in the other topologies.
     """
-
-    def __init__(self, communicator: Communicator, codec: Codec) -> None:
-        super().__init__()
-        self._all, self._codec = communicator, codec
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
         server = self._server(bucket)
@@ -163,8 +147,8 @@ class Torus(Topology):
     """
 
     def __init__(self, communicator: Communicator, codec: Codec, buffers: Buffers, *, columns: int) -> None:
-        super().__init__()
-        self._codec, self._buffers = codec, buffers
+        super().__init__(communicator, codec)
+        self._buffers = buffers
         size = communicator.size
         self.pieces = columns or _ranks_of_a_node(communicator.hosts)
         if size % self.pieces:
@@ -172,10 +156,8 @@ class Torus(Topology):
                 f"communication.torus_columns: {size} ranks do not fill rows of {self.pieces}: "
                 f"use one of {', '.join(str(count) for count in range(1, size + 1) if size % count == 0)}"
             )
-        self._row = self.own_group(
-            communicator, [range(first, first + self.pieces) for first in range(0, size, self.pieces)]
-        )
-        self._column = self.own_group(communicator, [range(column, size, self.pieces) for column in range(self.pieces)])
+        self._row = self.own_group([range(first, first + self.pieces) for first in range(0, size, self.pieces)])
+        self._column = self.own_group([range(column, size, self.pieces) for column in range(self.pieces)])
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
         piece = self._codec.reduce_scatter(self._row, packed, (bucket, "row")) if self._row else packed

@@ -1,4 +1,7 @@
-"""Weights from a checkpoint that nobody has reason to trust, and sketches by which models are compared."""
+"""Weights from a checkpoint that nobody has reason to trust, and sketches by which models are compared.
+
+Only `replay_command` uses it, and imports it late: torch comes after OpenMP's variables are set.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,14 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hpcai500.engine.trainer import state_bytes
+from hpcai500.engine.checkpoints import state_bytes
 from hpcai500.errors import WrongAnswerError
 from hpcai500.streams import spelt_out
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
 
 # What a checkpoint, a ZIP file, may hold beside the numbers: names, shapes and its directory.
 _SLACK_BYTES = 16 << 20

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
+from torch import nn
 
 from hpcai500.files import allocate, sync_folder
 from hpcai500.methodology.passes import target_checkpoint
@@ -146,6 +147,13 @@ class CheckpointStore:
                 # weights_only: a checkpoint must not be able to run code.
                 return checkpoint, torch.load(path, map_location="cpu", weights_only=True)
         return None
+
+
+def state_bytes(model: nn.Module) -> int:
+    """Upper estimate of a checkpoint's size: weights, buffers, and two numbers of optimizer state for each weight."""
+    parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    return 3 * parameters + buffers
 
 
 def _save(state: dict[str, Any], writer: _HashingWriter) -> None:

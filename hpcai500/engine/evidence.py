@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ from hpcai500.comm.timeline import (
     rank_summary,
     rank_trace,
 )
-from hpcai500.engine.journal import EpochTally, Journal
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.reporting import EpochTally, Journal
 from hpcai500.errors import RunError
 from hpcai500.layers import Communication
 from hpcai500.measure.host import NetworkCounters, read_counters
@@ -123,9 +123,6 @@ class Ceilings:
     slowest_host: str
     ranks: int
     seconds: float
-
-    def document(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def measure_ceilings(world: Communicator, device: torch.device, precision: str) -> Ceilings:

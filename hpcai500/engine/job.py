@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,15 @@ import torch
 
 import hpcai500
 from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, plugin_code, require_same
-from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
+from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore, state_bytes
 from hpcai500.engine.evidence import Costs, measure_ceilings
-from hpcai500.engine.journal import Console, Journal, SilentJournal, in_words, telling
-from hpcai500.engine.power import RunPower
 from hpcai500.engine.precision import Precision, device_of
-from hpcai500.engine.predictions import (
-    Member,
-    announce_again,
-    missing_kinds,
-    require_same_data,
-    require_trained,
-    write_predictions,
-)
+from hpcai500.engine.predictions import Member, missing_kinds, write_predictions
 from hpcai500.engine.ranks import Ranks, joined, require_size, shares_of, stage_groups
+from hpcai500.engine.reporting import Console, Journal, SilentJournal, in_words, telling
+from hpcai500.engine.run_power import RunPower
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.trainer import Trainer, state_bytes
+from hpcai500.engine.trainer import Trainer
 from hpcai500.engine.warm_up import WarmUpTimes, facts
 from hpcai500.errors import DataError, HpcAi500Error, RecipeError, RecordError, RunError
 from hpcai500.hosts import Placement
@@ -42,7 +35,7 @@ from hpcai500.measure.flops import CONVENTION, count_flops
 from hpcai500.measure.host import boot_id, capture_nodes
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import derive
-from hpcai500.recipe import load_recipe, recipe_hash, rulebook
+from hpcai500.recipe import recipe_hash, rulebook
 from hpcai500.record import Record, RecordWriter, iterate, read_record
 from hpcai500.streams import say
 from hpcai500.system.container import find_container
@@ -54,7 +47,26 @@ from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
 
 # ----------------------------------------------------------------------------------------------------
-# What the record says of a run that is to be resumed.
+# What this process has to do, and what the record of a run that is to be resumed says.
+
+
+@dataclass(frozen=True)
+class Job:
+    """What this process has to do.
+
+    Attributes:
+        old: the record of the run that is resumed; None for a new run.
+        campaign: {id, trial, attempt, head} for a run of a campaign.
+        is_trained: whether training is over, and only the predictions of an ensemble's member are missing.
+    """
+
+    recipe: Recipe
+    data: Path
+    journal: Journal
+    old: Record | None = None
+    power: PowerChoice = AUTO
+    campaign: Mapping[str, Any] | None = None
+    is_trained: bool = False
 
 
 def has_reached_its_end(record: Record) -> bool:
@@ -101,20 +113,13 @@ def how_it_ended(old: Record) -> str:
 _MOST_NAMES = 5
 
 
-def announce_start(
-    journal: Journal,
-    recipe: Recipe,
-    ranks: Ranks,
-    data: Path | None = None,
-    campaign: Mapping[str, Any] | None = None,
-) -> None:
+def announce_start(job: Job, ranks: Ranks) -> None:
     """Write down what begins and on which nodes; rank 0 warns where nodes differ. Called by all ranks together.
-
-    `campaign` is {id, trial, attempt, head} for a run of a campaign.
 
     Raises:
         UsageError: a rank runs other code, or another recipe.
     """
+    recipe, journal = job.recipe, job.journal
     journal.event(
         "init_start",
         {
@@ -124,11 +129,14 @@ def announce_start(
             "version": hpcai500.__version__,
             "process": os.getpid(),
             "boot_id": boot_id(),
-            "campaign": campaign,
+            "campaign": job.campaign,
         },
     )
     require_same(ranks.world, {**code_facts(), **plugin_code(recipe.benchmark), RECIPE: recipe_hash(recipe)})
-    places = {"data": data, "out": journal.path, "temporary": Path(tempfile.gettempdir())}
+    if job.is_trained:
+        journal.event("prediction_start", _world(ranks))
+        return
+    places = {"data": job.data, "out": journal.path, "temporary": Path(tempfile.gettempdir())}
     nodes = capture_nodes(ranks.world, places, first_of_host=ranks.placement.local_rank == 0)
     journal.write_system({"nodes": nodes, "installation": _installation(ranks, recipe)})
     if len(nodes) > 1:
@@ -146,7 +154,7 @@ def _installation(ranks: Ranks, recipe: Recipe) -> dict[str, Any] | None:
     return version_document(find_container(os.environ), installed_mpi(os.environ), recipe.benchmark)
 
 
-def announce(journal: Journal, recipe: Recipe, workload: Workload, old: Record | None, ranks: Ranks) -> None:
+def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
     """Write down data and model; a resumed run must go on with the same data. Called by all ranks together.
 
     Raises:
@@ -154,15 +162,18 @@ def announce(journal: Journal, recipe: Recipe, workload: Workload, old: Record |
         DataError: not the data that the run was started on.
         UsageError: a rank has other data.
     """
+    recipe, journal = job.recipe, job.journal
     if workload.metric != recipe.problem.metric:
         raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}, got {recipe.problem.metric}")
     dataset = workload.dataset()
-    before = next(iterate(old.events, "dataset"), None) if old else None
-    if before and before["value"]["fingerprint"] != dataset["fingerprint"]:
+    told = [event["value"] for event in iterate(job.old.events, "dataset")] if job.old else []
+    if told and told[0]["fingerprint"] != dataset["fingerprint"]:
         raise DataError(
-            f"{dataset['root']}: not the data that this run was started on ({before['value']['root']}): its files "
-            "differ; give the same set with --data DIR, or start a new run"
+            f"{dataset['root']}: not the data that this run was started on ({told[0]['root']}): its files differ; "
+            f"give the same set with --data DIR{'' if job.is_trained else ', or start a new run'}"
         )
+    if job.is_trained:
+        return
     require_same(ranks.world, {DATA: dataset["fingerprint"], CONTENT: dataset["content_fingerprint"]})
     counted, example = workload.counted()
     count = count_flops(counted, *example)
@@ -181,6 +192,15 @@ def _not_evaluated(root: str, names: Sequence[str]) -> str:
     return f"{root}: the evaluation set has no sample of {classes}: the quality is that of the others"
 
 
+def _require_trained(recipe: Recipe, path: Path, next_epoch: int) -> None:
+    """Raise RecordError unless the checkpoint that was read is that of the last epoch."""
+    if next_epoch != recipe.problem.epochs + 1:
+        raise RecordError(
+            f"{path}: the checkpoint of its last epoch is damaged or missing: predictions cannot be made of any other, "
+            "and a run that has come to its end is not trained again: remove it and start anew"
+        )
+
+
 # ----------------------------------------------------------------------------------------------------
 # The job.
 
@@ -189,58 +209,28 @@ def _not_evaluated(root: str, names: Sequence[str]) -> str:
 Loaded = tuple[Checkpoint, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """What a new run begins with.
-
-    Attributes:
-        recipe_name: a file, or the short name of a shipped recipe.
-        overrides: as given to --set.
-        out: folder of the record.
-        campaign: {id, trial, attempt, head} for a run of a campaign (`campaign.journal`).
-    """
-
-    recipe_name: str
-    overrides: Sequence[str]
-    data: Path
-    out: Path
-    campaign: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Job:
-    """What this process has to do.
-
-    Attributes:
-        old: the record of the run that is resumed; None for a new run.
-        campaign: {id, trial, attempt, head} for a run of a campaign.
-        is_trained: whether training is over, and only the predictions of an ensemble's member are missing.
-    """
-
-    recipe: Recipe
-    data: Path
-    journal: Journal
-    old: Record | None = None
-    power: PowerChoice = AUTO
-    campaign: Mapping[str, Any] | None = None
-    is_trained: bool = False
-
-
-def start(begin: Beginning, stop: StopRequest, placement: Placement, power: PowerChoice = AUTO) -> None:
-    """Run a new job, or this rank's part of it.
+def start(
+    recipe: Recipe,
+    data: Path,
+    out: Path,
+    stop: StopRequest,
+    placement: Placement,
+    power: PowerChoice = AUTO,
+    campaign: Mapping[str, Any] | None = None,
+) -> None:
+    """Run a new job, or this rank's part of it; `out` is the folder of its record, `campaign` as in `Job`.
 
     Raises:
         HpcAi500Error: it cannot start or cannot finish; the record says why.
     """
-    recipe = load_recipe(begin.recipe_name, begin.overrides)
     with joined(recipe, placement) as ranks, telling(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=False)
-        writer = RecordWriter.create(begin.out, recipe) if ranks.leads else None
-        with _kept(writer, ranks), ranks.reading(begin.data, stop):
+        writer = RecordWriter.create(out, recipe) if ranks.leads else None
+        with _kept(writer, ranks), ranks.reading(data, stop):
             if writer and recipe.ensemble:
                 writer.keep_progress(owner_of(os.getpid()))
-            journal = writer or SilentJournal(begin.out)
-            _run(Job(recipe, begin.data, journal, power=power, campaign=begin.campaign), ranks, stop)
+            journal = writer or SilentJournal(out)
+            _run(Job(recipe, data, journal, power=power, campaign=campaign), ranks, stop)
             _conclude(writer)
 
 
@@ -308,7 +298,7 @@ def _memory_in_words() -> Iterator[None]:
 def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     started = time.perf_counter()
     recipe, journal = job.recipe, job.journal
-    _announce_start(job, ranks)
+    announce_start(job, ranks)
     device = device_of(recipe, ranks)
     groups = stage_groups(recipe, ranks)
     precision = Precision(recipe.accelerator.precision, device, stages=groups.neighbours.column if groups else None)
@@ -359,7 +349,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
             try:
                 epoch, step = trainer.restore(resumed[1]) if resumed else (1, 0)
                 if job.is_trained:
-                    require_trained(recipe, job.journal.path, epoch)
+                    _require_trained(recipe, journal.path, epoch)
                 else:
                     _train(
                         job,
@@ -387,20 +377,6 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
         workload.close()
 
 
-def _announce_start(job: Job, ranks: Ranks) -> None:
-    if job.is_trained:
-        announce_again(job.journal, job.recipe, ranks, job.campaign, _world(ranks))
-    else:
-        announce_start(job.journal, job.recipe, ranks, job.data, job.campaign)
-
-
-def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
-    if job.old and job.is_trained:
-        require_same_data(workload, job.old)
-    else:
-        announce(job.journal, job.recipe, workload, job.old, ranks)
-
-
 def _train(
     job: Job,
     ranks: Ranks,
@@ -421,7 +397,7 @@ def _train(
     warm_up = trainer.warm_up()
     if ranks.leads:
         checkpoints.reserve()
-    _tell_ceilings(job, ranks, device)
+    journal.event("ceilings", asdict(measure_ceilings(ranks.world, device, recipe.accelerator.precision)))
     _say_warm_up(
         journal,
         warm_up,
@@ -469,11 +445,6 @@ def _world(ranks: Ranks) -> dict[str, object]:
         "backend": world.backend,
         "library": world.library,
     }
-
-
-def _tell_ceilings(job: Job, ranks: Ranks, device: torch.device) -> None:
-    ceilings = measure_ceilings(ranks.world, device, job.recipe.accelerator.precision)
-    job.journal.event("ceilings", ceilings.document())
 
 
 def _say_warm_up(journal: Journal, warm_up: WarmUpTimes, seconds: float, *, many: bool, comparable: bool) -> None:

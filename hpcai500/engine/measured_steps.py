@@ -24,9 +24,9 @@ from hpcai500.comm.reducer import Reducer
 from hpcai500.comm.timeline import SpanSink
 from hpcai500.engine.evidence import make_equal
 from hpcai500.engine.graphs import step_graphs, step_model
-from hpcai500.engine.journal import EpochTally
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.reporting import EpochTally
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
 from hpcai500.engine.warm_up import WarmUp
@@ -40,6 +40,36 @@ from hpcai500.optim.schedules import LearningRate
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, TrainingBatch, Workload
 from hpcai500.workloads.blank import BlankWorkload
+
+
+def _updater(
+    recipe: Recipe,
+    workload: Workload,
+    place: Place,
+    precision: Precision,
+    *,
+    passes: int,
+    stop: StopRequest,
+    phase: Callable[[str], None],
+) -> Updater:
+    """The updater of a run of `recipe`, as the run makes it, before its warm-up: it does not sum over ranks yet."""
+    model = workload.model.to(place.device)
+    to_memory_format(model, recipe, place.device)
+    if place.world_size > 1:
+        make_equal(model, place.communicator)
+    return Updater(
+        workload=workload,
+        model=step_model(model, recipe.framework),
+        optimizer=build_optimizer(model, recipe.hyperparameters, fused=recipe.framework.fused_optimizer),
+        precision=precision,
+        passes=passes,
+        reducer=None,
+        stop=stop,
+        sink=None,
+        phase=phase,
+        graphs=step_graphs(recipe, workload, model),
+    )
+
 
 # ----------------------------------------------------------------------------------------------------
 # Steps on blank input.
@@ -62,26 +92,20 @@ class BlankSteps:
         self._precision = Precision(recipe.accelerator.precision, device)
         place = Place(device, self._precision.input_dtype, cores, communicator=ranks.world)
         self._workload = BlankWorkload(recipe, place, classes)
-        self._bare = self._workload.model.to(device)
-        to_memory_format(self._bare, recipe, device)
-        if self.has_peers:
-            make_equal(self._bare, ranks.world)
         on_gpu = device.type == "cuda"
         self._watch = _Watch(lambda: torch.cuda.synchronize(device) if on_gpu else None)
         self._workload.after_loss = self._watch.loss_is_there
-        self._updater = Updater(
+        self._updater = _updater(
+            recipe,
             # A step calls only `loss` and `blank_payload` of a workload.
-            workload=cast(Workload, self._workload),
-            model=step_model(self._bare, recipe.framework),
-            optimizer=build_optimizer(self._bare, recipe.hyperparameters, fused=recipe.framework.fused_optimizer),
-            precision=self._precision,
+            cast(Workload, self._workload),
+            place,
+            self._precision,
             passes=recipe.hyperparameters.accumulation_steps,
-            reducer=None,
             stop=StopRequest(),
-            sink=None,
             phase=self._watch.phase,
-            graphs=step_graphs(recipe, self._workload, self._bare),
         )
+        self._bare = self._workload.model
         self._blanks = repeat(TrainingBatch(np.empty(0, np.int64), 0, self._workload.blank_payload()))
         self._number = 0
         self._reducer: Reducer | None = None
@@ -229,25 +253,19 @@ class ProfiledSteps:
         self._workload: Workload = factory(recipe.benchmark)(recipe, data, place)
         if recipe.accelerator.loader == "memory":
             self._workload.hold_in_memory(recipe.accelerator.prefetch_batches * len(place.shares))
-        self._model = self._workload.model.to(device)
-        to_memory_format(self._model, recipe, device)
-        if world.size > 1:
-            make_equal(self._model, world)
         steps = self._workload.steps_per_epoch
         self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, steps, recipe.problem.epochs)
         self._steps_of_run = steps * recipe.problem.epochs
-        self._updater = Updater(
-            workload=self._workload,
-            model=step_model(self._model, recipe.framework),
-            optimizer=build_optimizer(self._model, recipe.hyperparameters, fused=recipe.framework.fused_optimizer),
-            precision=precision,
+        self._updater = _updater(
+            recipe,
+            self._workload,
+            place,
+            precision,
             passes=len(place.shares),
-            reducer=None,
             stop=StopRequest(announce=False),
-            sink=None,
             phase=lambda name: None,
-            graphs=step_graphs(recipe, self._workload, self._model),
         )
+        self._model = self._workload.model
         self._warm_up = WarmUp(self._updater, self._model, ranks, recipe.communication)
         self._batches = self._endless_batches()
         self._input = marked_input(self._batches)

@@ -97,9 +97,9 @@ def exit_code_of(command: Callable[[], None]) -> int:
 def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> None:
     import torch  # after OpenMP's variables are set
 
-    from hpcai500.engine.journal import telling
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
+    from hpcai500.engine.reporting import telling
 
     with joined(recipe, find_placement(os.environ)) as ranks, telling(ranks):
         device = device_of(recipe, ranks)

@@ -296,10 +296,11 @@ class StagedModel:
         precision: Precision,
     ) -> None:
         chain = _chain_of(recipe, workload)
-        self._whole, self._groups = whole, groups
+        self._whole, self.groups = whole, groups
         self._column, self.layout = groups.neighbours.column, groups.layout
-        ranges = cut(work_of(chain.parts, _count(workload)), self.layout.stages)
-        self._stages = [_modules(chain.parts[own.start : own.stop]) for own in ranges]
+        model, example = workload.counted()
+        ranges = cut(work_of(chain.parts, count_flops(model, *example)), self.layout.stages)
+        self._stages = [nn.ModuleList(part.module for part in chain.parts[own.start : own.stop]) for own in ranges]
         _require_all(whole, self._stages)
         self.pipe = Pipe(
             chain,
@@ -311,16 +312,6 @@ class StagedModel:
             channels_last=recipe.framework.channels_last,
         )
         self.stage: nn.Module = self.pipe.stage
-
-    @property
-    def replicas(self) -> Communicator:
-        """The ranks that hold the same stage, for the training thread."""
-        return self._groups.watched_replicas
-
-    @property
-    def unwatched_replicas(self) -> Communicator:
-        """The same, for other threads."""
-        return self._groups.replicas
 
     def sent_bytes(self) -> tuple[int, int]:
         """What this rank sends to other stages in one pass, and the part of it that goes to other hosts."""
@@ -366,16 +357,7 @@ def _chain_of(recipe: Recipe, workload: Workload) -> Chain:
     return workload.chain()
 
 
-def _count(workload: Workload) -> Any:
-    model, example = workload.counted()
-    return count_flops(model, *example)
-
-
-def _modules(parts: tuple[Part, ...]) -> nn.Module:
-    return nn.ModuleList(part.module for part in parts)
-
-
-def _require_all(whole: nn.Module, stages: list[nn.Module]) -> None:
+def _require_all(whole: nn.Module, stages: list[nn.ModuleList]) -> None:
     """Refuse stages that lack a tensor of the model (it would never learn) or share one (it would be learnt twice)."""
     wanted = [id(tensor) for tensor in [*whole.parameters(), *whole.buffers()]]
     found = [id(tensor) for stage in stages for tensor in [*stage.parameters(), *stage.buffers()]]

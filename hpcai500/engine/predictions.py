@@ -6,31 +6,25 @@ last checkpoint, which holds exactly the weights that were evaluated last; nothi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import file_digest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-import hpcai500
-from hpcai500.comm.identity import RECIPE, code_facts, plugin_code, require_same
 from hpcai500.comm.liveness import EVALUATING, WRITING
-from hpcai500.engine.journal import Journal
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.reporting import Journal
 from hpcai500.engine.signals import StopRequest
-from hpcai500.errors import DataError, RecordError, RunError, StoppedError, WrongAnswerError
+from hpcai500.errors import RecordError, RunError, StoppedError, WrongAnswerError
 from hpcai500.layers import Recipe
-from hpcai500.measure.host import boot_id
 from hpcai500.methodology.ensemble import EVALUATION, OUT_OF_BAG, expected_kinds, vouched
 from hpcai500.methodology.passes import last_pass
 from hpcai500.methodology.sampling import SampleIds, unseen_probe
-from hpcai500.recipe import recipe_hash
 from hpcai500.record import Record, read_record
 from hpcai500.workloads.base import Evaluation, Workload
 from hpcai500.workloads.voting import Predictions, voter, write_arrays
@@ -61,44 +55,6 @@ def missing_kinds(recipe: Recipe, record: Record | None) -> tuple[str, ...]:
         for kind in expected_kinds(recipe.model_dump(mode="json"))
         if record is None or kind not in told or not _is_whole(record, told[kind])
     )
-
-
-def announce_again(
-    journal: Journal, recipe: Recipe, ranks: Ranks, campaign: Mapping[str, Any] | None, how: Mapping[str, Any]
-) -> None:
-    """Write down that a process goes on with a run whose training is over; `how` says on which ranks."""
-    started = {
-        "benchmark": recipe.benchmark,
-        "edition": recipe.edition,
-        "recipe_hash": recipe_hash(recipe),
-        "version": hpcai500.__version__,
-        "process": os.getpid(),
-        "boot_id": boot_id(),
-        "campaign": campaign,
-    }
-    journal.event("init_start", started)
-    require_same(ranks.world, {**code_facts(), **plugin_code(recipe.benchmark), RECIPE: recipe_hash(recipe)})
-    journal.event("prediction_start", how)
-
-
-def require_same_data(workload: Workload, old: Record) -> None:
-    """Raise DataError unless `workload` reads the data on which the run was trained and evaluated."""
-    found = workload.dataset()
-    before = [event["value"] for event in old.events if event["key"] == "dataset"]
-    if before and before[-1]["fingerprint"] != found["fingerprint"]:
-        raise DataError(
-            f"{found['root']}: not the data that this run was started on ({before[-1]['root']}): its files differ; "
-            "give the same set with --data DIR"
-        )
-
-
-def require_trained(recipe: Recipe, path: Path, next_epoch: int) -> None:
-    """Raise RecordError unless the checkpoint that was read is that of the last epoch."""
-    if next_epoch != recipe.problem.epochs + 1:
-        raise RecordError(
-            f"{path}: the checkpoint of its last epoch is damaged or missing: predictions cannot be made of any other, "
-            "and a run that has come to its end is not trained again: remove it and start anew"
-        )
 
 
 def write_predictions(member: Member, kinds: Sequence[str]) -> None:

@@ -17,9 +17,9 @@ from hpcai500.comm.timeline import SpanSink
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.evidence import Attribution, average_statistics, make_equal, require_equal
 from hpcai500.engine.graphs import step_graphs, step_model
-from hpcai500.engine.journal import Console, EpochTally, Journal, Status
 from hpcai500.engine.precision import Precision, device_name, same_kernels
 from hpcai500.engine.ranks import Ranks, StageGroups
+from hpcai500.engine.reporting import Console, EpochTally, Journal, Status
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import StagedUpdater, Updater
 from hpcai500.engine.warm_up import WarmUp, WarmUpTimes
@@ -119,7 +119,7 @@ class Trainer:
             **common,
             pipe=self._staged.pipe,
             world=self._place.communicator,
-            replicas=self._staged.replicas,
+            replicas=self._staged.groups.watched_replicas,
             micro_batches=self._recipe.programming.micro_batches,
         )
 
@@ -266,7 +266,7 @@ class Trainer:
         weights, None for one rank.
         """
         if self._staged:
-            average_statistics(self._staged.stage, self._staged.replicas)
+            average_statistics(self._staged.stage, self._staged.groups.watched_replicas)
             self._staged.make_whole()
         tensors = [tensor for tensor in self._bare.state_dict().values() if tensor.is_floating_point()]
         is_finite = bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())
@@ -379,10 +379,3 @@ class Trainer:
 
     def _status(self, epoch: int) -> Status:
         return Status(epoch, self._epochs, self._step, self._steps, self._last_loss, self._quality)
-
-
-def state_bytes(model: nn.Module) -> int:
-    """Upper estimate of a checkpoint's size: weights, buffers, and two numbers of optimizer state for each weight."""
-    parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
-    return 3 * parameters + buffers

@@ -16,8 +16,8 @@ from hpcai500.comm.liveness import COMPUTING, READING, WAITING
 from hpcai500.comm.reducer import Reducer
 from hpcai500.comm.timeline import SpanSink, StepSpan
 from hpcai500.engine.graphs import StepGraphs
-from hpcai500.engine.journal import EpochTally
 from hpcai500.engine.precision import Precision
+from hpcai500.engine.reporting import EpochTally
 from hpcai500.engine.signals import StopRequest
 from hpcai500.optim.optimizers import advance
 from hpcai500.workloads.base import TrainingBatch, Workload

@@ -2,7 +2,8 @@
 
 Members are read one after the other, so that memory does not grow with their number. A file counts only if its member's
 chain of events vouches for it, and only if it gives exactly the quality of the member's last evaluation. It takes
-neither a GPU nor the members' data.
+neither a GPU nor the members' data. Only `vote_command` uses it, and imports it late: torch comes after OpenMP's
+variables are set.
 """
 
 from __future__ import annotations
@@ -86,12 +87,11 @@ def curve_points(members: int) -> set[int]:
 OnRefused = Callable[[int, str], None]
 
 
-def _ignore(number: int, reason: str) -> None:
-    """The default of `on_refused`."""
-
-
 def hold_vote(
-    recipe: Recipe, members: Sequence[Listed], tracker: Tracker = silent, on_refused: OnRefused = _ignore
+    recipe: Recipe,
+    members: Sequence[Listed],
+    tracker: Tracker = silent,
+    on_refused: OnRefused = lambda number, reason: None,
 ) -> dict[str, Any]:
     """Count the votes; returns the document of `vote.json`, the same for the same members, byte by byte.
 

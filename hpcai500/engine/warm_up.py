@@ -132,7 +132,7 @@ class WarmUp:
     ) -> None:
         self._updater, self._ranks, self._settings = updater, ranks, settings
         self._bare = staged.stage if staged else bare
-        self._replicas = staged.unwatched_replicas if staged else ranks.unwatched
+        self._replicas = staged.groups.replicas if staged else ranks.unwatched
         blank = TrainingBatch(np.empty(0, np.int64), 0, updater.workload.blank_payload())
         self._blanks: Iterator[TrainingBatch] = repeat(blank)
         self._is_stopping = False

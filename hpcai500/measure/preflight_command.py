@@ -63,9 +63,9 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
 
     from hpcai500.comm.liveness import COMPUTING
     from hpcai500.comm.liveness import READING as READING_DATA
-    from hpcai500.engine.journal import telling
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
+    from hpcai500.engine.reporting import telling
     from hpcai500.measure.convolutions import convolutions_of
     from hpcai500.measure.preflight_steps import Stage, Steps
     from hpcai500.workloads import model_of
@@ -99,7 +99,7 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
 
 
 def _costs(recipe: Recipe) -> Costs:
-    from hpcai500.engine.trainer import state_bytes
+    from hpcai500.engine.checkpoints import state_bytes
     from hpcai500.measure.flops import count_flops
     from hpcai500.measure.preflight_steps import Costs
     from hpcai500.workloads import model_of

@@ -74,17 +74,30 @@ def _velocity(optimizer: optim.Optimizer, weight: Tensor) -> Tensor:
     return velocity
 
 
-def with_gradients(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
-    """The weights of `group` that have a gradient, and the gradients."""
-    weights = [weight for weight in group["params"] if weight.grad is not None]
-    return weights, [weight.grad for weight in weights]
+class GroupOptimizer(optim.Optimizer):
+    """A rule that moves all weights of a parameter group at once: those that have a gradient."""
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Update the parameters that have a gradient.
+
+        Raises:
+            EnvironmentLacksError: a rule that takes norms, weights on a CUDA device, and a build without CUDA.
+        """
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if weights:
+                self._move(group, weights, [weight.grad for weight in weights])
+
+    def _move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        raise NotImplementedError
 
 
 # ----------------------------------------------------------------------------------------------------
 # SGD and LARS.
 
 
-class InsideSGD(optim.Optimizer):
+class InsideSGD(GroupOptimizer):
     """SGD with momentum whose velocity contains the learning rate; torch's own has it outside.
 
     `lr` is set anew before each step. `weight_decay` is an L2 penalty, added to the gradient.
@@ -96,12 +109,8 @@ class InsideSGD(optim.Optimizer):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "momentum_form": form}
         super().__init__(groups, {**defaults, "previous_lr": 0.0})
 
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            weights, gradients = with_gradients(group)
-            if weights:
-                descend(self, group, weights, gradients, decay=group["weight_decay"])
+    def _move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        descend(self, group, weights, gradients, decay=group["weight_decay"])
 
 
 def layer_norms(tensors: Sequence[Tensor]) -> Tensor:
@@ -124,7 +133,7 @@ def ratios_of(numerators: Tensor, denominators: Tensor, like: Sequence[Tensor]) 
     return list(torch.where(known, numerators / denominators, 1.0).to(like[0].dtype).unbind())
 
 
-class LARS(optim.Optimizer):
+class LARS(GroupOptimizer):
     """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017), as MLPerf's reference has it.
 
     SGD with momentum whose update of a layer is scaled to the size of the layer's weights.
@@ -165,22 +174,12 @@ class LARS(optim.Optimizer):
         }
         super().__init__(groups, defaults)
 
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        """Update the parameters that have a gradient.
-
-        Raises:
-            EnvironmentLacksError: weights on a CUDA device, and a build without CUDA.
-        """
-        for group in self.param_groups:
-            weights, gradients = with_gradients(group)
-            if not weights:
-                continue
-            if group["adapted"]:
-                ratios = _trust_ratios(group, weights, gradients)
-                descend(self, group, weights, gradients, decay=group["weight_decay"], ratios=ratios)
-            else:
-                descend(self, group, weights, gradients)
+    def _move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        if group["adapted"]:
+            ratios = _trust_ratios(group, weights, gradients)
+            descend(self, group, weights, gradients, decay=group["weight_decay"], ratios=ratios)
+        else:
+            descend(self, group, weights, gradients)
 
 
 def _trust_ratios(group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
@@ -195,7 +194,7 @@ def _trust_ratios(group: dict[str, Any], weights: list[Tensor], gradients: list[
 # LAMB.
 
 
-class LAMB(optim.Optimizer):
+class LAMB(GroupOptimizer):
     """Layer-wise adaptive moments for batch training (You et al. 2019, algorithm 2).
 
     Adam whose step of a layer is scaled to the size of the layer's weights.
@@ -220,23 +219,13 @@ class LAMB(optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "epsilon": epsilon, "adapted": True}
         super().__init__(groups, defaults)
 
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        """Update the parameters that have a gradient.
-
-        Raises:
-            EnvironmentLacksError: weights on a CUDA device, and a build without CUDA.
-        """
-        for group in self.param_groups:
-            weights, gradients = with_gradients(group)
-            if not weights:
-                continue
-            updates = self._moments(group, weights, gradients)
-            if group["adapted"]:
-                torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
-                norms = layer_norms([*weights, *updates])
-                torch._foreach_mul_(updates, ratios_of(norms[: len(weights)], norms[len(weights) :], weights))
-            torch._foreach_add_(weights, updates, alpha=-group["lr"])
+    def _move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        updates = self._moments(group, weights, gradients)
+        if group["adapted"]:
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+            norms = layer_norms([*weights, *updates])
+            torch._foreach_mul_(updates, ratios_of(norms[: len(weights)], norms[len(weights) :], weights))
+        torch._foreach_add_(weights, updates, alpha=-group["lr"])
 
     def _moments(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         """Update both moments by the gradients; returns m / (sqrt(v) + epsilon), corrected for their start at 0."""
@@ -278,7 +267,7 @@ def sgd_share(epoch: float, center: float, period: float) -> float:
     return 0.5 * math.exp(2 * turns) if turns < 0 else min(0.5 + turns, 1.0)
 
 
-class RMSpropWarmup(optim.Optimizer):
+class RMSpropWarmup(GroupOptimizer):
     """SGD with momentum whose gradient is scaled as in RMSprop at first, and not at all after the transition.
 
     With g the gradient, s the share of SGD, r the learning rate and q that of RMSprop,
@@ -320,16 +309,12 @@ class RMSpropWarmup(optim.Optimizer):
         super().__init__(groups, defaults)
         self.epoch = 0.0
 
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            weights, gradients = with_gradients(group)
-            if weights:
-                updates = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
-                moments = self._moments(group, weights, updates)
-                if group["lr"] > 0:
-                    torch._foreach_mul_(updates, self._scales(group, moments))
-                    descend(self, group, weights, updates)
+    def _move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        updates = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+        moments = self._moments(group, weights, updates)
+        if group["lr"] > 0:
+            torch._foreach_mul_(updates, self._scales(group, moments))
+            descend(self, group, weights, updates)
 
     def _moments(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         for weight in weights:

@@ -1,7 +1,6 @@
 """What a benchmark gives to the engine: the problem. The engine owns time, events, updates and checkpoints.
 
-Also what benchmarks share: static parts for CUDA graphs, workloads without data, chains of parts that can be cut over
-ranks, and rows gathered on one rank.
+Also what benchmarks share: rows gathered on one rank, and ranks that wait for the first one's work.
 """
 
 from __future__ import annotations
@@ -187,14 +186,6 @@ class WorkloadFactory(Protocol):
     """Builds a workload from a recipe, the folder of its data, and the place that the process has."""
 
     def __call__(self, recipe: Recipe, data: Path, place: Place) -> Workload: ...
-
-
-# ----------------------------------------------------------------------------------------------------
-# Which modules of our models have static shapes and are called once a step, so that a CUDA graph can hold them.
-
-
-# ----------------------------------------------------------------------------------------------------
-# A model that can be cut over ranks (model and pipeline parallelism).
 
 
 # ----------------------------------------------------------------------------------------------------

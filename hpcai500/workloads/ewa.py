@@ -257,7 +257,7 @@ def _draw_scene(axes: Any, scene: Scene, channels: list[str]) -> None:
         axes.text(box[0], box[3], text, fontsize=7, color="white", va="bottom", bbox=style, clip_on=True)
     height, width = scene.image.shape[1:]
     axes.set_xticks(np.linspace(0, width, 7), [f"{degrees:.0f}°E" for degrees in np.linspace(0, 360, 7)], fontsize=7)
-    axes.set_yticks(np.linspace(0, height, 5), _latitudes(), fontsize=7)
+    axes.set_yticks(np.linspace(0, height, 5), ["90°S", "45°S", "0°", "45°N", "90°N"], fontsize=7)
     axes.set_xlim(-0.5, width - 0.5)
     axes.set_ylim(-0.5, height - 0.5)
     shown_channels = f"{coloured}; contours {_CONTOURED}" if _CONTOURED in channels else coloured
@@ -287,10 +287,6 @@ def _draw_legend(figure: Any) -> None:
     entries.append(Line2D([], [], color="black", linestyle="--", label="truth"))
     entries.append(Line2D([], [], color="black", label=f"found (score {_LEAST_SCORE:g} or more)"))
     figure.legend(handles=entries, loc="outside upper center", ncols=len(entries), fontsize=8, frameon=False)
-
-
-def _latitudes() -> list[str]:
-    return ["90°S", "45°S", "0°", "45°N", "90°N"]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -30,6 +30,11 @@ def require_cuda_build() -> None:
         )
 
 
+def on_stream(tensor: Tensor) -> dict[str, int]:
+    """Device and stream of a call of the core on `tensor`: it is put on torch's current stream."""
+    return {"device": tensor.get_device(), "stream": torch.cuda.current_stream(tensor.device).cuda_stream}
+
+
 def refuse_where_determinism_is_asked(name: str) -> None:
     """Raise RuntimeError (or warn, as torch was told) under torch.use_deterministic_algorithms."""
     if not torch.are_deterministic_algorithms_enabled():
@@ -111,15 +116,14 @@ def _(boxes: Tensor, scores: Tensor, groups: Tensor | None, iou_threshold: float
         keep,
         workspace,
         iou_threshold=iou_threshold,
-        device=boxes.get_device(),
-        stream=torch.cuda.current_stream(boxes.device).cuda_stream,
+        **on_stream(boxes),
     )
     # The only wait for the device: the host has to learn how many stay.
     return order[keep.bool()]
 
 
 @_nms.register_fake
-def _(boxes: Tensor, scores: Tensor, groups: Tensor | None, iou_threshold: float) -> Tensor:
+def _(boxes: Tensor, scores: Tensor, groups: Tensor | None, *_: Any) -> Tensor:
     _compared_type(boxes, scores, groups)
     # How many stay is known from the values only.
     kept = torch.library.get_ctx().new_dynamic_size()
@@ -150,7 +154,7 @@ def sorted_nms(boxes: Tensor, segments: Sequence[int], iou_threshold: float) -> 
     return _sorted_nms(boxes, [int(count) for count in segments], iou_threshold)  # type: ignore[no-any-return]
 
 
-def _check(boxes: Tensor, segments: Sequence[int]) -> None:
+def _check_segments(boxes: Tensor, segments: Sequence[int]) -> None:
     if not boxes.is_floating_point():
         raise TypeError(f"boxes must be floating point, got {boxes.dtype}")
     if boxes.dim() != 3 or boxes.shape[2] != 4:
@@ -165,7 +169,7 @@ def _compared(boxes: Tensor) -> Tensor:
 
 @torch.library.custom_op("hpcai500::sorted_nms", mutates_args=(), device_types="cpu")
 def _sorted_nms(boxes: Tensor, segments: Sequence[int], iou_threshold: float) -> Tensor:
-    _check(boxes, segments)
+    _check_segments(boxes, segments)
     images, count = boxes.shape[:2]
     values = _compared(boxes).reshape(-1, 4).numpy()
     groups = np.arange(images)[:, None] * len(segments) + np.repeat(np.arange(len(segments)), segments)
@@ -188,7 +192,7 @@ def _sorted_nms(boxes: Tensor, segments: Sequence[int], iou_threshold: float) ->
 @_sorted_nms.register_kernel("cuda")
 def _sorted_nms_on_cuda(boxes: Tensor, segments: Sequence[int], iou_threshold: float) -> Tensor:
     require_cuda_build()
-    _check(boxes, segments)
+    _check_segments(boxes, segments)
     of_all_images = list(segments) * boxes.shape[0]
     keep = torch.empty(boxes.shape[:2], dtype=torch.uint8, device=boxes.device)
     workspace = torch.empty(_core.nms_segments_cuda_workspace(of_all_images), dtype=torch.uint8, device=boxes.device)
@@ -198,15 +202,14 @@ def _sorted_nms_on_cuda(boxes: Tensor, segments: Sequence[int], iou_threshold: f
         keep.reshape(-1),
         workspace,
         iou_threshold=iou_threshold,
-        device=boxes.get_device(),
-        stream=torch.cuda.current_stream(boxes.device).cuda_stream,
+        **on_stream(boxes),
     )
     return keep.bool()
 
 
 @_sorted_nms.register_fake
-def _(boxes: Tensor, segments: Sequence[int], iou_threshold: float) -> Tensor:
-    _check(boxes, segments)
+def _(boxes: Tensor, segments: Sequence[int], *_: Any) -> Tensor:
+    _check_segments(boxes, segments)
     return boxes.new_empty(boxes.shape[:2], dtype=torch.bool)
 
 
@@ -338,22 +341,13 @@ def _(
         spatial_scale=spatial_scale,
         sampling_ratio=sampling_ratio,
         aligned=aligned,
-        device=features.get_device(),
-        stream=torch.cuda.current_stream(features.device).cuda_stream,
+        **on_stream(features),
     )
     return pooled
 
 
 @_roi_align.register_fake
-def _(
-    features: Tensor,
-    rois: Tensor,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    sampling_ratio: int,
-    aligned: bool,
-) -> Tensor:
+def _(features: Tensor, rois: Tensor, _scale: float, pooled_height: int, pooled_width: int, *_: Any) -> Tensor:
     check_types(features, rois)
     return features.new_empty((rois.shape[0], features.shape[1], pooled_height, pooled_width))
 
@@ -410,52 +404,28 @@ def _(
         spatial_scale=spatial_scale,
         sampling_ratio=sampling_ratio,
         aligned=aligned,
-        device=gradient.get_device(),
-        stream=torch.cuda.current_stream(gradient.device).cuda_stream,
+        **on_stream(gradient),
     )
     return result.to(gradient.dtype)
 
 
 @_roi_align_backward.register_fake
-def _(
-    gradient: Tensor,
-    rois: Tensor,
-    images: int,
-    height: int,
-    width: int,
-    channels_last: bool,
-    spatial_scale: float,
-    sampling_ratio: int,
-    aligned: bool,
-) -> Tensor:
+def _(gradient: Tensor, rois: Tensor, images: int, height: int, width: int, channels_last: bool, *_: Any) -> Tensor:
     check_types(gradient, rois)
-    shape = [images, gradient.shape[1], height, width]
-    return empty_features(gradient, shape, channels_last, gradient.dtype)
+    return empty_features(gradient, [images, gradient.shape[1], height, width], channels_last, gradient.dtype)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    features, rois, ctx.spatial_scale, _, _, ctx.sampling_ratio, ctx.aligned = inputs
+def _save_roi_align(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    features, rois, spatial_scale, _, _, sampling_ratio, aligned = inputs
     ctx.save_for_backward(rois)
-    ctx.images, _, ctx.height, ctx.width = features.shape
-    ctx.channels_last = is_channels_last(features)
+    images, _, height, width = features.shape
+    ctx.shape = images, height, width, is_channels_last(features)
+    ctx.sampling = spatial_scale, sampling_ratio, aligned
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_of_roi_align(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     (rois,) = ctx.saved_tensors
-    return (
-        _roi_align_backward(
-            gradient,
-            rois,
-            ctx.images,
-            ctx.height,
-            ctx.width,
-            ctx.channels_last,
-            ctx.spatial_scale,
-            ctx.sampling_ratio,
-            ctx.aligned,
-        ),
-        *[None] * 6,
-    )
+    return _roi_align_backward(gradient, rois, *ctx.shape, *ctx.sampling), *[None] * 6
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -473,7 +443,7 @@ def _double_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return pooled, *[None] * 8
 
 
-_roi_align.register_autograd(_backward, setup_context=_save)
+_roi_align.register_autograd(_backward_of_roi_align, setup_context=_save_roi_align)
 _roi_align_backward.register_autograd(_double_backward, setup_context=_save_backward)
 
 
@@ -513,17 +483,13 @@ def roi_align_levels(
     return _pool(list(levels), rois, level_of, scales, height, width, sampling_ratio, aligned)  # type: ignore[no-any-return]
 
 
-def _roi_align_levels_check(levels: Sequence[Tensor], rois: Tensor, level_of: Tensor, scales: Sequence[float]) -> None:
+def _check_levels(levels: Sequence[Tensor], rois: Tensor, level_of: Tensor, scales: Sequence[float]) -> None:
     if not levels or len(levels) != len(scales):
         raise ValueError(f"expected a spatial scale for each level, got {len(levels)} levels and {len(scales)} scales")
     for features in levels:
         check_types(features, rois)
         if features.dtype != levels[0].dtype or features.shape[:2] != levels[0].shape[:2]:
             raise ValueError("levels must have one type, one number of images and one number of channels")
-    _check_level_of(rois, level_of)
-
-
-def _check_level_of(rois: Tensor, level_of: Tensor) -> None:
     if level_of.dtype != torch.int64:
         raise TypeError(f"level_of must be int64, got {level_of.dtype}")
     if level_of.shape != rois.shape[:1]:
@@ -552,7 +518,7 @@ def _pool(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    _roi_align_levels_check(levels, rois, level_of, scales)
+    _check_levels(levels, rois, level_of, scales)
     pooled = _empty_pooled(levels, rois, pooled_height, pooled_width)
     places = coordinates(rois, pooled.dtype)
     for features, rows, scale in zip(levels, _rows_of_levels(level_of, len(levels)), scales, strict=True):
@@ -582,7 +548,7 @@ def _pool_on_cuda(
     aligned: bool,
 ) -> Tensor:
     require_cuda_build()
-    _roi_align_levels_check(levels, rois, level_of, scales)
+    _check_levels(levels, rois, level_of, scales)
     pooled = _empty_pooled(levels, rois, pooled_height, pooled_width)
     _core.roi_align_levels_cuda(
         [bits(features) for features in _alike(levels)],
@@ -592,8 +558,7 @@ def _pool_on_cuda(
         spatial_scales=scales,
         sampling_ratio=sampling_ratio,
         aligned=aligned,
-        device=pooled.get_device(),
-        stream=torch.cuda.current_stream(pooled.device).cuda_stream,
+        **on_stream(pooled),
     )
     return pooled
 
@@ -615,10 +580,9 @@ def _(
     scales: Sequence[float],
     pooled_height: int,
     pooled_width: int,
-    sampling_ratio: int,
-    aligned: bool,
+    *_: Any,
 ) -> Tensor:
-    _roi_align_levels_check(levels, rois, level_of, scales)
+    _check_levels(levels, rois, level_of, scales)
     return _empty_pooled(levels, rois, pooled_height, pooled_width)
 
 
@@ -680,8 +644,7 @@ def _spread_on_cuda(
         spatial_scales=scales,
         sampling_ratio=sampling_ratio,
         aligned=aligned,
-        device=gradient.get_device(),
-        stream=torch.cuda.current_stream(gradient.device).cuda_stream,
+        **on_stream(gradient),
     )
     return [
         result.to(gradient.dtype, memory_format=_format(last))
@@ -693,14 +656,12 @@ def _spread_on_cuda(
 def _(
     gradient: Tensor,
     rois: Tensor,
-    level_of: Tensor,
+    _level_of: Tensor,
     images: int,
     heights: Sequence[int],
     widths: Sequence[int],
     channels_last: Sequence[bool],
-    scales: Sequence[float],
-    sampling_ratio: int,
-    aligned: bool,
+    *_: Any,
 ) -> list[Tensor]:
     check_types(gradient, rois)
     return _empty_levels(gradient, images, heights, widths, channels_last, gradient.dtype)
@@ -720,29 +681,17 @@ def _empty_levels(
     ]
 
 
-def _roi_align_levels_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    levels, rois, level_of, ctx.scales, _, _, ctx.sampling_ratio, ctx.aligned = inputs
+def _save_levels(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    levels, rois, level_of, scales, _, _, sampling_ratio, aligned = inputs
     ctx.save_for_backward(rois, level_of)
-    ctx.images = levels[0].shape[0]
-    ctx.heights, ctx.widths = ([features.shape[axis] for features in levels] for axis in (2, 3))
-    ctx.channels_last = [is_channels_last(features) for features in levels]
+    heights, widths = ([features.shape[axis] for features in levels] for axis in (2, 3))
+    ctx.shapes = levels[0].shape[0], heights, widths, [is_channels_last(features) for features in levels]
+    ctx.sampling = scales, sampling_ratio, aligned
 
 
-def _roi_align_levels_backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor] | None, ...]:
+def _backward_of_levels(ctx: Any, gradient: Tensor) -> tuple[list[Tensor] | None, ...]:
     rois, level_of = ctx.saved_tensors
-    of_levels = _spread(
-        gradient,
-        rois,
-        level_of,
-        ctx.images,
-        ctx.heights,
-        ctx.widths,
-        ctx.channels_last,
-        ctx.scales,
-        ctx.sampling_ratio,
-        ctx.aligned,
-    )
-    return of_levels, *[None] * 7
+    return _spread(gradient, rois, level_of, *ctx.shapes, *ctx.sampling), *[None] * 7
 
 
-_pool.register_autograd(_roi_align_levels_backward, setup_context=_roi_align_levels_save)
+_pool.register_autograd(_backward_of_levels, setup_context=_save_levels)

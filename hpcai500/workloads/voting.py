@@ -6,6 +6,7 @@ on the order of the members. Files of predictions may come from anybody and are 
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import zipfile
@@ -188,10 +189,7 @@ def _array(archive: zipfile.ZipFile, name: str, dtype: str, dimensions: int) -> 
             raise WrongAnswerError(
                 f"{name}: {spelt_out(text, _MOST_LETTERS)}, expected {np.dtype(dtype)} in {dimensions}"
             )
-        count = 1
-        for length in shape:
-            count *= int(length)
-        if count * found.itemsize != size - member.tell():
+        if math.prod(shape) * found.itemsize != size - member.tell():
             raise WrongAnswerError(f"{name}: claims {shape} numbers and has other bytes than those")
         array = np.empty(shape, found)
         _fill(member, array)

@@ -13,7 +13,7 @@ from reduction import settings
 from torch import Tensor
 
 from hpcai500.comm.communicator import LocalCommunicator
-from hpcai500.comm.reducer import AllReduceChannel, GradientUpdate, HostStream, make_buckets
+from hpcai500.comm.reducer import AllReduceChannel, ExchangeStream, GradientUpdate, make_buckets
 
 COMPUTING, CAPTURING = "computing", "capturing"
 
@@ -120,7 +120,7 @@ def test_the_timeline_has_a_bucket_ready_when_the_last_of_its_streams_was() -> N
 
 
 def test_on_the_host_there_is_one_queue() -> None:
-    stream = HostStream()
+    stream = ExchangeStream()
     update, _ = update_of(stream, 2, in_each_bucket=2)
     update.arrive(1, leaving=True)
     update.arrive(0, leaving=True)

@@ -20,7 +20,8 @@ def counted(topology: str, compression: str, *, bucket: int = 0, size: int = B) 
     def count(communicator: Communicator) -> tuple[int, int]:
         table, buffers = settings(topology=topology, compression=compression), Buffers(torch.device("cpu"))
         made = make_topology(table, communicator, make_codec(compression, buffers, None, 1), buffers)
-        return made.sent_bytes(size, bucket), made.sent_between_nodes(size, bucket)
+        traffic = made.traffic(size, bucket)
+        return round(traffic.sent), round(traffic.between_nodes)
 
     return run_threads(count, "aabb")
 

@@ -9,8 +9,8 @@ import pytest
 
 from hpcai500.comm.communicator import LocalCommunicator
 from hpcai500.engine import job
-from hpcai500.engine.journal import SilentJournal
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.reporting import SilentJournal
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
 
@@ -32,7 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch, out: Path, torches: tuple[str, ...]
     monkeypatch.setattr(job, "capture_nodes", lambda *_, **__: nodes)
     journal = Noted(out)
     ranks = Ranks(find_placement({}), LocalCommunicator(), 1.0)
-    job.announce_start(journal, load_recipe("ic/smoke", ()), ranks, Path("/data"))
+    job.announce_start(job.Job(load_recipe("ic/smoke", ()), Path("/data"), journal), ranks)
     return journal.events
 
 

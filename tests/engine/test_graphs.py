@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hpcai500.engine.graphs import StepGraphs, step_graphs, step_model
-from hpcai500.engine.journal import EpochTally
 from hpcai500.engine.precision import Precision
+from hpcai500.engine.reporting import EpochTally
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
 from hpcai500.engine.warm_up import WarmUp

@@ -10,8 +10,8 @@ from test_graphs import batches, classifier, loss, payload
 from torch import Tensor, nn
 
 from hpcai500.engine.graphs import StepGraphs
-from hpcai500.engine.journal import EpochTally
 from hpcai500.engine.precision import Precision
+from hpcai500.engine.reporting import EpochTally
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
 from hpcai500.optim.optimizers import build_optimizer

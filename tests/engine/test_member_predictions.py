@@ -223,7 +223,7 @@ def test_a_signal_after_training_stops_without_loss(
     out = Path(shutil.copytree(ic_member, tmp_path / "record"))
     killed_after(out, "run_stop")
     # A real signal, at a moment that no other process could hit.
-    monkeypatch.setattr("hpcai500.engine.job.require_trained", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("hpcai500.engine.job._require_trained", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert train.main(["--resume", "--out", str(out)]) == ExitCode.RUN_FAILED
     assert "stopped by SIGTERM after training, before all predictions were written" in capfd.readouterr().err
     monkeypatch.undo()

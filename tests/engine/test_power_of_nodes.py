@@ -13,8 +13,8 @@ from comm.thread_ranks import run_threads
 from power_places import ScriptedSource
 
 from hpcai500.comm.communicator import Communicator
-from hpcai500.engine.journal import SilentJournal
-from hpcai500.engine.power import RunPower
+from hpcai500.engine.reporting import SilentJournal
+from hpcai500.engine.run_power import RunPower
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.methodology import energy
 from hpcai500.methodology.energy import power_of_run

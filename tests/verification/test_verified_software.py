@@ -122,7 +122,7 @@ def test_a_run_that_began_with_other_code_has_no_level(reference: Submission, tm
 
 
 @pytest.mark.parametrize(
-    "file", ["measure/flops.py", "engine/journal.py", "methodology/trials.py", "record.py", "workloads/quality.py"]
+    "file", ["measure/flops.py", "engine/reporting.py", "methodology/trials.py", "record.py", "workloads/quality.py"]
 )
 def test_changed_measuring_code_is_refused_at_any_level(reference: Submission, tmp_path: Path, file: str) -> None:
     found = all_findings(_with_code(reference, tmp_path, file, level="free"))

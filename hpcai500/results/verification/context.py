@@ -55,10 +55,10 @@ TRUSTED = (
     "engine/checkpoints.py",
     "engine/evidence.py",
     "engine/job.py",
-    "engine/journal.py",
     "engine/measurement.py",
-    "engine/power.py",
     "engine/replay_command.py",
+    "engine/reporting.py",
+    "engine/run_power.py",
     "engine/trainer.py",
     "workloads/quality.py",
 )

@@ -223,12 +223,11 @@ class Targets:
 
     def boxes_of(self, image: int) -> Tensor:
         """The boxes (m, 4) of one image. On a GPU this waits for the device."""
-        return self.boxes[image, self.labels[image] != BACKGROUND_LABEL]
+        return self.boxes[image, self.present[image]]
 
     def labels_of(self, image: int) -> Tensor:
         """The labels (m,) of one image. On a GPU this waits for the device."""
-        labels = self.labels[image]
-        return labels[labels != BACKGROUND_LABEL]
+        return self.labels[image, self.present[image]]
 
     def keys(self, count: int) -> Tensor:
         """(N, count) uniform random numbers in [0, 1) on the boxes' device.
@@ -348,7 +347,7 @@ def _draw(eligible: Tensor, keys: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 _SMOOTH_L1_BETA = 1 / 9
 # A thinner proposal has no inside.
-_LEAST_SIDE_PIXELS = 1e-3
+_LEAST_SIDE_OF_PROPOSALS_PIXELS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -409,7 +408,7 @@ class ProposalNetwork(nn.Module):
         before, after = (pair[0 if self.training else 1] for pair in (self.options.before_nms, self.options.after_nms))
         scores, places = _best_of_levels(logits, anchors.counts, before)
         boxes = clip(decode(take(codes, places), anchors.boxes[places], PROPOSAL_WEIGHTS), *image_size)
-        usable = at_least(boxes, _LEAST_SIDE_PIXELS)
+        usable = at_least(boxes, _LEAST_SIDE_OF_PROPOSALS_PIXELS)
         stays = sorted_nms(
             boxes.masked_fill(~usable[..., None], torch.nan),
             [min(before, count) for count in anchors.counts],
@@ -529,7 +528,7 @@ class Backbone(nn.Module):
 _POOLED = 7
 _SAMPLING_RATIO = 2
 # A thinner detection counts as none.
-_ROI_HEADS_LEAST_SIDE_PIXELS = 1e-2
+_LEAST_SIDE_OF_DETECTIONS_PIXELS = 1e-2
 # The label that cross entropy leaves out.
 _NO_LABEL = -100
 
@@ -689,7 +688,7 @@ class RegionHeads(nn.Module):
         boxes = decode(codes.unflatten(0, shape)[:, :, 1:], proposals.boxes, DETECTION_WEIGHTS)
         boxes = clip(boxes, *image_size)
         eligible = (
-            (scores > options.score) & at_least(boxes, _ROI_HEADS_LEAST_SIDE_PIXELS) & proposals.present[..., None]
+            (scores > options.score) & at_least(boxes, _LEAST_SIDE_OF_DETECTIONS_PIXELS) & proposals.present[..., None]
         )
         stays = self._thinned_out(boxes, scores, eligible)
         best = scores.masked_fill(~stays, -torch.inf).flatten(1).sort(dim=1, descending=True, stable=True)

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from hpcai500.engine.ranks import Ranks
 from hpcai500.errors import HpcAi500Error, RunError
 from hpcai500.methodology.sampling import Coverage
+from hpcai500.record import RecordWriter
 from hpcai500.streams import beneath, prepare_streams, say, spelt_out
 from hpcai500.workloads.base import TrainingBatch
 
@@ -25,26 +26,8 @@ from hpcai500.workloads.base import TrainingBatch
 # Journals: where a rank's events go.
 
 
-class Journal(Protocol):
-    """What the engine writes into a record; the methods are those of `RecordWriter`."""
-
-    path: Path
-
-    def event(self, key: str, value: Any = None) -> Any: ...
-
-    def step(self, done: int) -> None: ...
-
-    def write_system(self, system: Mapping[str, Any]) -> None: ...
-
-    def write_picture(self, name: str, content: bytes) -> None: ...
-
-    def write_trace(self, name: str, content: bytes) -> None: ...
-
-    def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None: ...
-
-
 class SilentJournal:
-    """The journal of every rank but the first; it writes nothing."""
+    """The journal of every rank but the first; it writes nothing. The methods are those of `RecordWriter`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,6 +43,10 @@ class SilentJournal:
     def write_trace(self, name: str, content: bytes) -> None: ...
 
     def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None: ...
+
+
+Journal = RecordWriter | SilentJournal
+"""What the engine writes into a record."""
 
 
 # ----------------------------------------------------------------------------------------------------

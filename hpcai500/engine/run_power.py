@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.comm.communicator import Communicator
-from hpcai500.engine.journal import Journal
+from hpcai500.engine.reporting import Journal
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.hosts import is_first_of_host
