@@ -17,6 +17,8 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from pydantic import BaseModel, ConfigDict
+
 from hpcai500.campaign.journal import Attempt, Campaign
 from hpcai500.campaign.standing import (
     ODD,
@@ -356,17 +358,19 @@ class RefusedError(RunError):
         self.member, self.reason = member, reason
 
 
-@dataclass(frozen=True)
-class CurvePoint:
+class CurvePoint(BaseModel):
     """The quality of the first `members` members together."""
+
+    model_config = ConfigDict(frozen=True)
 
     members: int
     value: float
 
 
-@dataclass(frozen=True)
-class OutOfBag:
+class OutOfBag(BaseModel):
     """The quality of the vote on training samples, each judged by the members that have not drawn it."""
+
+    model_config = ConfigDict(frozen=True)
 
     value: float | None
     samples: int
@@ -463,8 +467,12 @@ def read_vote(path: Path, members: Sequence[Member]) -> Vote:
             per_class=document["per_class"],
             samples=int(document["samples"]),
             method=str(document["vote"]),
-            curve=tuple(CurvePoint(int(one["members"]), float(one["value"])) for one in document["curve"]),
-            out_of_bag=OutOfBag(bag["value"], int(bag["samples"]), bag["votes_a_sample"]) if bag else None,
+            curve=tuple(
+                CurvePoint(members=int(one["members"]), value=float(one["value"])) for one in document["curve"]
+            ),
+            out_of_bag=OutOfBag(value=bag["value"], samples=int(bag["samples"]), votes_a_sample=bag["votes_a_sample"])
+            if bag
+            else None,
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         )
     except (RecordError, *ODD) as error:

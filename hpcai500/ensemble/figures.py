@@ -11,22 +11,38 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PICTURES = ("quality.svg", "quality.png", "training.svg", "training.png")
+_INK = "#1a1a1a"
+
+
+def draw_ensemble(result: EnsembleResult) -> dict[str, bytes]:
+    """`quality.svg` and `.png` if the members have voted, `training.svg` and `.png` if one is done."""
+    files: dict[str, bytes] = {}
+    if result.curve:
+        files |= figure_files(lambda figure: _draw_quality(figure, result), "quality", (7.5, 4.5))
+    if result.member_results:
+        height = min(7.0, 2.4 + 0.16 * len(result.member_results))
+        files |= figure_files(lambda figure: _draw_training(figure, result), "training", (9.0, height))
+    return files
+
+
+def _set_title(axes: Axes, result: EnsembleResult, title: str) -> None:
+    missing = "" if result.complete else f", INCOMPLETE: {result.members_done} of {result.members} members"
+    axes.set_title(f"{title}{missing}", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+
 
 # ----------------------------------------------------------------------------------------------------
 # Quality over the number of voting members: the curve, each member alone as a dot, the target, out of bag.
 
 
 # Blue and orange are distinct for the colour-blind too, and as light and dark in grey.
-_VOTE, _ALONE, _FAINT, _INK = "#0072b2", "#d55e00", "#8a8a8a", "#1a1a1a"
+_VOTE, _ALONE = "#0072b2", "#d55e00"
 # With more members the axis is logarithmic, as are the points of the curve.
 _MANY = 32
 
 
-def draw_quality(result: EnsembleResult) -> dict[str, bytes]:
-    return figure_files(lambda figure: _draw(figure, result), "quality", (7.5, 4.5))
-
-
-def _draw(figure: Figure, result: EnsembleResult) -> None:
+def _draw_quality(figure: Figure, result: EnsembleResult) -> None:
     axes = figure.subplots()
     quality, values = result.quality, [one.quality for one in result.member_results if one.quality is not None]
     # A member's dot is where it joins the vote.
@@ -44,7 +60,7 @@ def _draw(figure: Figure, result: EnsembleResult) -> None:
             bag.value, color=_VOTE, linewidth=1.2, linestyle=":", zorder=1,
             label=f"vote on {bag.samples} training samples, out of bag",
         )  # fmt: skip
-    _set_axes(axes, result, counts)
+    _set_quality_axes(axes, result, counts)
     if quality.achieved is not None:
         axes.annotate(
             f"{quality.achieved:.4f}", (counts[-1], quality.achieved), xytext=(0, 7), textcoords="offset points",
@@ -53,7 +69,7 @@ def _draw(figure: Figure, result: EnsembleResult) -> None:
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
 
 
-def _set_axes(axes: Axes, result: EnsembleResult, counts: list[int]) -> None:
+def _set_quality_axes(axes: Axes, result: EnsembleResult, counts: list[int]) -> None:
     many = counts[-1] > _MANY
     if many:
         axes.set_xscale("log", base=2)
@@ -65,10 +81,8 @@ def _set_axes(axes: Axes, result: EnsembleResult, counts: list[int]) -> None:
     axes.margins(x=0.06, y=0.14)
     axes.set_xlabel("members that vote, in their order")
     axes.set_ylabel(result.quality.metric)
-    missing = "" if result.complete else f", INCOMPLETE: {result.members_done} of {result.members} members"
-    axes.set_title(f"Quality of the {result.benchmark} ensemble{missing}", loc="left", fontsize=11)
+    _set_title(axes, result, f"Quality of the {result.benchmark} ensemble")
     axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -78,7 +92,7 @@ def _set_axes(axes: Axes, result: EnsembleResult, counts: list[int]) -> None:
 # named, and the time until the last start is shaded: both are visible even where strips are thinner than a line.
 
 
-_TRAINED, _SLOWEST, _SKEW, _TRAINING_FIGURE_INK = "#4f8fc0", "#d55e00", "#f0c75e", "#1a1a1a"
+_TRAINED, _SLOWEST, _SKEW = "#4f8fc0", "#d55e00", "#f0c75e"
 # Up to this number, strips stand apart and each has its label.
 _FEW = 24
 # Least height of the slowest member's strip, as a part of the picture's height.
@@ -86,12 +100,7 @@ _THINNEST = 0.006
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
-def draw_training(result: EnsembleResult) -> dict[str, bytes]:
-    height = min(7.0, 2.4 + 0.16 * len(result.member_results))
-    return figure_files(lambda figure: _training_figure_draw(figure, result), "training", (9.0, height))
-
-
-def _training_figure_draw(figure: Figure, result: EnsembleResult) -> None:
+def _draw_training(figure: Figure, result: EnsembleResult) -> None:
     assert result.slowest_member is not None
     assert result.seconds is not None
     axes = figure.subplots()
@@ -101,9 +110,9 @@ def _training_figure_draw(figure: Figure, result: EnsembleResult) -> None:
     _draw_slowest(axes, result, result.slowest_member, factor)
     skew = (result.start_skew_seconds or 0.0) / factor
     axes.axvspan(0, skew, color=_SKEW, alpha=0.45, linewidth=0, zorder=0)
-    axes.axvline(skew, color=_TRAINING_FIGURE_INK, linewidth=0.8, linestyle=":", zorder=4)
+    axes.axvline(skew, color=_INK, linewidth=0.8, linestyle=":", zorder=4)
     axes.set_xlim(-0.015 * span / factor, 1.015 * span / factor)
-    _training_figure_set_axes(axes, result, unit)
+    _set_training_axes(axes, result)
     slowest = result.slowest_member
     told = [
         f"slowest: {slowest_words(slowest)}",
@@ -138,7 +147,7 @@ def _draw_slowest(axes: Axes, result: EnsembleResult, slowest: Slowest, factor: 
             axes.broken_barh(pieces, (y - height / 2, height), facecolors=_SLOWEST, zorder=3)
 
 
-def _training_figure_set_axes(axes: Axes, result: EnsembleResult, unit: str) -> None:
+def _set_training_axes(axes: Axes, result: EnsembleResult) -> None:
     rows = result.member_results
     axes.set_ylim(len(rows) - 0.4, -0.6)
     if len(rows) <= _FEW:
@@ -150,21 +159,6 @@ def _training_figure_set_axes(axes: Axes, result: EnsembleResult, unit: str) -> 
         places = [int(place) for place in found if 0 <= place < len(rows)]
         axes.set_yticks(places, [str(rows[place].member) for place in places], fontsize=8)
         axes.set_ylabel("member")
-    missing = "" if result.complete else f", INCOMPLETE: {result.members_done} of {result.members} members"
-    axes.set_title(f"When the members of the {result.benchmark} ensemble ran{missing}", loc="left", fontsize=11)
+    _set_title(axes, result, f"When the members of the {result.benchmark} ensemble ran")
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Both pictures.
-
-
-PICTURES = ("quality.svg", "quality.png", "training.svg", "training.png")
-
-
-def draw_ensemble(result: EnsembleResult) -> dict[str, bytes]:
-    """`quality.svg` and `.png` if the members have voted, `training.svg` and `.png` if one is done."""
-    files = draw_quality(result) if result.curve else {}
-    return files | draw_training(result) if result.member_results else files

@@ -20,7 +20,7 @@ import tomli_w
 
 from hpcai500 import __version__
 from hpcai500.campaign.journal import Campaign, append_line, create_campaign, is_campaign, read_campaign
-from hpcai500.ensemble.mapping import MemberJob, Shape
+from hpcai500.ensemble.mapping import MemberPlace, Shape
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
@@ -212,7 +212,7 @@ _HEADER = """\
 
 
 def create_ensemble(
-    folder: Path, recipe: Recipe, shape: Shape, jobs: Sequence[MemberJob], data: Path, stage: str | None
+    folder: Path, recipe: Recipe, shape: Shape, jobs: Sequence[MemberPlace], data: Path, stage: str | None
 ) -> Ensemble:
     """Fix a new ensemble in `folder`, which must be empty or absent.
 
@@ -309,7 +309,7 @@ def member_recipe(ensemble: Ensemble, member: int) -> Recipe:
     return parse_resolved(tomli_w.dumps(tables), f"{ensemble.path / RECIPE}, member {member}")
 
 
-def _plan_text(shape: Shape, jobs: Sequence[MemberJob]) -> str:
+def _plan_text(shape: Shape, jobs: Sequence[MemberPlace]) -> str:
     header = _HEADER.format(scale=shape.scale, members=shape.members, degree=shape.degree, per_node=shape.per_node)
     counts = {
         "members": shape.members,

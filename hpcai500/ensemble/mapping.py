@@ -89,7 +89,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class MemberJob:
+class MemberPlace:
     """Where one member goes.
 
     Attributes:
@@ -129,7 +129,7 @@ def shape_of(
     return _checked(Shape(scale // degree, degree, per_node))
 
 
-def member_jobs(shape: Shape, first_seed: int, hosts: Sequence[str] = ()) -> tuple[MemberJob, ...]:
+def member_jobs(shape: Shape, first_seed: int, hosts: Sequence[str] = ()) -> tuple[MemberPlace, ...]:
     """The mapping of members to nodes, in the order of both (V3.0 section 3.3, step 2).
 
     Member k has the seed `first_seed` + k. Without `hosts` the nodes are numbered, because a scheduler will choose
@@ -160,11 +160,11 @@ def fits_nodes(degree: int, per_node: int) -> bool:
     return per_node % degree == 0 or degree % per_node == 0
 
 
-def _jobs(shape: Shape, first_seed: int, names: Sequence[str]) -> Iterator[MemberJob]:
+def _jobs(shape: Shape, first_seed: int, names: Sequence[str]) -> Iterator[MemberPlace]:
     for member in range(shape.members):
         first_node = member // shape.members_a_node * shape.nodes_a_member
         place = member % shape.members_a_node * shape.ranks_a_node
-        yield MemberJob(
+        yield MemberPlace(
             member,
             first_seed + member,
             tuple(names[first_node : first_node + shape.nodes_a_member]),
@@ -184,7 +184,7 @@ def _checked(shape: Shape) -> Shape:
     nearest = sorted(degrees, key=lambda degree: (abs(degree - shape.degree), degree))[:_MOST_NEAREST]
     raise UsageError(
         f"a member of {shape.degree} accelerators neither fills nodes of {shape.per_node} nor shares one evenly: the "
-        f"nearest degrees that do are {_listed(sorted(nearest))}"
+        f"nearest degrees that do are {', '.join(map(str, sorted(nearest)))}"
     )
 
 
@@ -203,7 +203,3 @@ def _impossible(per_node: int, scale: int, members: int | None, degree: int | No
         f"Sys_scale = M x P_degree (V3.0 Eq. 5) does not hold for {scale} accelerators and {' and '.join(known)}: the "
         f"nearest M x P_degree on nodes of {per_node} that do are {near}"
     )
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))

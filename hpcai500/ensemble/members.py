@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hpcai500.campaign.journal import ALL_TRIALS, NO_EVENTS, Attempt, Status, lock_path, parse_campaign
 from hpcai500.campaign.journal import JOURNAL as CAMPAIGN_JOURNAL
@@ -456,9 +456,7 @@ def _is_held(folder: Path, meter: Meter) -> bool:
 MemberState = Literal[
     "waiting", "running", "done", "stopped", "cancelled", "failed", "diverged", "lost", "unread"
 ]  # fmt: skip
-STATES: tuple[MemberState, ...] = (
-    "waiting", "running", "done", "stopped", "cancelled", "failed", "diverged", "lost", "unread",
-)  # fmt: skip
+STATES: tuple[MemberState, ...] = get_args(MemberState)
 # These members do not reach their end by themselves.
 GIVEN_UP: tuple[MemberState, ...] = ("failed", "diverged", "lost")
 
@@ -792,10 +790,9 @@ class Memory:
                 news.append(member)
             elif not only_unread or seen.looked == 0:
                 steady.append(member)
-        return sorted(news, key=self._looked), sorted(steady, key=self._looked)
-
-    def _looked(self, member: int) -> int:
-        return self.member(member).looked
+        for queue in (news, steady):
+            queue.sort(key=lambda member: self.member(member).looked)
+        return news, steady
 
 
 def _job(jobs: Jobs | None, member: int) -> MemberJob | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.ensemble.journal import Ensemble, create_ensemble, require_new
-from hpcai500.ensemble.mapping import MemberJob, Shape, member_jobs, shape_of
+from hpcai500.ensemble.mapping import MemberPlace, Shape, member_jobs, shape_of
 from hpcai500.ensemble.member import require_stageable
 from hpcai500.errors import DataError, UsageError
 from hpcai500.hosts import expand_hosts
@@ -54,7 +54,7 @@ class Planned:
     """A new ensemble, and where its members go."""
 
     ensemble: Ensemble
-    jobs: Sequence[MemberJob]
+    jobs: Sequence[MemberPlace]
 
     def document(self) -> dict[str, Any]:
         """For --json."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hpcai500.ensemble.counting import Member, Missing, Vote, members_reasons
+from hpcai500.ensemble.counting import CurvePoint, Member, Missing, OutOfBag, Vote, members_reasons
 from hpcai500.ensemble.journal import Ensemble
 from hpcai500.ensemble.mapping import in_short
 from hpcai500.methodology.ensemble import EnsembleNumbers, ensemble_numbers, overlap_reasons, parallel_computation
@@ -62,21 +62,6 @@ def slowest_words(slowest: Slowest) -> str:
         if slowest.running_slowdown is not None:
             said += f", {slowest.running_slowdown:+.1%} without"
     return said
-
-
-class CurvePoint(_Frozen):
-    """The quality of the first `members` members together."""
-
-    members: int
-    value: float
-
-
-class OutOfBag(_Frozen):
-    """The quality of the vote on training samples, each judged by the members that have not drawn it."""
-
-    value: float | None
-    samples: int
-    votes_a_sample: float | None
 
 
 class MemberResult(_Frozen):
@@ -219,8 +204,8 @@ def derive_ensemble(
             target=problem["target_quality"],
             per_class=dict(vote.per_class) if vote and vote.per_class else None,
         ),
-        curve=[CurvePoint(members=one.members, value=one.value) for one in vote.curve] if vote else [],
-        out_of_bag=OutOfBag(**vars(vote.out_of_bag)) if vote and vote.out_of_bag else None,
+        curve=list(vote.curve) if vote else [],
+        out_of_bag=vote.out_of_bag if vote else None,
         apc=_parallel_computation(ensemble, members),
         images=sum(one.times.images for one in members),
         flops_per_image=first.result.flops_per_image if first else None,

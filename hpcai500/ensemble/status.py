@@ -65,9 +65,6 @@ class Percentiles:
     p90: float
     greatest: float
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:
     """Percentiles of `values` by the nearest rank, the median of an even number by the mean; None of no values."""
@@ -79,12 +76,6 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
         return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
     return Percentiles(len(ordered), ordered[0], rank(0.1), statistics.median(ordered), rank(0.9), ordered[-1])
-
-
-def usual_pace(rows: Sequence[MemberStatus]) -> float | None:
-    """Median seconds of an epoch, over all members that have finished one; None where none has."""
-    paces = [row.pace_seconds for row in rows if row.pace_seconds is not None]
-    return statistics.median(paces) if paces else None
 
 
 def is_stuck(row: MemberStatus, usual: float | None, now_s: float) -> bool:
@@ -185,7 +176,7 @@ def map_lines(
     room = places * most_lines if most_lines else len(rows)
     share = -(-len(rows) // room)
     marks = [_mark(row, stuck, epochs) for row in rows]
-    shown = "".join(_worst(marks[first : first + share]) for first in range(0, len(marks), share))
+    shown = "".join(min(marks[first : first + share], key=_badness) for first in range(0, len(marks), share))
     if share > 1:
         # So that each line begins with a round number.
         places -= places % 10
@@ -203,10 +194,6 @@ def _mark(row: MemberStatus, stuck: Collection[int], epochs: int) -> str:
     if row.state == "running":
         return str(min(9, int(10 * row.progress / epochs)))
     return _MARKS[row.state]
-
-
-def _worst(marks: Sequence[str]) -> str:
-    return min(marks, key=_badness)
 
 
 def _badness(mark: str) -> tuple[int, str]:
@@ -526,8 +513,9 @@ class Status:
 
     @cached_property
     def usual_pace(self) -> float | None:
-        """Median seconds of an epoch over all members; None where unknown."""
-        return usual_pace(self.rows)
+        """Median seconds of an epoch, over all members that have finished one; None where none has."""
+        paces = [row.pace_seconds for row in self.rows if row.pace_seconds is not None]
+        return statistics.median(paces) if paces else None
 
     @cached_property
     def stuck(self) -> frozenset[int]:
@@ -604,7 +592,7 @@ class Status:
             "going_on": self.is_going_on,
             "progress": self.progress,
             "eta_seconds": self.eta_seconds,
-            "percentiles": {name: found.document() if found else None for name, found in ranges.items()},
+            "percentiles": {name: asdict(found) if found else None for name, found in ranges.items()},
             "polls": [asdict(poll) for poll in self.polls],
             "rows": [row.document(self.now_s) for row in self.rows],
         }
