@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hpcai500.campaign.standing import ODD
 from hpcai500.errors import RecordError
+from hpcai500.recipe import global_batch
 from hpcai500.record import Event, Record
-from hpcai500.results.global_batch import global_batch
 from hpcai500.results.score import score
 from hpcai500.results.submission.claim import accelerators_of
 
@@ -122,7 +122,10 @@ def mllog_lines(record: Record) -> list[str]:
         lines = [line.text() for line in _Log(record).lines()]
     except ODD as error:
         raise RecordError(f"{record.path}: events or recipe lack something: {type(error).__name__} {error}") from error
-    return [*lines, *(line.text() for line in _result(record))]
+    if record.status == "done":
+        result = Line(f"{OURS}result", score(record).as_json(), record.events[-1]["time_ms"])
+        lines.append(result.text())
+    return lines
 
 
 class _Log:
@@ -210,10 +213,3 @@ class _Log:
         """A line with its place in the record, as MLPerf's own loggers name the place in the source."""
         place = {"file": "events.jsonl", "lineno": event["seq"] + 1}
         return Line(key, value, event["time_ms"], kind, {**place, **facts})
-
-
-def _result(record: Record) -> Sequence[Line]:
-    if record.status != "done":
-        return []
-    result = score(record)
-    return [Line(f"{OURS}result", result.as_json(), record.events[-1]["time_ms"])]
