@@ -172,7 +172,8 @@ class _Log:
                     yield self._line(event, "eval_samples", "POINT_IN_TIME", value["evaluation_samples"])
                 yield self._line(event, f"{OURS}dataset", "POINT_IN_TIME", value)
             case "eval_accuracy":
-                yield self._evaluation(event)
+                facts = {OURS + name: fact for name, fact in value.items() if name not in ("epoch", "value")}
+                yield self._line(event, key, "POINT_IN_TIME", value["value"], epoch_num=value["epoch"], **facts)
             case _ if key in _BEGINS:
                 self._open[_BEGINS[key]] = value["epoch"]
                 yield self._line(event, key, "INTERVAL_START", None, epoch_num=value["epoch"])
@@ -197,11 +198,6 @@ class _Log:
         for key, fact in hyperparameters(tables):
             yield Line(key, fact, self._now_ms)
         yield Line(f"{OURS}recipe", tables, self._now_ms)
-
-    def _evaluation(self, event: Event) -> Line:
-        value = event["value"]
-        facts = {OURS + name: fact for name, fact in value.items() if name not in ("epoch", "value")}
-        return self._line(event, "eval_accuracy", "POINT_IN_TIME", value["value"], epoch_num=value["epoch"], **facts)
 
     def _broken_off(self) -> Iterator[Line]:
         """Ends of what a failure, a signal or a crash cut off, at the last time that the record knows."""

@@ -156,7 +156,7 @@ class Part:
     anchor: str
     title: str
     subtitle: str
-    banner: Banner | None
+    banner: Banner
     sections: Sequence[Section]
 
 
