@@ -199,6 +199,13 @@ def recipe_hash(recipe: Recipe) -> str:
     return tables_hash(recipe.model_dump(mode="json"))
 
 
+def global_batch(tables: Mapping[str, Any]) -> int:
+    """Samples of one update over all replicas of the model, from a resolved recipe in plain tables."""
+    policy, hardware = tables["hyperparameters"], tables["hardware"]
+    replicas = hardware["nodes"] * hardware["accelerators_per_node"] // tables["programming"].get("stages", 1)
+    return int(policy["batch_size"] * policy["accumulation_steps"] * replicas)
+
+
 def tables_hash(tables: Mapping[str, Any]) -> str:
     """`recipe_hash` of a resolved recipe in plain tables, whether or not this version knows all its fields."""
     canonical = json.dumps(tables, sort_keys=True, separators=(",", ":"), default=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,7 +96,7 @@ def metrics_of(results: Sequence[Result]) -> list[Metric]:
         Metric("vflops", "FLOPS", "higher", lambda result: result.vflops),
         *(Metric(quality, "", "higher", _quality(quality)) for quality in qualities),
         *(Metric(f"{quality} {name}", "", "higher", _class_of(quality, name)) for quality, name in classes),
-        *(Metric(name, unit, better, _field(name)) for name, unit, better in _FIELDS),
+        *(Metric(name, unit, better, attrgetter(name)) for name, unit, better in _FIELDS),
         *(Metric(f"step {part}", "fraction", "", _part_of_step(part)) for part in _STEP_PARTS),
     ]
 
@@ -121,10 +122,6 @@ _FIELDS: tuple[tuple[str, str, Better], ...] = (
     ("downtime_seconds", "s", "lower"),
 )
 _STEP_PARTS = ("data_wait", "compute", "communication", "other")
-
-
-def _field(name: str) -> Callable[[Result], float | None]:
-    return lambda result: getattr(result, name, None)
 
 
 def _quality(metric: str) -> Callable[[Result], float | None]:

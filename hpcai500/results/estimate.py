@@ -13,7 +13,7 @@ from typing import Any
 from hpcai500.errors import UsageError
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine
-from hpcai500.methodology.cost import Plan, Span, StepFacts
+from hpcai500.methodology.cost import Span, StepFacts
 from hpcai500.recipe import benchmark_rules
 from hpcai500.results.given_files import GivenFile
 from hpcai500.results.prediction import (
@@ -153,27 +153,27 @@ def estimate_on(machine: Machine, name: str, recipe: Recipe, facts: StepFacts) -
     Raises:
         UsageError: the machine's file lacks what is needed, or nothing tells how many samples the data set has.
     """
-    rate = rate_of(machine, recipe, facts)
+    rate, rests_on = rate_of(machine, recipe, facts)
     nodes, per_node = recipe.hardware.nodes, recipe.hardware.accelerators_per_node
     model = machine.model_copy(update={"accelerators_per_node": per_node})
 
     def step(flops: float) -> float:
         if recipe.world_size == 1:
             return facts.flops / flops
-        plan: Plan = plan_of(recipe, facts, model, flops)
-        return plan.step(nodes).seconds
+        return plan_of(recipe, facts, model, flops).step(nodes).seconds
 
-    seconds = Span(step(rate.value.high), step(rate.value.expected), step(rate.value.low))
+    seconds = Span(step(rate.high), step(rate.expected), step(rate.low))
     if nodes > 1:
         seconds = Span(seconds.low, seconds.expected, seconds.high * MODEL_ERROR[1])
-    forward = Span(*(facts.forward_flops / flops for flops in (rate.value.high, rate.value.expected, rate.value.low)))
+    forward = Span(*(facts.forward_flops / flops for flops in (rate.high, rate.expected, rate.low)))
     talking: tuple[str, ...] = ()
     if recipe.world_size > 1:
-        talking = (network_of(model).sentence, *communication_sentences(recipe, facts, model, 0.0))
+        _, links = network_of(model)
+        talking = (links, *communication_sentences(recipe, facts, model, 0.0))
     if nodes > 1:
         talking += (error_sentence(),)
     watts = machine.watts_per_node * nodes if machine.watts_per_node else None
-    sentences = (rate.sentence, *talking, "an evaluation sample takes its share of the FLOPs at the same speed")
+    sentences = (rests_on, *talking, "an evaluation sample takes its share of the FLOPs at the same speed")
     return _estimate(name, recipe, facts, machine.name, seconds, forward, watts, sentences)
 
 

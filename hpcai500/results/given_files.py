@@ -113,7 +113,7 @@ def given_machine(name_or_path: str | Path) -> tuple[Machine, tuple[GivenFile, .
 def _content(path: Path) -> bytes:
     """All bytes of a regular file: a pipe or a device may tell each reader something else, and a pipe may block."""
     try:
-        with open(path, "rb", opener=_without_waiting) as stream:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise UsageError(
                     f"{path}: no regular file, but a pipe or a device: write its figures into a file, and give that"
@@ -121,7 +121,3 @@ def _content(path: Path) -> bytes:
             return stream.read()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _without_waiting(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NONBLOCK)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hpcai500.campaign.standing import ODD
 from hpcai500.errors import RecordError
+from hpcai500.recipe import global_batch
 from hpcai500.record import Event, Record
-from hpcai500.results.global_batch import global_batch
 from hpcai500.results.score import score
 from hpcai500.results.submission.claim import accelerators_of
 
@@ -122,7 +122,10 @@ def mllog_lines(record: Record) -> list[str]:
         lines = [line.text() for line in _Log(record).lines()]
     except ODD as error:
         raise RecordError(f"{record.path}: events or recipe lack something: {type(error).__name__} {error}") from error
-    return [*lines, *(line.text() for line in _result(record))]
+    if record.status == "done":
+        result = Line(f"{OURS}result", score(record).as_json(), record.events[-1]["time_ms"])
+        lines.append(result.text())
+    return lines
 
 
 class _Log:
@@ -169,7 +172,8 @@ class _Log:
                     yield self._line(event, "eval_samples", "POINT_IN_TIME", value["evaluation_samples"])
                 yield self._line(event, f"{OURS}dataset", "POINT_IN_TIME", value)
             case "eval_accuracy":
-                yield self._evaluation(event)
+                facts = {OURS + name: fact for name, fact in value.items() if name not in ("epoch", "value")}
+                yield self._line(event, key, "POINT_IN_TIME", value["value"], epoch_num=value["epoch"], **facts)
             case _ if key in _BEGINS:
                 self._open[_BEGINS[key]] = value["epoch"]
                 yield self._line(event, key, "INTERVAL_START", None, epoch_num=value["epoch"])
@@ -195,11 +199,6 @@ class _Log:
             yield Line(key, fact, self._now_ms)
         yield Line(f"{OURS}recipe", tables, self._now_ms)
 
-    def _evaluation(self, event: Event) -> Line:
-        value = event["value"]
-        facts = {OURS + name: fact for name, fact in value.items() if name not in ("epoch", "value")}
-        return self._line(event, "eval_accuracy", "POINT_IN_TIME", value["value"], epoch_num=value["epoch"], **facts)
-
     def _broken_off(self) -> Iterator[Line]:
         """Ends of what a failure, a signal or a crash cut off, at the last time that the record knows."""
         for key, epoch in self._open.items():
@@ -210,10 +209,3 @@ class _Log:
         """A line with its place in the record, as MLPerf's own loggers name the place in the source."""
         place = {"file": "events.jsonl", "lineno": event["seq"] + 1}
         return Line(key, value, event["time_ms"], kind, {**place, **facts})
-
-
-def _result(record: Record) -> Sequence[Line]:
-    if record.status != "done":
-        return []
-    result = score(record)
-    return [Line(f"{OURS}result", result.as_json(), record.events[-1]["time_ms"])]

@@ -275,7 +275,9 @@ class CommandOutcome:
         campaign = self._campaign
         if campaign:
             yield f"campaign    {campaign.folder}, identity {campaign.identity}"
-        if reasons := campaign.standing.reasons if campaign else self._reasons:
+        # Without a campaign, those of the first run that is not rankable.
+        of_runs = next((result.reasons for result in self._good if not result.rankable), ())
+        if reasons := campaign.standing.reasons if campaign else of_runs:
             yield f"HPCAI500 NOTE not rankable: {'; '.join(reasons)}"
         for result in self._good:
             if not _passed(result):
@@ -308,11 +310,6 @@ class CommandOutcome:
     @property
     def _good(self) -> list[Result]:
         return [run.result for run in self.runs if run.result]
-
-    @property
-    def _reasons(self) -> Sequence[str]:
-        """Why the first run that is not rankable is not."""
-        return next((result.reasons for result in self._good if not result.rankable), ())
 
     @cached_property
     def _campaign(self) -> CampaignOutcome | None:

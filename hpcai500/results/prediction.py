@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hpcai500.drawing import figure_files
 from hpcai500.errors import UsageError
@@ -47,24 +47,14 @@ if TYPE_CHECKING:
 # A machine as the cost model takes it: its links, and how fast training is on it, each with where it comes from.
 
 
-Value = TypeVar("Value")
-
 # Seconds, where a machine's file has a bandwidth and no latency: TCP over Ethernet, and links within a node.
 _NETWORK_LATENCY, _NODE_LATENCY = 30e-6, 5e-6
 # Where a machine's file says nothing of links within a node.
 _FREE = Hockney(0.0, 1e30)
 
 
-@dataclass(frozen=True)
-class Known(Generic[Value]):
-    """A value, and a sentence on what it rests on."""
-
-    value: Value
-    sentence: str
-
-
-def network_of(machine: Machine) -> Known[Network]:
-    """The links between and within nodes of `machine`.
+def network_of(machine: Machine) -> tuple[Network, str]:
+    """The links between and within nodes of `machine`, and a sentence on what they rest on.
 
     Raises:
         UsageError: nothing tells how fast its nodes talk to each other.
@@ -81,14 +71,14 @@ def network_of(machine: Machine) -> Known[Network]:
     if machine.accelerators_per_node > 1:
         words += f", a rank within its node {_in_words(within)}" if within else ", links within a node cost nothing"
     guessed = machine.network is None or (within and machine.node_link is None and machine.accelerators_per_node > 1)
-    return Known(Network(within or _FREE, between), words + (" (latency assumed)" if guessed else ""))
+    return Network(within or _FREE, between), words + (" (latency assumed)" if guessed else "")
 
 
-def rate_of(machine: Machine, recipe: Recipe, facts: StepFacts) -> Known[Span]:
+def rate_of(machine: Machine, recipe: Recipe, facts: StepFacts) -> tuple[Span, str]:
     """FLOPS that one accelerator reaches in training without communication, by the analytic count of operations.
 
     They come from what was published for this workload on one node, else from the data sheet's peak, else from measured
-    ceilings.
+    ceilings; the sentence beside them says which.
 
     Raises:
         UsageError: nothing is known of the recipe's precision.
@@ -97,7 +87,7 @@ def rate_of(machine: Machine, recipe: Recipe, facts: StepFacts) -> Known[Span]:
     return _published(machine, recipe, facts) or _from_ceilings(machine, precision)
 
 
-def _published(machine: Machine, recipe: Recipe, facts: StepFacts) -> Known[Span] | None:
+def _published(machine: Machine, recipe: Recipe, facts: StepFacts) -> tuple[Span, str] | None:
     names = names_of(recipe.accelerator.precision)
     for point in machine.points:
         if point.model == "node" and point.benchmark == recipe.benchmark and point.precision in names:
@@ -105,11 +95,11 @@ def _published(machine: Machine, recipe: Recipe, facts: StepFacts) -> Known[Span
             constant = benchmark_rules(recipe.edition, recipe.benchmark)["paper_flops_per_sample"]
             samples = point.flops / constant / point.accelerators
             words = f"{samples:.4g} samples/s an accelerator, as published ({point.source})"
-            return Known(Span.exactly(samples * facts.training_flops), words)
+            return Span.exactly(samples * facts.training_flops), words
     return None
 
 
-def _from_ceilings(machine: Machine, precision: str) -> Known[Span]:
+def _from_ceilings(machine: Machine, precision: str) -> tuple[Span, str]:
     level = machine.node or machine.system
     for kind, ceilings in (("peak", level.peak_flops), ("ceiling", level.ceilings)) if level else ():
         if found := ceiling_of(ceilings, precision):
@@ -121,7 +111,7 @@ def _from_ceilings(machine: Machine, precision: str) -> Known[Span]:
                 f"training reaches {share.low:.0%} to {share.high:.0%} of the {kind} {name} "
                 f"({scaled(flops / level.accelerators, 'FLOPS')} an accelerator), as published trainings did"
             )
-            return Known(span, words)
+            return span, words
     raise UsageError(
         f"{machine.name}: no FLOPS of precision {precision} in it (node.peak_flops or node.ceilings): choose another "
         "one with --set accelerator.precision=…, or measure it: hpcai500 micro -o micro.json"
@@ -343,11 +333,16 @@ def predict_scaling(
     Raises:
         UsageError: the machine's file lacks what is needed.
     """
-    rate = _rate(machine, recipe, facts, measured)
-    network = network_of(machine)
+    if measured:
+        alone = measured[0].step_seconds_alone
+        rate = Span.exactly(facts.flops / alone)
+        rests_on = f"a step without communication takes {alone:.4g} s, as measured ({measured[0].record})"
+    else:
+        rate, rests_on = rate_of(machine, recipe, facts)
+    _, links = network_of(machine)
     plans = {
         name: plan_of(recipe, facts, machine, flops, jitter)
-        for name, flops in (("slow", rate.value.low), ("expected", rate.value.expected), ("fast", rate.value.high))
+        for name, flops in (("slow", rate.low), ("expected", rate.expected), ("fast", rate.high))
     }
     # Counted as in the records that it is drawn beside, whose images may have another size.
     each = measured[0].flops_per_sample if measured else facts.training_flops
@@ -370,8 +365,8 @@ def predict_scaling(
         curves["fast"],
         tuple(walls(plans["expected"], limits)),
         (
-            rate.sentence,
-            network.sentence,
+            rests_on,
+            links,
             *communication_sentences(recipe, facts, machine, jitter),
             *([error_sentence()] if most_nodes > 1 else []),
         ),
@@ -386,11 +381,12 @@ def plan_of(recipe: Recipe, facts: StepFacts, machine: Machine, flops: float, ji
         UsageError: nothing tells how fast the nodes talk.
     """
     way = recipe.communication
+    network, _ = network_of(machine)
     memory = machine.node.bandwidths.get("memory") if machine.node else None
     seconds = facts.flops / flops
     return Plan(
         work=facts.work(seconds, way.bucket_bytes or USUAL_BUCKET_BYTES, jitter * seconds),
-        network=network_of(machine).value,
+        network=network,
         per_node=machine.accelerators_per_node,
         topology=way.topology,
         algorithm=_algorithm(recipe),
@@ -433,14 +429,6 @@ def _algorithm(recipe: Recipe) -> str:
     """The all-reduce algorithm: Gloo has a ring only; NCCL chooses."""
     way = recipe.communication
     return "ring" if way.algorithm == "default" and recipe.accelerator.device == "cpu" else way.algorithm
-
-
-def _rate(machine: Machine, recipe: Recipe, facts: StepFacts, measured: Sequence[MeasuredPoint]) -> Known[Span]:
-    if not measured:
-        return rate_of(machine, recipe, facts)
-    first = measured[0]
-    words = f"a step without communication takes {first.step_seconds_alone:.4g} s, as measured ({first.record})"
-    return Known(Span.exactly(facts.flops / first.step_seconds_alone), words)
 
 
 def _plain(point: CurvePoint) -> dict[str, Any]:

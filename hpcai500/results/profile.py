@@ -241,7 +241,7 @@ def mean_of(curve: Sequence[Sequence[float]]) -> float:
 
 LANE_INCHES = 0.6
 # Okabe and Ito's colours, as in the panels beside it: computes, only communicates, only copies.
-_COLOURS = ("#0072b2", "#e69f00", "#56b4e9")
+_LANE_COLOURS = ("#0072b2", "#e69f00", "#56b4e9")
 _IDLE = "#dddddd"
 
 
@@ -275,7 +275,7 @@ def _draw_lane(axes: Any, place: int, launch: Mapping[str, Any]) -> None:
         times, ceiling, floor, color=_IDLE, linewidth=0, step="post", label=DEVICE_TIME["idle"] if first else None
     )
     below = [0.0] * len(times)
-    for column, (kind, colour) in enumerate(zip(list(DEVICE_TIME)[:3], _COLOURS, strict=True), 1):
+    for column, (kind, colour) in enumerate(zip(list(DEVICE_TIME)[:3], _LANE_COLOURS, strict=True), 1):
         shares = [row[column] for row in launch["lane"]]
         above = [low + share for low, share in zip(below, [*shares, *shares[-1:]], strict=True)]
         axes.fill_between(
@@ -295,9 +295,9 @@ def _draw_lane(axes: Any, place: int, launch: Mapping[str, Any]) -> None:
 
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
-_PROFILE_FIGURE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _GREY = "#666666"
-MOST_PROFILES = len(_PROFILE_FIGURE_COLOURS)
+MOST_PROFILES = len(_COLOURS)
 _WIDTH, _BAR_INCHES, _CURVE_INCHES = 7.5, 0.2, 1.75
 _UNCLASSIFIED = "unclassified"
 # Half the width of the window that the thick line is a mean over.
@@ -346,9 +346,7 @@ def _draw_classes(axes: Any, profiles: Sequence[tuple[str, Profile]]) -> None:
         shares = [*(row["share"] for row in profile["classes"].values()), profile["unclassified_share"]]
         seconds = [row["seconds"] / profile["steps"] for row in profile["classes"].values()]
         places = [place + (number - (len(profiles) - 1) / 2) * height for place in range(len(names))]
-        axes.barh(
-            places, [100 * share for share in shares], height * 0.92, color=_PROFILE_FIGURE_COLOURS[number], label=name
-        )
+        axes.barh(places, [100 * share for share in shares], height * 0.92, color=_COLOURS[number], label=name)
         for place, share, milliseconds in zip(places, shares, [*seconds, None], strict=True):
             text = f" {share:.1%}" if share >= _VISIBLE or share == 0 else " <0.1%"
             if milliseconds is not None and share >= _VISIBLE:
@@ -379,7 +377,7 @@ def _draw_utilisation(axes: Any, profiles: Sequence[tuple[str, Profile]]) -> Non
             axes,
             times,
             [100 * value for _, value in profile["utilisation"]],
-            _PROFILE_FIGURE_COLOURS[number],
+            _COLOURS[number],
             len(profiles),
         )
     means = [mean_of(profile["utilisation"]) if profile["utilisation"] else None for _, profile in profiles]
@@ -402,7 +400,7 @@ def _draw_bandwidth(axes: Any, profiles: Sequence[tuple[str, Profile]]) -> None:
             continue
         times = [point["t_s"] for point in profile["bandwidth"]]
         sent = [point["sent_bytes_per_second"] / factor for point in profile["bandwidth"]]
-        _curve(axes, times, sent, _PROFILE_FIGURE_COLOURS[number], len(profiles))
+        _curve(axes, times, sent, _COLOURS[number], len(profiles))
         means[number] = sum(sent) / len(sent)
     _at_end(axes, means, "{:.3g}")
     sources = dict.fromkeys(str(profile["bandwidth_of"]) for _, profile in profiles if profile["bandwidth"])
@@ -438,9 +436,7 @@ def _at_end(axes: Any, heights: Sequence[float | None], form: str) -> None:
         side = "center" if len(shown) == 1 else "top" if place == 0 else "bottom"
         where = (1, height)
         text = f" {form.format(height)}"
-        axes.annotate(
-            text, where, xycoords=("axes fraction", "data"), va=side, fontsize=8, color=_PROFILE_FIGURE_COLOURS[number]
-        )
+        axes.annotate(text, where, xycoords=("axes fraction", "data"), va=side, fontsize=8, color=_COLOURS[number])
 
 
 def _over_time(axes: Any) -> None:

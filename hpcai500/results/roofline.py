@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hpcai500.drawing import figure_files
 from hpcai500.errors import RecordError, UsageError
@@ -28,6 +28,7 @@ from hpcai500.methodology.roofline import (
     moves,
     ridge_point,
 )
+from hpcai500.recipe import global_batch
 from hpcai500.results.given_files import GivenFile
 from hpcai500.results.score import ScoredRun, read_runs
 from hpcai500.text import prefix_of, scaled, short
@@ -43,16 +44,6 @@ if TYPE_CHECKING:
 
 _DOUBLE = 2.0
 _ROUNDING = 1e-9
-
-
-class Bound(Protocol):
-    """What binds a point before anything is moved."""
-
-    @property
-    def binding(self) -> str: ...
-
-    @property
-    def attainable_flops(self) -> float: ...
 
 
 def precise(value: float, unit: str) -> str:
@@ -87,7 +78,7 @@ def point_sentence(name: str, workload: Workload, roof: Roof, flops: float) -> s
     return f"{name} {limit}; it attains {precise(flops, 'FLOPS')}, {share:.0%} of that{doubt}"
 
 
-def move_sentence(move: Move, point: Bound) -> str:
+def move_sentence(move: Move, point: RooflinePoint) -> str:
     """What one change does: `fp16 compression doubles COI to X and lifts the bound from Y to Z; then W still binds`."""
     before, after = point.attainable_flops, move.attainable_flops
     changes = f"{move.change}{_of_coi(move)}"
@@ -208,42 +199,39 @@ class Roofline:
                 yield f"  {move_sentence(move, point)}"
 
 
-def machine_roofline(machine: Machine, model: Model | None = None) -> Roofline:
-    """The model of `machine` with the points that were published for it; by default the distributed one, if it has one.
+def roofline(records: Sequence[Path], machine: Machine, model: Model | None = None) -> Roofline:
+    """The model of `machine` with the runs of `records` in it; without any, with those that were published for it.
+
+    `model` is `node` for one node and `system` for several. None takes what the runs are; without runs, the distributed
+    one, if the machine has it.
 
     Raises:
-        UsageError: the machine has no such model, or no ceiling for a point.
+        UsageError: the model is not one for these runs, or the machine lacks it, or a ceiling that a point needs.
+        RecordError: one is no complete record, or does not say what it communicated.
+        WrongAnswerError: the `result.json` of one says something else than its events.
     """
-    chosen: Model = model or ("system" if machine.system else "node")
-    level = level_of(machine, chosen)
-    points = [_published(point, machine, level) for point in machine.points if point.model == chosen]
-    return make_roofline(machine, chosen, points, draws_whole=True)
-
-
-def make_roofline(
-    machine: Machine, model: Model, points: Sequence[RooflinePoint], *, draws_whole: bool = False
-) -> Roofline:
-    """The model with these points in it."""
-    level = level_of(machine, model)
+    if records:
+        runs = read_runs(records)
+        chosen = _model(runs, model)
+        points = [_point(run, machine, chosen) for run in runs]
+    else:
+        chosen = model or ("system" if machine.system else "node")
+        points = [_published(point, machine) for point in machine.points if point.model == chosen]
+    level = _level_of(machine, chosen)
     sizes = sorted({point.accelerators for point in points})
     return Roofline(
-        model=model,
+        model=chosen,
         machine=machine.name,
         source=machine.source,
         bound=level.bound,
         whole=_roofs(level),
         points=tuple(points),
         roofs=tuple(_roofs(level.of(size)) for size in sizes),
-        draws_whole=draws_whole,
+        draws_whole=not records,
     )
 
 
-def level_of(machine: Machine, model: Model) -> Level:
-    """The ceilings of one of the machine's models.
-
-    Raises:
-        UsageError: it has none.
-    """
+def _level_of(machine: Machine, model: Model) -> Level:
     level = machine.node if model == "node" else machine.system
     if level is None:
         other = "node" if model == "system" else "system"
@@ -251,7 +239,7 @@ def level_of(machine: Machine, model: Model) -> Level:
     return level
 
 
-def place(
+def _place(
     workload: Workload, level: Level, *, name: str, benchmark: str, accelerators: int, flops: float, source: str
 ) -> RooflinePoint:
     """Where a run lies under the ceilings of as many accelerators as it had.
@@ -290,13 +278,13 @@ def place(
     )
 
 
-def _published(point: PaperPoint, machine: Machine, level: Level) -> RooflinePoint:
+def _published(point: PaperPoint, machine: Machine) -> RooflinePoint:
     per_node = min(point.accelerators, machine.accelerators_per_node)
     nodes = -(-point.accelerators // per_node)
     workload = Workload(point.model, point.precision, point.coi, point.compression, point.topology, nodes, per_node)
-    return place(
+    return _place(
         workload,
-        level,
+        _level_of(machine, point.model),
         name=point.name,
         benchmark=point.benchmark,
         accelerators=point.accelerators,
@@ -335,23 +323,6 @@ def _roof_lines(roofs: Roofs, bound: str | None) -> Iterator[str]:
 # Points from records of runs.
 
 
-def roofline(records: Sequence[Path], machine: Machine, model: Model | None = None) -> Roofline:
-    """The model of `machine` with the runs of `records` in it; without any, with those that were published for it.
-
-    `model` is `node` for runs on one node and `system` for runs on several; None takes what the runs are.
-
-    Raises:
-        UsageError: the model is not one for these runs, or the machine lacks a ceiling that one of them needs.
-        RecordError: one is no complete record, or does not say what it communicated.
-        WrongAnswerError: the `result.json` of one says something else than its events.
-    """
-    if not records:
-        return machine_roofline(machine, model)
-    runs = read_runs(records)
-    chosen = _model(runs, model)
-    return make_roofline(machine, chosen, [_point(run, machine, chosen) for run in runs])
-
-
 def _model(runs: Sequence[ScoredRun], wanted: Model | None) -> Model:
     for run in runs:
         fits: Model = "system" if run.result.nodes > 1 else "node"
@@ -373,9 +344,9 @@ def _point(run: ScoredRun, machine: Machine, model: Model) -> RooflinePoint:
     if reason := why_not_of(machine, str(run.record.tables["accelerator"]["device"]), per_node):
         raise UsageError(f"{run.path}: {reason}")
     workload = _workload(run, model, per_node)
-    return place(
+    return _place(
         workload,
-        level_of(machine, model),
+        _level_of(machine, model),
         name=_name(run, workload),
         benchmark=result.benchmark,
         accelerators=result.world_size,
@@ -407,15 +378,9 @@ def _workload(run: ScoredRun, model: Model, per_node: int) -> Workload:
             )
         shares = gradient_bytes(topology, 1.0, compression, result.nodes, per_node)
         sent *= shares.node / shares.rank
-    coi = _flops_per_step(run) / sent
+    # FLOPs of all ranks in one update, however many ranks share its images.
+    coi = float(global_batch(tables) * result.flops_per_image) / sent
     return Workload(model, precision, coi, compression, topology, result.nodes, per_node)
-
-
-def _flops_per_step(run: ScoredRun) -> float:
-    """FLOPs of all ranks in one update; their number does not depend on how many ranks share the update's images."""
-    how, size = run.record.tables["hyperparameters"], run.record.tables["hardware"]
-    images = how["batch_size"] * how["accumulation_steps"] * size["nodes"] * size["accelerators_per_node"]
-    return float(images * run.result.flops_per_image)
 
 
 def _topology(run: ScoredRun, per_node: int) -> Topology | None:

@@ -289,13 +289,11 @@ def _table(changes: Sequence[Change]) -> Iterator[str]:
     if len(changes) > _MOST_ROWS:
         yield f"  and {len(changes) - _MOST_ROWS} more"
     yield from dict.fromkeys(
-        f"  {spelt_out(change.field, 60)}: {change.why}" for change in changes[:_MOST_ROWS] if _is_odd(change)
+        f"  {spelt_out(change.field, 60)}: {change.why}"
+        for change in changes[:_MOST_ROWS]
+        # A field that exists only in the recipe, or only in the reference.
+        if change.reference is None or change.value is None
     )
-
-
-def _is_odd(change: Change) -> bool:
-    """Whether a field exists only in the recipe, or only in the reference."""
-    return change.reference is None or change.value is None
 
 
 def _named(fields: Sequence[str]) -> str:
@@ -334,13 +332,8 @@ def rules_lines(edition: str = EDITION) -> Iterator[str]:
             yield f"| `{key}` | {' | '.join(_cell(fixed.get(key)) for fixed in benchmarks.values())} |"
     for table in sorted(levels["layers"], key=lambda name: -levels["layers"][name]["layer"]):
         yield from _layer_lines(table, levels)
-    if edition == EDITION:
-        yield from _newer_lines(levels)
-
-
-def _newer_lines(levels: Mapping[str, Any]) -> Iterator[str]:
-    """Tables that only newer editions have rules for."""
-    for name in editions():
+    # Tables that only newer editions have rules for.
+    for name in editions() if edition == EDITION else ():
         newer = load_edition(name)["levels"]
         for table in newer["layers"].keys() - levels["layers"].keys():
             yield from _layer_lines(table, newer, f", from edition {name} on")

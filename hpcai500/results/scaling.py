@@ -42,6 +42,11 @@ class ScalingPoint:
     communication_fraction: float | None
     estimated_efficiency: float | None
 
+    @property
+    def backend_name(self) -> str:
+        """Backend and library."""
+        return f"{self.backend} ({self.library})" if self.library else self.backend
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -59,11 +64,10 @@ class Scaling:
         )
         for point in self.points:
             wait = "-" if point.communication_fraction is None else f"{point.communication_fraction:.1%}"
-            backend = f"{point.backend} ({point.library})" if point.library else point.backend
             yield (
                 f"{point.processes:>9} {point.nodes:>5} {point.images_per_second:>10.1f} "
                 f"{scaled(point.flops, 'FLOPS'):>12} {point.speedup:>9.2f} {point.parallel_efficiency:>10.2f} "
-                f"{wait:>9}  {backend}"
+                f"{wait:>9}  {point.backend_name}"
             )
 
     def figure_of_merit_lines(self) -> Iterator[str]:
@@ -214,16 +218,10 @@ def _draw(axes: Any, scaling: Scaling) -> None:
     axes.set_ylim(min(measured) / 1.5, 1.3 * max(*ideal, *measured))
     axes.set_xlabel("processes (the same batch on each)")
     axes.set_ylabel(f"{prefix}FLOPS of the training steps")
-    axes.set_title(f"Weak scaling of {scaling.benchmark}, {_backend(scaling)}", loc="left", fontsize=11)
+    axes.set_title(f"Weak scaling of {scaling.benchmark}, {points[-1].backend_name}", loc="left", fontsize=11)
     axes.text(0.02, 0.8, "numbers: parallel efficiency", transform=axes.transAxes, fontsize=8, color=_MEASURED)
     axes.grid(alpha=0.3)
     axes.legend(loc="upper left", frameon=False)
-
-
-def _backend(scaling: Scaling) -> str:
-    """Backend and library of the largest point."""
-    last = scaling.points[-1]
-    return f"{last.backend} ({last.library})" if last.library else last.backend
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""The score of a record, computed from its events again, never copied from its `result.json`."""
+"""The score of a record, computed from its events again, never copied from its `result.json`; and of several runs.
+
+Here is decided which runs stand behind a path, and which of them belong together, so that they have a mean.
+"""
 
 from __future__ import annotations
 

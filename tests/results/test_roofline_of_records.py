@@ -14,7 +14,7 @@ from written_record import COSTS, ranks, write_record
 from hpcai500.cli.commands import app
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.machine import Level, Machine, load_machine
-from hpcai500.results.roofline import draw_roofline, machine_roofline, roofline
+from hpcai500.results.roofline import draw_roofline, roofline
 from hpcai500.results.score import read_runs
 
 V100 = load_machine("v100-64")
@@ -36,14 +36,14 @@ def record(tmp_path: Path, *settings: str, number: int = 4, nodes: int = 2, name
 
 
 def test_the_papers_points_are_bound_as_it_says_and_compression_is_quantified() -> None:
-    points = {point.name: point for point in machine_roofline(V100).points}
+    points = {point.name: point for point in roofline([], V100).points}
     assert points["EWA"].bound == points["EWA, fp16 compression"].bound == "communication"
     assert points["IC fp32"].bound == points["IC mixed"].bound == "computation"
     assert points["EWA"].sentence == (
         "EWA is bound by communication: at a COI of 67.42 kFLOP/B Ethernet (1.2 GB/s) allows 80.9 TFLOPS; "
         "it attains 25.99 TFLOPS, 32% of that"
     )
-    said = [move["sentence"] for move in machine_roofline(V100).document()["points"][0]["moves"]]
+    said = [move["sentence"] for move in roofline([], V100).document()["points"][0]["moves"]]
     assert (
         "fp16 compression doubles COI to 134.8 kFLOP/B and lifts the bound from 80.9 TFLOPS to 161.8 TFLOPS; "
         "then Ethernet still binds"
@@ -52,7 +52,7 @@ def test_the_papers_points_are_bound_as_it_says_and_compression_is_quantified() 
 
 
 def test_the_document_has_the_ceilings_of_the_whole_machine_and_those_of_each_point() -> None:
-    document = machine_roofline(V100).document()
+    document = roofline([], V100).document()
     assert document["ceilings"]["peak mixed"] == 8320e12
     assert document["bandwidths"] == {"Ethernet": 1.2e9, "NVLink": 300e9}
     [roofs] = document["roofs"]
@@ -136,7 +136,7 @@ def test_a_record_that_does_not_tell_its_bytes_is_told(tmp_path: Path) -> None:
 
 
 def test_the_picture_says_in_text_what_it_shows_and_is_the_same_every_time() -> None:
-    files = draw_roofline(machine_roofline(V100))
+    files = draw_roofline(roofline([], V100))
     assert sorted(files) == [
         f"roofline-system-{accelerators}.{kind}" for accelerators in (16, 64) for kind in ("png", "svg")
     ]
@@ -150,11 +150,11 @@ def test_the_picture_says_in_text_what_it_shows_and_is_the_same_every_time() -> 
 
 
 def test_the_same_numbers_are_the_same_picture() -> None:
-    assert draw_roofline(machine_roofline(V100, "node")) == draw_roofline(machine_roofline(V100, "node"))
+    assert draw_roofline(roofline([], V100, "node")) == draw_roofline(roofline([], V100, "node"))
 
 
 def test_no_name_of_a_ceiling_lies_on_another() -> None:
-    svg = draw_roofline(machine_roofline(V100))["roofline-system-16.svg"].decode()
+    svg = draw_roofline(roofline([], V100))["roofline-system-16.svg"].decode()
     heights = [float(height) for height in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(?:peak|CONV|GEMM) [^<]*<', svg)]
     assert len(heights) == 6
     # A line of letters of 8 points.
@@ -162,7 +162,7 @@ def test_no_name_of_a_ceiling_lies_on_another() -> None:
 
 
 def test_a_number_leads_from_each_point_to_its_name_in_the_legend() -> None:
-    drawn = machine_roofline(V100)
+    drawn = roofline([], V100)
     svg = draw_roofline(drawn)["roofline-system-16.svg"].decode()
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     for number, point in enumerate(drawn.points, 1):

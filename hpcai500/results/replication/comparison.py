@@ -29,10 +29,9 @@ from hpcai500.methodology.statistics import (
     quality_tolerance,
 )
 from hpcai500.progress import Tracker, silent
-from hpcai500.recipe import Difference, rulebook, table_differences
+from hpcai500.recipe import Difference, global_batch, rulebook, table_differences
 from hpcai500.record import Record, iterate
 from hpcai500.results.compare import Metric, metrics_of
-from hpcai500.results.global_batch import global_batch
 from hpcai500.results.score import TRIAL_METRICS
 from hpcai500.results.submission.claim import level_of
 from hpcai500.results.submission.manifest import Manifest

@@ -27,14 +27,12 @@ Tone = Literal["", "good", "bad", "flag", "soft"]
 class Text:
     text: str
     tone: Tone = ""
-    kind: Literal["text"] = "text"
 
 
 @dataclass(frozen=True)
 class Sentences:
     items: Sequence[str]
     tone: Tone = ""
-    kind: Literal["sentences"] = "sentences"
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,6 @@ class Tiles:
     """Numbers beside each other; the first one is the largest."""
 
     tiles: Sequence[Tile]
-    kind: Literal["tiles"] = "tiles"
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,6 @@ class Table:
     rows: Sequence[Row]
     numeric: Sequence[int] = ()
     left_out: int = 0
-    kind: Literal["table"] = "table"
 
 
 @dataclass(frozen=True)
@@ -103,15 +99,13 @@ class Chart:
     note: str = ""
     keys: Sequence[Key] = ()
     wide: bool = False
-    kind: Literal["chart"] = "chart"
 
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts side by side where there is room."""
+    """Charts side by side where there is room; one that stands alone needs none of this."""
 
     charts: Sequence[Chart]
-    kind: Literal["charts"] = "charts"
 
 
 @dataclass(frozen=True)
@@ -120,7 +114,6 @@ class Picture:
 
     source: str
     description: str
-    kind: Literal["picture"] = "picture"
 
 
 @dataclass(frozen=True)
@@ -130,7 +123,6 @@ class Fold:
     title: str
     blocks: Sequence[Block]
     printed: bool = True
-    kind: Literal["fold"] = "fold"
 
 
 Block = Text | Sentences | Tiles | Table | Chart | Charts | Picture | Fold
@@ -164,7 +156,7 @@ class Part:
     anchor: str
     title: str
     subtitle: str
-    banner: Banner | None
+    banner: Banner
     sections: Sequence[Section]
 
 

@@ -41,6 +41,10 @@ class Axis:
             low, high = self.low, self.high
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
+    def between(self, start: float, end: float, value: float) -> float:
+        """The coordinate of `value` on an axis that is drawn from `start` to `end`."""
+        return start + self.place(value) * (end - start)
+
     def marks(self) -> list[tuple[float, str]]:
         """Values of ticks, and the text beside each."""
         if self.ticks is not None:
@@ -131,6 +135,16 @@ def path(points: Iterable[tuple[float, float]], kind: str) -> Markup:
     return element("polyline", points=corners, class_=kind)
 
 
+def _ticks(
+    axis: Axis, left: float, right: float, marks: tuple[float, float], kind: str, words: float
+) -> Iterator[Markup]:
+    """The marks of a horizontal axis, each from the first to the second of `marks`, and their texts at `words`."""
+    for value, name in axis.marks():
+        x = axis.between(left, right, value)
+        yield element("line", x1=x, x2=x, y1=marks[0], y2=marks[1], class_=kind)
+        yield label(x, words, name, "tick", "middle")
+
+
 def _written(value: str | float) -> str:
     return legible(value) if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
 
@@ -161,27 +175,23 @@ def bars(title: str, description: str, axis: Axis, rows: Sequence[Bar], level: f
     left = 10 + _LETTER * min(_MOST_LETTERS, max((len(row.name) for row in rows), default=0))
     right = BARS_WIDTH - (_NUMBER if any(row.text for row in rows) else 14)
     height = 6 + _ROW * len(rows) + _FOOT
-    inside = [*_frame(axis, left, right, height), *_surfaces(rows, axis, left, right)]
-    if level is not None:
-        x = left + axis.place(level) * (right - left)
-        inside.append(element("line", x1=x, x2=x, y1=2, y2=height - _FOOT, class_="level"))
-    return drawing(title, description, BARS_WIDTH, height, [*inside, *_words(rows, axis, left, right)])
-
-
-def _frame(axis: Axis, left: float, right: float, height: float) -> Iterator[Markup]:
     floor = height - _FOOT
-    for value, name in axis.marks():
-        x = left + axis.place(value) * (right - left)
-        yield element("line", x1=x, x2=x, y1=2, y2=floor, class_="grid")
-        yield label(x, floor + 14, name, "tick", "middle")
-    yield label((left + right) / 2, height - 6, axis.label, "name", "middle")
+    inside = [
+        *_ticks(axis, left, right, (2, floor), "grid", floor + 14),
+        label((left + right) / 2, height - 6, axis.label, "name", "middle"),
+        *_surfaces(rows, axis, left, right),
+    ]
+    if level is not None:
+        x = axis.between(left, right, level)
+        inside.append(element("line", x1=x, x2=x, y1=2, y2=floor, class_="level"))
+    return drawing(title, description, BARS_WIDTH, height, [*inside, *_words(rows, axis, left, right)])
 
 
 def _surfaces(rows: Sequence[Bar], axis: Axis, left: float, right: float) -> Iterator[Markup]:
     for number, row in enumerate(rows):
         behind = 0.0
         for part, colour in zip(row.parts, row.colours, strict=False):
-            start, stop = (left + axis.place(edge) * (right - left) for edge in (behind, behind + part))
+            start, stop = (axis.between(left, right, edge) for edge in (behind, behind + part))
             behind += part
             if stop > start:
                 yield element(
@@ -195,8 +205,7 @@ def _words(rows: Sequence[Bar], axis: Axis, left: float, right: float) -> Iterat
         name = row.name if len(row.name) <= _MOST_LETTERS else f"{row.name[: _MOST_LETTERS - 1]}…"
         yield label(left - 6, line, name, "label", "end")
         if row.text:
-            end = left + axis.place(sum(row.parts)) * (right - left)
-            yield label(end + 5, line, row.text, "value")
+            yield label(axis.between(left, right, sum(row.parts)) + 5, line, row.text, "value")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -204,7 +213,7 @@ def _words(rows: Sequence[Bar], axis: Axis, left: float, right: float) -> Iterat
 
 
 STRIP_WIDTH, STRIP_HEIGHT = 400.0, 92.0
-_LEFT, _RIGHT, _TOP, _BAND, _FLOOR = 10.0, 16.0, 22.0, 26.0, 54.0
+_LEFT, _RIGHT, _TOP, _BAND, _FLOOR = 10.0, STRIP_WIDTH - 16.0, 22.0, 26.0, 54.0
 # More stretches than pixels show nothing.
 _MOST_STRETCHES = 500
 
@@ -233,24 +242,18 @@ def strip(
 
 
 def _parts(axis: Axis, stretches: Sequence[Stretch], happenings: Sequence[Happening]) -> Iterator[Markup]:
-    def across(seconds: float) -> float:
-        return _LEFT + axis.place(seconds) * (STRIP_WIDTH - _LEFT - _RIGHT)
-
-    yield element("rect", x=_LEFT, y=_TOP, width=STRIP_WIDTH - _LEFT - _RIGHT, height=_BAND, class_="ground")
+    yield element("rect", x=_LEFT, y=_TOP, width=_RIGHT - _LEFT, height=_BAND, class_="ground")
     for stretch in stretches[:_MOST_STRETCHES]:
-        start, stop = across(stretch.start), across(stretch.stop)
+        start, stop = (axis.between(_LEFT, _RIGHT, at) for at in (stretch.start, stretch.stop))
         yield element(
             "rect", x=start, y=_TOP, width=max(stop - start, 0.5), height=_BAND, class_=f"surface c{stretch.colour}"
         )
     for happening in happenings[:_MOST_STRETCHES]:
-        x = across(happening.at)
+        x = axis.between(_LEFT, _RIGHT, happening.at)
         yield element("line", x1=x, x2=x, y1=_TOP - 6, y2=_TOP + _BAND, class_="mark")
         yield label(x, _TOP - 9, happening.sign, "sign", "middle")
-    for value, name in axis.marks():
-        x = across(value)
-        yield element("line", x1=x, x2=x, y1=_FLOOR - 4, y2=_FLOOR, class_="axis")
-        yield label(x, _FLOOR + 12, name, "tick", "middle")
-    yield label((_LEFT + STRIP_WIDTH - _RIGHT) / 2, STRIP_HEIGHT - 6, axis.label, "name", "middle")
+    yield from _ticks(axis, _LEFT, _RIGHT, (_FLOOR - 4, _FLOOR), "axis", _FLOOR + 12)
+    yield label((_LEFT + _RIGHT) / 2, STRIP_HEIGHT - 6, axis.label, "name", "middle")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -259,7 +262,7 @@ def _parts(axis: Axis, stretches: Sequence[Stretch], happenings: Sequence[Happen
 
 # So small that its letters can be read on a phone, which shows it at nine tenths of this.
 WIDTH, HEIGHT = 400.0, 250.0
-_PLOT_LEFT, _PLOT_RIGHT, _PLOT_TOP, _BOTTOM = 60.0, 14.0, 14.0, 40.0
+_PLOT_LEFT, _PLOT_RIGHT, _PLOT_TOP, _PLOT_FLOOR = 60.0, WIDTH - 14.0, 14.0, HEIGHT - 40.0
 _MOST_POINTS = 400
 # Height of a line of text: names beside points overlap when they are closer.
 _LINE = 13.0
@@ -314,19 +317,15 @@ class Plot:
         )
 
     def _at(self, x: float, y: float) -> tuple[float, float]:
-        across = _PLOT_LEFT + self.x.place(x) * (WIDTH - _PLOT_LEFT - _PLOT_RIGHT)
-        return across, HEIGHT - _BOTTOM - self.y.place(y) * (HEIGHT - _PLOT_TOP - _BOTTOM)
+        return self.x.between(_PLOT_LEFT, _PLOT_RIGHT, x), self.y.between(_PLOT_FLOOR, _PLOT_TOP, y)
 
     def _frame(self) -> Iterator[Markup]:
-        floor, end = HEIGHT - _BOTTOM, WIDTH - _PLOT_RIGHT
+        floor, end = _PLOT_FLOOR, _PLOT_RIGHT
         for value, name in self.y.marks():
-            _, y = self._at(self.x.low, value)
+            y = self.y.between(floor, _PLOT_TOP, value)
             yield element("line", x1=_PLOT_LEFT, x2=end, y1=y, y2=y, class_="grid")
             yield label(_PLOT_LEFT - 6, y + 4, name, "tick", "end")
-        for value, name in self.x.marks():
-            x, _ = self._at(value, self.y.low)
-            yield element("line", x1=x, x2=x, y1=floor, y2=floor + 4, class_="axis")
-            yield label(x, floor + 16, name, "tick", "middle")
+        yield from _ticks(self.x, _PLOT_LEFT, end, (floor, floor + 4), "axis", floor + 16)
         yield element("line", x1=_PLOT_LEFT, x2=end, y1=floor, y2=floor, class_="axis")
         yield label((_PLOT_LEFT + end) / 2, HEIGHT - 5, self.x.label, "name", "middle")
         middle = (_PLOT_TOP + floor) / 2
@@ -337,10 +336,10 @@ class Plot:
 
     def _levels(self) -> Iterator[Markup]:
         for level in self.levels:
-            _, y = self._at(self.x.low, level.value)
-            yield element("line", x1=_PLOT_LEFT, x2=WIDTH - _PLOT_RIGHT, y1=y, y2=y, class_="level")
+            y = self.y.between(_PLOT_FLOOR, _PLOT_TOP, level.value)
+            yield element("line", x1=_PLOT_LEFT, x2=_PLOT_RIGHT, y1=y, y2=y, class_="level")
             above = y - 5 if y > _PLOT_TOP + 12 else y + 14
-            yield label(WIDTH - _PLOT_RIGHT - 2, above, level.name, "level-name", "end")
+            yield label(_PLOT_RIGHT - 2, above, level.name, "level-name", "end")
 
     def _lines(self) -> Iterator[Markup]:
         for line in self.lines:
@@ -358,7 +357,7 @@ class Plot:
             x, y = self._at(spot.x, spot.y)
             yield element("circle", cx=x, cy=y, r=4, class_=f"dot c{spot.colour}")
             if spot.is_above:
-                yield label(min(x, WIDTH - 2 * _PLOT_RIGHT), y - 9, spot.name, "spot", "middle")
+                yield label(min(x, _PLOT_RIGHT - 14), y - 9, spot.name, "spot", "middle")
                 continue
             right = x < WIDTH * 0.6
             place = _free(x + (8 if right else -8), y + 4, taken)

@@ -16,10 +16,8 @@ from hpcai500.methodology.result import Result
 from hpcai500.results.given_files import GivenFile, given_machine
 from hpcai500.results.report.blocks import (
     Banner,
-    Block,
     Cell,
     Chart,
-    Charts,
     Key,
     Part,
     Row,
@@ -67,16 +65,16 @@ def overview_sections(subjects: Sequence[Subject]) -> list[Section]:
     """The summary of all records of a page; nothing for a single one."""
     if len(subjects) < 2:
         return []
-    sections = [Section("All records", [_table(subjects)])]
+    sections = [Section("All records", [_record_table(subjects)])]
     sizes = {subject.world_size for subject in subjects}
     good = [subject for subject in subjects if subject.result]
     if len(sizes) > 1:
         benchmarks = {str(subject.record.tables.get("benchmark")) for subject in good}
-        return [*sections, _scaling(good)] if len(good) > 1 and len(benchmarks) == 1 else sections
-    return [*sections, _series(good)] if len(good) > 1 else sections
+        return [*sections, _scaling_section(good)] if len(good) > 1 and len(benchmarks) == 1 else sections
+    return [*sections, _mean_section(good)] if len(good) > 1 else sections
 
 
-def _table(subjects: Sequence[Subject]) -> Table:
+def _record_table(subjects: Sequence[Subject]) -> Table:
     rows: list[Row] = []
     for index, subject in enumerate(subjects[:_MOST_ROWS]):
         result = subject.result
@@ -105,7 +103,7 @@ def _table(subjects: Sequence[Subject]) -> Table:
     )
 
 
-def _series(subjects: Sequence[Subject]) -> Section:
+def _mean_section(subjects: Sequence[Subject]) -> Section:
     """Mean and variation of runs that belong together, or why there is none."""
     reason = why_no_mean([subject.path for subject in subjects])
     results = [subject.result for subject in subjects if subject.result]
@@ -129,7 +127,7 @@ def _metric(name: str, value: float) -> str:
     return quantity(value, _UNITS[name]) if name in _UNITS else plain(value, ".4f")
 
 
-def _scaling(subjects: Sequence[Subject]) -> Section:
+def _scaling_section(subjects: Sequence[Subject]) -> Section:
     """FLOPS over processes below the ideal line (V2.0 Fig. 12), or why these records give none."""
     try:
         scaling = read_scaling([subject.path for subject in subjects])
@@ -153,8 +151,7 @@ def _scaling(subjects: Sequence[Subject]) -> Section:
         rows,
         numeric=range(7),
     )
-    blocks: list[Block] = [Charts([_scaling_chart(scaling)]), table]
-    return Section("Scaling", blocks)
+    return Section("Scaling", [_scaling_chart(scaling), table])
 
 
 def _scaling_chart(scaling: Scaling) -> Chart:
@@ -192,10 +189,15 @@ def _scaling_chart(scaling: Scaling) -> Chart:
 def banner(subject: Subject) -> Banner:
     """PASS, FAIL or INVALID, whether it can be ranked, and why."""
     result = subject.result
+    said = subject.problem or ""
+    if not said and result and result.quality.achieved is not None:
+        quality = result.quality
+        said = f"The quality {quality.metric} is {quality.achieved:.4f}; the target is {quality.target:g}."
+    said = short(said)
     return Banner(
         verdict=subject.verdict,
         rankable=result.rankable if result else None,
-        sentence=_capital(short(subject.problem or _passed(result))),
+        sentence=said[:1].upper() + said[1:],
         reasons=[short(reason) for reason in result.reasons] if result else [],
     )
 
@@ -204,17 +206,6 @@ def score_tiles(subject: Subject) -> Tiles:
     """VFLOPS, quality, time, FLOPS, energy; for a run without a result, how far it has come."""
     result = subject.result
     return Tiles(list(_of_result(subject, result) if result else _of_unfinished(subject)))
-
-
-def _passed(result: Result | None) -> str:
-    if result is None or result.quality.achieved is None:
-        return ""
-    quality = result.quality
-    return f"The quality {quality.metric} is {quality.achieved:.4f}; the target is {quality.target:g}."
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:

@@ -58,7 +58,7 @@ from hpcai500.text import (
 # Quality and loss by epoch.
 
 
-_MOST_ROWS = 120
+_MOST_EPOCHS = 120
 _MOST_CLASSES = 40
 
 
@@ -131,7 +131,7 @@ def _epoch_table(
     evaluations: Mapping[int, Mapping[str, Any]],
 ) -> Table:
     numbers = sorted({*epochs, *evaluations})
-    shown = numbers if len(numbers) <= _MOST_ROWS else numbers[-_MOST_ROWS:]
+    shown = numbers if len(numbers) <= _MOST_EPOCHS else numbers[-_MOST_EPOCHS:]
     rows: list[Row] = []
     for epoch in shown:
         trained, evaluated = epochs.get(epoch, {}), evaluations.get(epoch, {})
@@ -187,7 +187,7 @@ def _last_pass(subject: Subject, key: str) -> dict[int, Mapping[str, Any]]:
 # What happened when: the run along its clock, and its events in a table.
 
 
-_HAPPENED_MOST_ROWS = 150
+_MOST_EVENTS = 150
 # Events that the table leaves out, and the sign of each kind of event on the strip.
 _QUIET = {"epoch_start", "eval_start", "eval_stop", "system"}
 _SIGNS = {
@@ -208,13 +208,13 @@ def event_section(subject: Subject) -> Section:
     if not events:
         return Section("Events", [Text("The record has no events.", "flag")])
     elapsed = _elapsed(subject)
-    blocks: list[Block] = [Text(_sentence(subject))]
+    blocks: list[Block] = [Text(_event_sentence(subject))]
     if elapsed and max(elapsed.values()) > 0:
-        blocks.append(Charts([_chart(subject, elapsed)]))
+        blocks.append(_clock_chart(subject, elapsed))
     told = [event for event in events if event["key"] not in _QUIET]
-    rows = [_row(event, elapsed) for event in told]
-    half = _HAPPENED_MOST_ROWS // 2
-    shown = rows if len(rows) <= _HAPPENED_MOST_ROWS else [*rows[:half], *rows[-half:]]
+    rows = [_event_row(event, elapsed) for event in told]
+    half = _MOST_EVENTS // 2
+    shown = rows if len(rows) <= _MOST_EVENTS else [*rows[:half], *rows[-half:]]
     table = Table(
         "Events; the clock is that of the run" + ("" if len(shown) == len(rows) else ", those in the middle left out"),
         ("at", "event", "what it says"),
@@ -226,7 +226,7 @@ def event_section(subject: Subject) -> Section:
     return Section("Events", blocks)
 
 
-def _sentence(subject: Subject) -> str:
+def _event_sentence(subject: Subject) -> str:
     events, result = subject.record.events, subject.result
     said = f"From {moment(events[0].get('time_ms'))} to {moment(events[-1].get('time_ms'))}, {len(events):,} events."
     restarts = sum(event["key"] == "run_resume" for event in events)
@@ -251,7 +251,7 @@ def _elapsed(subject: Subject) -> dict[int, float]:
     return {event["seq"]: clock.between(start, event) for event in events}
 
 
-def _chart(subject: Subject, elapsed: Mapping[int, float]) -> Chart:
+def _clock_chart(subject: Subject, elapsed: Mapping[int, float]) -> Chart:
     events = subject.record.events
     stretches = list(_stretches(events, elapsed))
     marks = [Happening(elapsed[event["seq"]], _SIGNS[event["key"]]) for event in events if event["key"] in _SIGNS]
@@ -274,7 +274,7 @@ def _stretches(events: tuple[Event, ...], elapsed: Mapping[int, float]) -> Itera
             yield Stretch(opened.pop(kind), elapsed[event["seq"]], 1 if kind == "epoch" else 2)
 
 
-def _row(event: Event, elapsed: Mapping[int, float]) -> Row:
+def _event_row(event: Event, elapsed: Mapping[int, float]) -> Row:
     value = event.get("value")
     said = _said(event["key"], value if isinstance(value, dict) else {"value": value})
     tone: Tone = "bad" if event["key"] in _BAD else ""
@@ -317,16 +317,16 @@ def picture_section(subject: Subject) -> Section | None:
 def _pictures(subject: Subject) -> Iterator[Block]:
     named = {str(value["file"]): value.get("sha256") for value in subject.values("picture") if value.get("file")}
     for name, content_hash in list(named.items())[-_MOST_PICTURES:]:
-        content = _content(subject.path, name)
+        content = _picture_file(subject.path, name)
         if content is None:
             yield Text(f"{short(name, 120)}: not in the record.", "soft")
         elif hashlib.sha256(content).hexdigest() != content_hash:
             yield Text(f"{short(name, 120)}: not the picture that the events name: it was changed.", "bad")
         else:
-            yield _shown(name, content)
+            yield _picture(name, content)
 
 
-def _content(record: Path, name: str) -> bytes | None:
+def _picture_file(record: Path, name: str) -> bytes | None:
     """The file `name` of the record; None where it is missing, outside of the record, or too large for a page."""
     path = record / name
     try:
@@ -339,7 +339,7 @@ def _content(record: Path, name: str) -> bytes | None:
         return None
 
 
-def _shown(name: str, content: bytes) -> Block:
+def _picture(name: str, content: bytes) -> Block:
     try:
         small = _small(content)
     except Exception as error:  # noqa: BLE001 - Pillow raises a dozen types for damaged files, SyntaxError among them
@@ -379,17 +379,17 @@ _MOST_ITEMS = 20
 
 
 def number_section(result: Result) -> Section:
-    rows = [(short(name, 80), value) for name, value in _flat(result.as_json(), "")]
+    rows = [(short(name, 80), value) for name, value in _flat_numbers(result.as_json(), "")]
     table = Table("result.json: seconds, bytes, FLOPS, watts and joules, never scaled", ("key", "value"), rows)
     return Section("All numbers", [Fold(f"{len(rows)} values as result.json has them", [table], printed=False)])
 
 
-def _flat(document: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
+def _flat_numbers(document: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
     for key, value in document.items():
         if key == "reasons":
             continue
         if isinstance(value, dict):
-            yield from _flat(value, f"{above}{key}.")
+            yield from _flat_numbers(value, f"{above}{key}.")
         elif isinstance(value, list):
             more = f", and {len(value) - _MOST_ITEMS} more" if len(value) > _MOST_ITEMS else ""
             yield f"{above}{key}", short(", ".join(map(str, value[:_MOST_ITEMS])) or "none") + more
@@ -401,7 +401,7 @@ def _flat(document: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
 # The recipe: what differs from the reference first, by the papers' nine layers.
 
 
-_RECIPE_MOST_ROWS, _MOST_LETTERS = 300, 100
+_MOST_RECIPE_ROWS, _MOST_LETTERS = 300, 100
 
 
 def recipe_section(subject: Subject) -> Section:
@@ -415,9 +415,9 @@ def recipe_section(subject: Subject) -> Section:
     else:
         blocks += _differences(tables, reference, benchmark)
     fields = every_field(tables)
-    rows = [(str(field.layer), field.name, listed(field.value)) for field in fields[:_RECIPE_MOST_ROWS]]
+    rows = [(str(field.layer), field.name, listed(field.value)) for field in fields[:_MOST_RECIPE_ROWS]]
     table = Table(
-        "The resolved recipe", ("layer", "field", "value"), rows, [0], max(0, len(fields) - _RECIPE_MOST_ROWS)
+        "The resolved recipe", ("layer", "field", "value"), rows, [0], max(0, len(fields) - _MOST_RECIPE_ROWS)
     )
     blocks.append(Fold(f"The whole recipe, {len(fields)} fields", [table]))
     return Section("Recipe", blocks)
@@ -435,7 +435,7 @@ def _differences(tables: Mapping[str, Any], reference: Mapping[str, Any], benchm
             short(listed(one.reference), _MOST_LETTERS),
             short(listed(one.value), _MOST_LETTERS),
         )
-        for one in found[:_RECIPE_MOST_ROWS]
+        for one in found[:_MOST_RECIPE_ROWS]
     ]
     said = f"{len(found)} fields differ from {name}."
     if any(one.layer == 9 for one in found):
@@ -443,7 +443,7 @@ def _differences(tables: Mapping[str, Any], reference: Mapping[str, Any], benchm
     caption = "Fields that differ, from layer 9 (problem) down to layer 1 (hardware)"
     return [
         Text(said),
-        Table(caption, ("layer", "field", "reference", "this run"), rows, [0], max(0, len(found) - _RECIPE_MOST_ROWS)),
+        Table(caption, ("layer", "field", "reference", "this run"), rows, [0], max(0, len(found) - _MOST_RECIPE_ROWS)),
     ]
 
 
@@ -596,21 +596,21 @@ def _part_table(node: Mapping[str, Any], subject: Subject, host: str) -> Table:
 
 
 def _field_table(node: Mapping[str, Any], host: str) -> Table:
-    rows = list(_system_flat(node, "", _DEPTH))
+    rows = list(_flat_fields(node, "", _DEPTH))
     left_out = max(0, len(rows) - _MOST_FIELDS)
     return Table(f"Node {host}", ("field", "value"), rows[:_MOST_FIELDS], left_out=left_out)
 
 
-def _system_flat(value: Mapping[str, Any], above: str, depth: int) -> Iterator[tuple[str, str]]:
+def _flat_fields(value: Mapping[str, Any], above: str, depth: int) -> Iterator[tuple[str, str]]:
     for key, inner in value.items():
         name = f"{above}{short(key, 80)}"
         if key in _LONG:
             continue
         if table(inner) and depth:
-            yield from _system_flat(inner, f"{name}.", depth - 1)
+            yield from _flat_fields(inner, f"{name}.", depth - 1)
         elif tables(inner) and depth:
             for index, one in enumerate(tables(inner)):
-                yield from _system_flat(one, f"{name}[{index}].", depth - 1)
+                yield from _flat_fields(one, f"{name}[{index}].", depth - 1)
         elif is_number(inner) and str(key).endswith("bytes"):
             yield name, quantity(number(inner), "B")
         else:

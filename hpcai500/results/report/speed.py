@@ -32,6 +32,7 @@ _PARTS = {
 }
 # Compute in blue; lost time in warmer colours.
 _COLOURS = (2, 1, 4, 6)
+_STEP_SHARE = Axis("share of step time, %", 0, 100)
 _QUANTILES = {"least": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "most": 1.0}
 
 
@@ -43,8 +44,8 @@ def step_section(subject: Subject) -> Section:
         return Section("Where the time goes", _by_epochs(subject, source))
     total = {part: sum(rank[part] for rank in ranks) for part in _PARTS}
     whole = sum(rank["seconds"] for rank in ranks)
-    blocks: list[Block] = [Text(f"{_sentence(total, whole)} {source}".strip())]
-    blocks.append(Charts([_split_chart(ranks, total, whole)]))
+    blocks: list[Block] = [Text(f"{_step_sentence(total, whole)} {source}".strip())]
+    blocks.append(_split_chart(ranks, total, whole))
     blocks.append(Fold("Seconds of each rank", [_rank_table(ranks)]))
     if len(ranks) > MOST_RANKS:
         blocks.append(_quantile_table(ranks))
@@ -69,7 +70,7 @@ def straggler_section(subject: Subject) -> Section | None:
     else:
         said = Text(f"None of {len(ranks):,} ranks slows the others down.", "good")
     worst = sorted(ranks, key=lambda rank: -rank["own_seconds"])[:MOST_RANKS]
-    return Section("Stragglers", [said, Charts([_own_chart(worst, middle, len(ranks))]), _own_table(worst, len(ranks))])
+    return Section("Stragglers", [said, _own_chart(worst, middle, len(ranks)), _own_table(worst, len(ranks))])
 
 
 def _ranks(found: Any) -> list[dict[str, Any]]:
@@ -80,7 +81,7 @@ def _ranks(found: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _sentence(total: Mapping[str, float], whole: float) -> str:
+def _step_sentence(total: Mapping[str, float], whole: float) -> str:
     parts = ", ".join(f"{name} {share(total[part] / whole)}" for part, name in _PARTS.items())
     return f"Of the time of all training steps, mean over the ranks: {parts}."
 
@@ -101,12 +102,12 @@ def _by_epochs(subject: Subject, source: str) -> list[Block]:
     said = ", ".join(f"{name} {share(part)}" for name, part in zip(names, shares, strict=True))
     colours = [*(_COLOURS[list(_PARTS).index(part)] for part in measured), 6]
     drawing = bars(
-        "Where the time of training steps goes", f"{said}.", _percent(), [Bar("all ranks", _hundred(shares), colours)]
+        "Where the time of training steps goes", f"{said}.", _STEP_SHARE, [Bar("all ranks", _hundred(shares), colours)]
     )
     keys = [Key(name, colour) for name, colour in zip(names, colours, strict=True)]
     return [
         Text(f"Of the time of all training steps: {said}. {source}".strip()),
-        Charts([Chart("Parts of step time", drawing, "mean over the ranks", keys)]),
+        Chart("Parts of step time", drawing, "mean over the ranks", keys),
     ]
 
 
@@ -118,7 +119,7 @@ def _split_chart(ranks: Sequence[Mapping[str, Any]], total: Mapping[str, float],
         for rank in shown
     ]
     note = "" if len(shown) == len(ranks) else f"the {len(shown)} slowest of {len(ranks):,} ranks, by their own time"
-    drawing = bars("Parts of step time", f"{_sentence(total, whole)} {note}".strip(), _percent(), rows)
+    drawing = bars("Parts of step time", f"{_step_sentence(total, whole)} {note}".strip(), _STEP_SHARE, rows)
     keys = [Key(name, colour) for name, colour in zip(_PARTS.values(), _COLOURS, strict=True)]
     return Chart("Parts of step time", drawing, note, keys)
 
@@ -202,10 +203,6 @@ def _own_table(worst: Sequence[Mapping[str, Any]], of: int) -> Fold:
     return Fold("The slowest ranks in numbers", [shown])
 
 
-def _percent() -> Axis:
-    return Axis("share of step time, %", 0, 100)
-
-
 def _hundred(shares: Sequence[float]) -> list[float]:
     return [part * 100 for part in shares]
 
@@ -245,10 +242,10 @@ def _stage_table(stages: Mapping[str, Any], value: Mapping[str, Any]) -> Table:
     for name, times in list(stages.items())[:20]:
         mean = number(times.get("mean_seconds")) if isinstance(times, dict) else None
         if mean is None:
-            rows.append((_words(name), "not seen", "", "", ""))
+            rows.append((_stage_name(name), "not seen", "", "", ""))
             continue
         middle, late = duration(times.get("median_seconds")), duration(times.get("p95_seconds"))
-        rows.append((_words(name), duration(mean), middle, late, share(mean / whole) if whole else ""))
+        rows.append((_stage_name(name), duration(mean), middle, late, share(mean / whole) if whole else ""))
     caption = (
         f"One all-reduce of a bucket, mean over {count(value.get('all_reduces'), 'all-reduce')} in "
         f"{count(value.get('steps'), 'step')} on each rank"
@@ -256,7 +253,7 @@ def _stage_table(stages: Mapping[str, Any], value: Mapping[str, Any]) -> Table:
     return Table(caption, ("stage", "mean", "median", "95 %", "share"), rows, numeric=(1, 2, 3, 4))
 
 
-def _words(name: object) -> str:
+def _stage_name(name: object) -> str:
     return "all-reduce" if name == "all_reduce" else short(name, 60).replace("_", " ")
 
 
@@ -280,12 +277,12 @@ def roofline_section(subject: Subject, machine: Machine, sources: Sequence[Given
     blocks: list[Block] = [Text(f"{point.sentence}."), *(Text(f"{short(file.sentence)}.", "soft") for file in sources)]
     if point.moves:
         blocks.append(Sentences([move_sentence(move, point) for move in point.moves]))
-    blocks.append(Charts([_chart(model, point, roofs)]) if point.coi else Text(_ALONE, "soft"))
-    blocks.append(_table(model, roofs))
+    blocks.append(_roofline_chart(model, point, roofs) if point.coi else Text(_ALONE, "soft"))
+    blocks.append(_ceiling_table(model, roofs))
     return Section("Roofline", blocks)
 
 
-def _chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Chart:
+def _roofline_chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Chart:
     """Flat ceilings of FLOPS, slanted ones of bandwidths up to the highest of the flat ones, and the run below them."""
     assert point.coi is not None
     ceilings = sorted(roofs.ceilings.items(), key=lambda item: (item[0] != point.flops_ceiling, -item[1]))[
@@ -296,7 +293,7 @@ def _chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Chart:
     x = spanning_decades("FLOPs for each byte communicated", [point.coi, *(top / rate for _, rate in links)], margin=4)
     heights = [point.flops, point.attainable_flops, *(rate for _, rate in ceilings)]
     y = spanning_decades("FLOPS", heights, margin=3)
-    lines = [_slant(rate, top, x, y, colour) for colour, (_, rate) in enumerate(links, 1)]
+    lines = [_bandwidth_line(rate, top, x, y, colour) for colour, (_, rate) in enumerate(links, 1)]
     said = short(f"{point.sentence}.")
     drawing = Plot(
         f"Roofline of {short(model.machine, 80)}",
@@ -318,7 +315,7 @@ def _chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Chart:
     return Chart("Roofline (V2.0 section 6)", drawing, note, [*keys, Key("this run", 4, "dot")])
 
 
-def _slant(rate: float, top: float, x: Axis, y: Axis, colour: int) -> Line:
+def _bandwidth_line(rate: float, top: float, x: Axis, y: Axis, colour: int) -> Line:
     """Bandwidth x COI, from the edge of the drawing to the highest ceiling."""
     start = max(x.low, y.low / rate)
     return Line([(start, start * rate), (top / rate, top)], colour, dashed=colour > 1)
@@ -333,7 +330,7 @@ def _apart(ceilings: Sequence[tuple[str, float]], binding: str) -> list[tuple[st
     return kept
 
 
-def _table(model: Roofline, roofs: Roofs) -> Fold:
+def _ceiling_table(model: Roofline, roofs: Roofs) -> Fold:
     rows = [
         (short(name, 60), quantity(rate, "FLOPS"), quantity(roofs.ridges[name].get(model.bound or ""), "FLOP/B"))
         for name, rate in sorted(roofs.ceilings.items(), key=lambda item: -item[1])
@@ -351,7 +348,7 @@ def _table(model: Roofline, roofs: Roofs) -> Fold:
 
 
 # More curves than these cannot be told apart; the nodes that take most are shown.
-_MOST_CURVES, _MOST_ROWS = 6, 20
+_MOST_CURVES, _MOST_NODES = 6, 20
 
 
 def power_section(subject: Subject) -> Section | None:
@@ -372,7 +369,7 @@ def power_section(subject: Subject) -> Section | None:
     curves, problems = _curves(subject, ordered[:_MOST_CURVES])
     blocks += [Text(problem, "flag") for problem in problems]
     if curves:
-        blocks.append(Charts([_power_chart(curves, len(nodes))]))
+        blocks.append(_power_chart(curves, len(nodes)))
     if nodes:
         blocks.append(_power_table(ordered))
     return Section("Power", blocks)
@@ -387,7 +384,7 @@ def _curves(subject: Subject, nodes: Sequence[Mapping[str, Any]]) -> tuple[list[
         if not isinstance(node.get("file"), str):
             continue
         try:
-            points = list(_points(subject.path, node, begin))
+            points = list(_watts_over_time(subject.path, node, begin))
         except RecordError as error:
             problems.append(f"{error}; its curve is left out.")
             continue
@@ -396,7 +393,7 @@ def _curves(subject: Subject, nodes: Sequence[Mapping[str, Any]]) -> tuple[list[
     return curves, problems
 
 
-def _points(record: Path, node: Mapping[str, Any], begin: float | None) -> Iterator[tuple[float, float]]:
+def _watts_over_time(record: Path, node: Mapping[str, Any], begin: float | None) -> Iterator[tuple[float, float]]:
     """(seconds since the run's start, watts) of one node; its file's hash was checked when the record was read.
 
     Raises:
@@ -435,7 +432,7 @@ def _power_chart(curves: Sequence[tuple[str, Line]], of: int) -> Chart:
 
 def _power_table(nodes: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
-    for node in nodes[:_MOST_ROWS]:
+    for node in nodes[:_MOST_NODES]:
         gaps = [gap for gap in node.get("gaps") or [] if isinstance(gap, list | tuple) and len(gap) == 2]
         missing = sum((number(stop) or 0.0) - (number(start) or 0.0) for start, stop in gaps)
         rows.append(
@@ -499,12 +496,12 @@ def profile_section(record: Path, given: GivenFile | None) -> Section | None:
     blocks: list[Block] = [Text(said), Text(f"{short(file.sentence)}.", "soft")]
     classes = {name: kind for name, kind in table(document.get("classes")).items() if isinstance(kind, dict)}
     charts = [_class_chart(classes)] if classes else []
-    charts += [chart for chart in (_utilisation(document), _bandwidth(document)) if chart]
+    charts += [chart for chart in (_utilisation_chart(document), _bandwidth_chart(document)) if chart]
     blocks.append(Charts(charts))
     blocks += _layout(table(document.get("layout")))
     top = tables(document.get("top"))
     if top:
-        blocks.append(Fold("The kernels that take most time", [_kernels(top)]))
+        blocks.append(Fold("The kernels that take most time", [_kernel_table(top)]))
     return Section("Profile", blocks)
 
 
@@ -522,7 +519,7 @@ def _class_chart(classes: Mapping[str, Mapping[str, Any]]) -> Chart:
     return Chart("Kernel classes (V2.0 Fig. 10)", drawing)
 
 
-def _utilisation(document: Mapping[str, Any]) -> Chart | None:
+def _utilisation_chart(document: Mapping[str, Any]) -> Chart | None:
     found = document.get("utilisation")
     pairs = (
         [pair for pair in found if isinstance(pair, list | tuple) and len(pair) == 2] if isinstance(found, list) else []
@@ -546,18 +543,17 @@ def _utilisation(document: Mapping[str, Any]) -> Chart | None:
     return Chart("Device utilisation", drawing, said)
 
 
-def _bandwidth(document: Mapping[str, Any]) -> Chart | None:
+def _bandwidth_chart(document: Mapping[str, Any]) -> Chart | None:
     rows = [row for row in tables(document.get("bandwidth")) if number(row.get("t_s")) is not None]
     if len(rows) < 2:
         return None
-    names = {"sent_bytes_per_second": "sent", "received_bytes_per_second": "received"}
     lines = [
         Line(
             [(row["t_s"], value) for row in rows if (value := number(row.get(key))) is not None],
             colour,
             dashed=colour > 1,
         )
-        for colour, key in enumerate(names, 1)
+        for colour, key in enumerate(("sent_bytes_per_second", "received_bytes_per_second"), 1)
     ]
     values = [value for line in lines for _, value in line.points]
     if not values:
@@ -589,7 +585,7 @@ def _layout(layout: Mapping[str, Any]) -> list[Block]:
     return [Text(said), Fold("Layout conversions", [shown])]
 
 
-def _kernels(top: list[Mapping[str, Any]]) -> Table:
+def _kernel_table(top: list[Mapping[str, Any]]) -> Table:
     rows = [
         (
             short(kernel.get("name", ""), 160),
