@@ -206,7 +206,6 @@ def plan_submission(ensemble: Ensemble, request: SubmitRequest) -> Submission | 
     before = ensemble.path / FOLDER / SITE
     named = request.site or (str(before) if before.is_file() else None)
     site = with_image(load_site(named) if named else Site(), named, request.environment)
-    _check(ensemble, site, request)
     if request.after:
         again = again_after(ensemble, request.after)
         members, at_once, exclude, earlier = again.members, again.at_once, again.exclude, []
@@ -217,6 +216,7 @@ def plan_submission(ensemble: Ensemble, request: SubmitRequest) -> Submission | 
         earlier = [one for one in submissions(ensemble) if not set(members).isdisjoint(one.members)]
     if not members:
         return None
+    _check(ensemble, site, request)
     return Submission(
         ensemble,
         site,

@@ -18,6 +18,7 @@ from typing import Any
 from hpcai500.measure.trace import INPUT as INPUT_MARK
 from hpcai500.measure.trace import ROUNDING_SECONDS, STEP, Slice, Trace
 from hpcai500.methodology import kernel_classes
+from hpcai500.methodology.kernel_classes import ALL_REDUCE, COMPUTE, Stretch, kernel_class
 
 HOST, INPUT, DEVICE = "host", "input", "device"
 # If the device waits for host and input for a smaller share, the device bounds the step.
@@ -52,7 +53,7 @@ def launch_table(trace: Trace, step_seconds: float) -> dict[str, Any] | None:
     works = _within(marks, trace.device, calls)
     if not works:
         return None
-    stretches = kernel_classes.timeline(kernel_classes.Stretch(one.start, one.end, _kind(one)) for one in works)
+    stretches = kernel_classes.timeline(Stretch(one.start, one.end, _kind(one)) for one in works)
     start, end = stretches[0].start, stretches[-1].end
     seconds = kernel_classes.seconds_of(stretches)
     busy, idle = sum(seconds.values()), end - start - sum(seconds.values())
@@ -90,11 +91,7 @@ def _within(marks: Sequence[Slice], device: Sequence[Slice], calls: Mapping[Any,
 def _kind(work: Slice) -> str:
     if work.category != "kernel":
         return kernel_classes.COPY
-    return (
-        kernel_classes.COMMUNICATION
-        if kernel_classes.kernel_class(work.name) == kernel_classes.ALL_REDUCE
-        else kernel_classes.COMPUTE
-    )
+    return kernel_classes.COMMUNICATION if kernel_class(work.name) == ALL_REDUCE else COMPUTE
 
 
 def _explained(
@@ -191,7 +188,7 @@ def _lane(
     marks: Sequence[Slice],
     works: Sequence[Slice],
     calls: Mapping[Any, Slice],
-    stretches: Sequence[kernel_classes.Stretch],
+    stretches: Sequence[Stretch],
 ) -> dict[str, Any]:
     """What the device did in the middle step, from its first work to that of the next step."""
     begins = []
