@@ -24,7 +24,6 @@ from hpcai500.results.verification.context import Changed, Context, Scored
 from hpcai500.results.verification.facts import (
     begun_on,
     codes_of,
-    is_campaign_of_our_version,
     is_of_our_version,
     nodes,
     values,
@@ -71,7 +70,7 @@ _FIELDS = {
 
 
 def _untold(context: Context) -> Iterator[Finding]:
-    if not is_campaign_of_our_version(context):
+    if not _is_of_our_version(context):
         return
     for event in context.campaign.events:
         if missing := [name for name in _FIELDS.get(event["key"], ()) if name not in event["value"]]:
@@ -141,6 +140,12 @@ def _short(context: Context) -> Iterator[Finding]:
             f"{len(short)} of {len(context.attempts)} attempts ended in their first epochs, when their speed was known"
         )
         yield warning(SHORT_STARTS, f"{what}: starts may have been thrown away: {', '.join(short[:8])}")
+
+
+def _is_of_our_version(context: Context) -> bool:
+    """Whether the installed version planned the campaign, or made one of its runs."""
+    runs = (is_of_our_version(record) for record in context.records.values())
+    return context.campaign.start.get("version") == __version__ or any(runs)
 
 
 _BINDING = "journal-binding"
@@ -249,7 +254,7 @@ def check_recipe_fields(context: Context) -> Iterator[Finding]:
     An older record does not state fields that joined the reference later, and they count as no change
     (`Judgement.absent`): whoever takes one out of a recipe of today hides a change of it.
     """
-    if is_campaign_of_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
+    if _is_of_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
         try:
             load_recipe(context.campaign.path / RECIPE)
         except RecipeError as error:

@@ -6,18 +6,20 @@ All times are UTC. Clocks of a cluster's nodes may differ by `SKEW_MS`.
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
 from hpcai500.campaign.journal import JOURNAL, Attempt, GivenHeads, heads_of
+from hpcai500.hosts import expand_hosts
 from hpcai500.record import Event, Record, iterate, json_object
 from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN
 from hpcai500.results.verification.context import Context
-from hpcai500.results.verification.facts import begun_ms, ended_ms, hosts, names_of_list, nodes, short_names, values
+from hpcai500.results.verification.facts import nodes, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 from hpcai500.text import count, duration
 
@@ -63,8 +65,8 @@ def check_dates(context: Context) -> Iterator[Finding]:
     yield from found
     names = {one.name for one in found}
     if _DATES not in names and context.records:
-        first = min(begun_ms(record) for record in context.records.values())
-        last = max(ended_ms(record) for record in context.records.values())
+        first = min(_begun_ms(record) for record in context.records.values())
+        last = max(_ended_ms(record) for record in context.records.values())
         told = f"runs from {in_words(first)} to {in_words(last)}"
         yield note(_DATES, f"{told}; journal and records agree within a minute")
     if _OVERLAP not in names:
@@ -86,11 +88,11 @@ def _journal(context: Context) -> Iterator[Finding]:
             continue
         own = [event for event in events if _is_of(event, attempt.trial, attempt.attempt)]
         begun, ended = own[0]["time_ms"], own[-1]["time_ms"]
-        if begun_ms(record) < begun - SKEW_MS:
-            told = f"{name}: began at {in_words(begun_ms(record))}"
+        if _begun_ms(record) < begun - SKEW_MS:
+            told = f"{name}: began at {in_words(_begun_ms(record))}"
             yield fail(_DATES, f"{told}, before the journal says so ({in_words(begun)})")
-        if own[-1]["key"] == "attempt_stop" and ended_ms(record) > ended + SKEW_MS:
-            told = f"{name}: ended at {in_words(ended_ms(record))}"
+        if own[-1]["key"] == "attempt_stop" and _ended_ms(record) > ended + SKEW_MS:
+            told = f"{name}: ended at {in_words(_ended_ms(record))}"
             yield fail(_DATES, f"{told}, after the journal says so ({in_words(ended)})")
         yield from (warning(_DATES, f"{name}: {gap}") for gap in _gaps(record, own))
 
@@ -105,8 +107,8 @@ def _gaps(record: Record, own: Sequence[Event]) -> Iterator[str]:
         began = next((one for one in starts if event["time_ms"] - SKEW_MS <= one <= until_ms), None)
         if began is not None and began > event["time_ms"] + _GAP_MS:
             yield f"the journal begins it at {in_words(event['time_ms'])}, its first event is of {in_words(began)}"
-    if own[-1]["key"] == "attempt_stop" and own[-1]["time_ms"] > ended_ms(record) + _GAP_MS:
-        last, stop = in_words(ended_ms(record)), in_words(own[-1]["time_ms"])
+    if own[-1]["key"] == "attempt_stop" and own[-1]["time_ms"] > _ended_ms(record) + _GAP_MS:
+        last, stop = in_words(_ended_ms(record)), in_words(own[-1]["time_ms"])
         yield f"its last event is of {last}, the journal ends it at {stop}"
 
 
@@ -116,9 +118,9 @@ def _future(context: Context) -> Iterator[Finding]:
     for name, record in context.records.items():
         if not record.events:
             continue
-        last_ms = max(last_ms, ended_ms(record))
-        if ended_ms(record) > now_ms:
-            yield fail(_DATES, f"{name}: ends in the future, at {in_words(ended_ms(record))}")
+        last_ms = max(last_ms, _ended_ms(record))
+        if _ended_ms(record) > now_ms:
+            yield fail(_DATES, f"{name}: ends in the future, at {in_words(_ended_ms(record))}")
     created = context.submission.manifest.created
     try:
         moment = datetime.fromisoformat(created)
@@ -151,7 +153,7 @@ def _overlaps(context: Context) -> Iterator[Finding]:
 def stretches_of(name: str, record: Record) -> Iterator[Stretch]:
     """Yield when the job of a record ran: once for its first start, and once for each resumption."""
     starts = [place for place, event in enumerate(record.events) if event["key"] == "init_start"]
-    where = hosts(record)
+    where = frozenset(_hosts(record))
     told = [device.get("uuid") for node in nodes(record) for device in node.get("accelerators") or []]
     devices = frozenset(map(str, told)) if None not in told else frozenset()
     for start, stop in pairwise([*starts, len(record.events)]):
@@ -167,6 +169,24 @@ def stretches_of(name: str, record: Record) -> Iterator[Stretch]:
             boot_start_ms=1000 * begun["clock_s"],
             boot_stop_ms=1000 * ended["clock_s"],
         )
+
+
+def _hosts(record: Record) -> Iterator[str]:
+    """All hosts that it ever ran on."""
+    for key in ("run_start", "run_resume"):
+        for value in values(record, key):
+            yield from map(str, value.get("hosts") or [])
+    yield from (str(node["host"]) for node in nodes(record) if node.get("host"))
+
+
+def _begun_ms(record: Record) -> int:
+    """Wall clock of its first event (UNIX time)."""
+    return int(record.events[0]["time_ms"])
+
+
+def _ended_ms(record: Record) -> int:
+    """Wall clock of its last event (UNIX time)."""
+    return int(record.events[-1]["time_ms"])
 
 
 def are_apart(devices: Set[str], others: Set[str]) -> bool:
@@ -399,6 +419,11 @@ _SKEW_SECONDS = SKEW_MS / 1000
 # Slurm's elapsed time leaves out how long a job was suspended.
 _SUSPENDED_SECONDS = 60.0
 _GOOD_STATES = ("COMPLETED", "RUNNING", "COMPLETING")
+# A host list is expanded only where that takes little.
+_HOST_LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]{1,100000}")
+_BRACKET = re.compile(r"\[([\d,-]*)\]")
+_PIECE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MOST_HOSTS = 100_000
 
 Job = Mapping[str, Any]
 
@@ -531,3 +556,30 @@ def _accounting_spans(runs: Sequence[Job]) -> str:
 def _moment(text: str | None) -> float | None:
     """UNIX seconds of `2026-11-22T03:00:00Z`."""
     return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def names_of_list(text: str) -> list[str] | None:
+    """The hosts of Slurm's `n[01-03],login`; None where it is no list, or one that is too long to expand."""
+    if not _HOST_LIST.fullmatch(text):
+        return None
+    total = 0
+    for part in re.split(r",(?![^\[]*\])", text):
+        counts = [_numbers_in(inside) for inside in _BRACKET.findall(part)]
+        if None in counts or set("[]") & set(_BRACKET.sub("", part)) or part in ("", "-"):
+            return None
+        total += math.prod(count for count in counts if count is not None)
+    return expand_hosts(text) if total <= _MOST_HOSTS else None
+
+
+def short_names(hosts: Iterable[object]) -> set[str]:
+    """First labels: a node that is `n1` to Slurm may call itself `n1.cluster`."""
+    return {str(host).partition(".")[0] for host in hosts}
+
+
+def _numbers_in(inside: str) -> int | None:
+    """How many numbers `01-03,7` stands for; None where it is malformed."""
+    found = [_PIECE.fullmatch(piece) for piece in inside.split(",")]
+    if None in found:
+        return None
+    ranges = [(int(piece.group(1)), int(piece.group(2) or piece.group(1))) for piece in found if piece]
+    return sum(last - first + 1 for first, last in ranges) if all(first <= last for first, last in ranges) else None
