@@ -139,7 +139,7 @@ def _refused_lines(verification: Verification) -> list[str]:
 
 def _lines(checked: Checked) -> list[str]:
     from hpcai500.results.outcome import with_unit  # keeps `--help` fast
-    from hpcai500.results.submission.pack import NOT_NEEDED
+    from hpcai500.results.submission.gather import NOT_NEEDED
 
     packed = checked.packed
     manifest, claim = packed.manifest, packed.manifest.claim

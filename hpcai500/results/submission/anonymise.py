@@ -25,8 +25,8 @@ from hpcai500.hosts import expand_hosts
 from hpcai500.recipe import tables_hash
 from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, parse_events
 from hpcai500.results.submission.claim import claim_of
+from hpcai500.results.submission.gather import Content, Gathered, content_bytes, content_of
 from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN, LOGS, Anonymised, Form, LeftOut, kind_of
-from hpcai500.results.submission.pack import Content, Gathered, content_bytes, content_of
 
 # ----------------------------------------------------------------------------------------------------
 # Finding the names of hosts, their domains, and users.
