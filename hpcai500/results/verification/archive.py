@@ -102,7 +102,7 @@ def _is_ours(line: bytes) -> bool:
         return False
 
 
-_NAME = "manifest"
+_MANIFEST = "manifest"
 
 
 def check_manifest(context: Context) -> Iterator[Finding]:
@@ -131,9 +131,9 @@ def check_manifest(context: Context) -> Iterator[Finding]:
             pairs[f"{what}, in {name}"] = (told, told if told in found else found[0])
     wrong = {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
     for what, (told, found) in wrong.items():
-        yield fail(_NAME, f"{what}: the manifest says {told}, the campaign {found}")
+        yield fail(_MANIFEST, f"{what}: the manifest says {told}, the campaign {found}")
     if not wrong:
-        yield note(_NAME, f"{len(pairs)} facts are those of the campaign and its records")
+        yield note(_MANIFEST, f"{len(pairs)} facts are those of the campaign and its records")
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ def _is_of(event: Event, trial: int, attempt: int) -> bool:
 # the campaign runs.
 
 
-_NAME = "heads"
+_HEADS = "heads"
 _DID = {"attempt_start": "begun", "attempt_resume": "gone on with", "attempt_stop": "ended"}
 _MOST_NAMED = 5
 
@@ -278,15 +278,15 @@ def check_heads(context: Context) -> Iterator[Finding]:
     given = context.question.heads
     if given is None:
         yield skipped(
-            _NAME,
+            _HEADS,
             "not compared: this could be the better of two copies of the campaign. With the heads that were given "
             "while it ran: --heads FILE",
         )
         return
-    journal = _heads_journal(context)
+    journal = _registered_journal(context)
     ours = {head: received_ms for head, received_ms in given.items() if head.campaign == journal.identity}
     told_ms = _told_ms(journal, ours)
-    found = [*_foreign(journal, ours)] or [*_times(context, journal, told_ms)]
+    found = [*_other_copy(journal, ours)] or [*_told_in_time(context, journal, told_ms)]
     yield from found
     if not any(one.severity == "fail" for one in found):
         yield _held(context, journal, len(ours), told_ms)
@@ -295,10 +295,10 @@ def check_heads(context: Context) -> Iterator[Finding]:
         named = ", ".join(f"{one[:12]}…" for one in others[:_MOST_NAMED]) + (" …" if len(others) > _MOST_NAMED else "")
         told = count(len(others), "other campaign")
         check = "check whether one is of the same system and was never submitted"
-        yield note(_NAME, f"the file also has heads of {told} ({named}): {check}")
+        yield note(_HEADS, f"the file also has heads of {told} ({named}): {check}")
 
 
-def _heads_journal(context: Context) -> _Journal:
+def _registered_journal(context: Context) -> _Journal:
     events, anonymised = context.campaign.events, context.submission.manifest.anonymised
     if anonymised is None:
         hashes = {head.line: head.hash for head in heads_of(context.campaign)}
@@ -308,10 +308,10 @@ def _heads_journal(context: Context) -> _Journal:
     return _Journal(anonymised.original_campaign, {len(events): last, 1: anonymised.original_campaign}, events)
 
 
-def _foreign(journal: _Journal, ours: GivenHeads) -> Iterator[Finding]:
+def _other_copy(journal: _Journal, ours: GivenHeads) -> Iterator[Finding]:
     """Report the first head that is not of this journal: once two copies have parted, all lines differ."""
     if not ours:
-        yield fail(_NAME, f"no head of the campaign {journal.identity} was given; expected those of all its lines")
+        yield fail(_HEADS, f"no head of the campaign {journal.identity} was given; expected those of all its lines")
     known = dict(journal.hashes)
     foreign = []
     for head in sorted(ours, key=lambda one: (one.line, ours[one])):
@@ -325,22 +325,22 @@ def _foreign(journal: _Journal, ours: GivenHeads) -> Iterator[Finding]:
         where = journal.line(head.line) if own else f"line {head.line}"
         told = f"{where}: {head.hash} was given at {in_words(ours[head])}, {expected}"
         more = f" (and so on: {len(foreign)} heads)" if foreign[1:] else ""
-        yield fail(_NAME, f"{told}{more}: another copy of the campaign was run")
+        yield fail(_HEADS, f"{told}{more}: another copy of the campaign was run")
 
 
-def _times(context: Context, journal: _Journal, told_ms: Mapping[int, int]) -> Iterator[Finding]:
+def _told_in_time(context: Context, journal: _Journal, told_ms: Mapping[int, int]) -> Iterator[Finding]:
     """Check that each line was told while it could not yet be chosen by its result."""
     untold = [number for number in range(2, len(journal.events) + 1) if number not in told_ms]
     if untold:
         lines = journal.line(untold[0]) + (f", and {count(len(untold) - 1, 'line')} after it" if untold[1:] else "")
-        yield fail(_NAME, f"{lines}: no head was given; expected it as soon as the line was written")
+        yield fail(_HEADS, f"{lines}: no head was given; expected it as soon as the line was written")
     spans = _spans(context, journal)
     for number, received_ms in told_ms.items():
         event = journal.events[number - 1]
         if received_ms < event["time_ms"] - SKEW_MS:
             written = in_words(event["time_ms"])
             told = f"its head was given at {in_words(received_ms)}, and it was written at {written}"
-            yield warning(_NAME, f"{journal.line(number)}: {told}: a clock is wrong, or times were changed")
+            yield warning(_HEADS, f"{journal.line(number)}: {told}: a clock is wrong, or times were changed")
         elif event["key"] in _DID and (span := spans.get(_number(event))):
             yield from _late(journal, number, received_ms, span)
 
@@ -363,13 +363,13 @@ def _late(journal: _Journal, number: int, received_ms: int, span: _Span) -> Iter
     if event["key"] != "attempt_stop":
         seen = span.seen(event["time_ms"], received_ms)
         if received_ms > span.latest_ms:
-            yield fail(_NAME, f"{told}, and the attempt ended at {in_words(span.ended_ms)}: its result was known")
+            yield fail(_HEADS, f"{told}, and the attempt ended at {in_words(span.ended_ms)}: its result was known")
         elif seen:
             known = f"{seen} of its {len(span.evaluated_ms)} evaluations were known: it may have been chosen by them"
-            yield warning(_NAME, f"{told}, when {known}")
+            yield warning(_HEADS, f"{told}, when {known}")
     elif received_ms > event["time_ms"] + span.ended_ms - span.begun_ms + SKEW_MS:
         later, ran = ((received_ms - event["time_ms"]) / 1000, (span.ended_ms - span.begun_ms) / 1000)
-        yield warning(_NAME, f"{told}, {duration(later)} after it: time for another run of {duration(ran)}")
+        yield warning(_HEADS, f"{told}, {duration(later)} after it: time for another run of {duration(ran)}")
 
 
 def _spans(context: Context, journal: _Journal) -> dict[tuple[int, int], _Span]:
@@ -399,14 +399,14 @@ def _held(context: Context, journal: _Journal, heads: int, told_ms: Mapping[int,
     if context.submission.manifest.anonymised:
         last = journal.hashes[len(journal.events)]
         return warning(
-            _NAME,
+            _HEADS,
             f"host names were replaced; it says that the original journal ended in {last}, which is the head that was "
             "given: ask for that journal",
         )
     # Receipts are in whole seconds.
     longest_ms = max([1000, *(ms - journal.events[line - 1]["time_ms"] for line, ms in told_ms.items())])
     told = f"{count(heads, 'head')} of this campaign were given, and each is of its line in this journal"
-    return note(_NAME, f"{told}; each line was told within {duration(longest_ms / 1000)}")
+    return note(_HEADS, f"{told}; each line was told within {duration(longest_ms / 1000)}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -430,8 +430,8 @@ Job = Mapping[str, Any]
 
 def check_accounting(context: Context) -> Iterator[Finding]:
     """Compare each attempt with the jobs that the journal names for it."""
-    jobs = {number: _read(context, number) for number in _numbers(context)}
-    found = [*_unnamed(context), *_missing(context, [number for number, job in jobs.items() if job is None])]
+    jobs = {number: _job(context, number) for number in _job_numbers(context)}
+    found = [*_unnamed(context), *_not_here(context, [number for number, job in jobs.items() if job is None])]
     found += [finding for number, job in jobs.items() if job for finding in _of_job(number, job)]
     looked_at = 0
     for name, record in context.records.items():
@@ -448,7 +448,7 @@ def check_accounting(context: Context) -> Iterator[Finding]:
         yield note(_ACCOUNTING, f"times and nodes of {looked_at} runs lie within those of their Slurm jobs")
 
 
-def _numbers(context: Context) -> list[str]:
+def _job_numbers(context: Context) -> list[str]:
     return list(dict.fromkeys(number for attempt in context.campaign.attempts for number in attempt.slurm_jobs))
 
 
@@ -465,12 +465,12 @@ def _path(number: str) -> str:
     return f"{ACCOUNTING}/{number}.json"
 
 
-def _read(context: Context, number: str) -> Job | None:
+def _job(context: Context, number: str) -> Job | None:
     path = _path(number)
     return json_object(context.submission.folder / path) if path in context.submission.entries else None
 
 
-def _missing(context: Context, numbers: Sequence[str]) -> Iterator[Finding]:
+def _not_here(context: Context, numbers: Sequence[str]) -> Iterator[Finding]:
     """Report, by the reason that is told, jobs of the journal whose accounting is not here."""
     told = {left.path: left.reason for left in context.submission.manifest.left_out}
     reasons: dict[str, list[str]] = {}
@@ -511,18 +511,16 @@ def _of_run(name: str, attempt: Attempt, record: Record, jobs: Sequence[Job]) ->
         )
         if known and not within:
             told = f"{in_words(stretch.start_ms)} to {in_words(stretch.stop_ms)}"
-            yield fail(
-                _ACCOUNTING, f"{name}: ran from {told}, and none of its Slurm jobs did: {_accounting_spans(runs)}"
-            )
+            yield fail(_ACCOUNTING, f"{name}: ran from {told}, and none of its Slurm jobs did: {_times_of_jobs(runs)}")
     elapsed = [run["elapsed_seconds"] for run in runs]
     if None not in elapsed and seconds > sum(elapsed) + _SKEW_SECONDS:
         yield fail(_ACCOUNTING, f"{name}: ran for {seconds:.0f} s, in Slurm jobs of {sum(elapsed)} s together")
-    yield from _nodes(name, record, jobs)
+    yield from _of_nodes(name, record, jobs)
     if attempt.status == "done" and str(jobs[-1]["state"]).partition(" ")[0] not in _GOOD_STATES:
         yield warning(_ACCOUNTING, f"{name}: done, and its Slurm job {jobs[-1]['job_id']} ended as {jobs[-1]['state']}")
 
 
-def _nodes(name: str, record: Record, jobs: Sequence[Job]) -> Iterator[Finding]:
+def _of_nodes(name: str, record: Record, jobs: Sequence[Job]) -> Iterator[Finding]:
     worlds = [*values(record, "run_start"), *values(record, "run_resume")]
     most = max((job["nodes"] or 0 for job in jobs), default=0)
     for world in worlds:
@@ -549,7 +547,7 @@ def _of_variables(name: str, attempt: Attempt, record: Record) -> Iterator[Findi
             yield warning(_ACCOUNTING, f"{name}: ran in the Slurm job {number}, which the journal does not name")
 
 
-def _accounting_spans(runs: Sequence[Job]) -> str:
+def _times_of_jobs(runs: Sequence[Job]) -> str:
     return "; ".join(f"{run['start']} to {run['end']}" for run in runs[:4])
 
 

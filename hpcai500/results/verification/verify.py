@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.files import scratch_folder
@@ -150,11 +150,6 @@ def who_signed(submission: Submission, signers: Path | None) -> tuple[Signer | N
     return signer, [warning("signature", f"{told}: compare it with the submitter's, or give --signers ALLOWED_SIGNERS")]
 
 
-class _Stands(TypedDict):
-    rankable: bool
-    reasons: tuple[str, ...]
-
-
 def verify_submission(
     path: Path,
     *,
@@ -225,14 +220,16 @@ def _verified(
             findings += replay_left_out(replay)
         elif replay is not None:
             findings += guarded("replay", partial(replay, context))
+    reasons = _not_rankable(context)
     return Verification(
         findings=_told(findings, submission.folder),
         manifest=manifest,
         results=context.asked.results,
         metrics=context.asked.metrics or {},
         level=campaign.level_of(context),
+        rankable=not reasons,
+        reasons=reasons,
         signer=_named(signer),
-        **_standing(context),
     )
 
 
@@ -246,7 +243,8 @@ def _record_findings(context: Context, progress: Progress) -> Iterator[Finding]:
     return folded(found)
 
 
-def _standing(context: Context) -> _Stands:
+def _not_rankable(context: Context) -> tuple[str, ...]:
+    """Why the campaign may not be ranked, each reason once."""
     standing = context.asked.standing
     reasons = list(standing.reasons) if standing else ["whether it may be ranked cannot be found out"]
     if uncompared := campaign.not_compared(context):
@@ -254,7 +252,7 @@ def _standing(context: Context) -> _Stands:
     elif campaign.level_of(context) is None:
         reasons.append("no level allows what was changed")
     short = (one_line(reason.replace(f"{context.submission.folder}/", "")) for reason in reasons)
-    return {"rankable": not reasons, "reasons": tuple(dict.fromkeys(short))}
+    return tuple(dict.fromkeys(short))
 
 
 def _told(findings: Iterable[Finding], folder: Path) -> tuple[Finding, ...]:
