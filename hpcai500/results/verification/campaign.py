@@ -46,7 +46,7 @@ def check_attempts(context: Context) -> Iterator[Finding]:
         *_untold(context),
         *_numbers(context),
         *_missing(context),
-        *_foreign(context),
+        *(fail(_ATTEMPTS, reason) for reason in folder_reasons(context.campaign)),
         *_ends(context),
         *_short(context),
     ]
@@ -100,11 +100,6 @@ def _missing(context: Context) -> Iterator[Finding]:
             yield warning(
                 _ATTEMPTS, f"{name}: {attempt.status} before it had a record: {attempt.reason or 'no reason'}"
             )
-
-
-def _foreign(context: Context) -> Iterator[Finding]:
-    for reason in folder_reasons(context.campaign):
-        yield fail(_ATTEMPTS, reason)
 
 
 def _ends(context: Context) -> Iterator[Finding]:

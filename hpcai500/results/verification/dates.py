@@ -430,7 +430,9 @@ Job = Mapping[str, Any]
 
 def check_accounting(context: Context) -> Iterator[Finding]:
     """Compare each attempt with the jobs that the journal names for it."""
-    jobs = {number: _job(context, number) for number in _job_numbers(context)}
+    # Each once: a stranger's journal may name one job a million times.
+    numbers = dict.fromkeys(number for attempt in context.campaign.attempts for number in attempt.slurm_jobs)
+    jobs = {number: _job(context, number) for number in numbers}
     found = [*_unnamed(context), *_not_here(context, [number for number, job in jobs.items() if job is None])]
     found += [finding for number, job in jobs.items() if job for finding in _of_job(number, job)]
     looked_at = 0
@@ -446,10 +448,6 @@ def check_accounting(context: Context) -> Iterator[Finding]:
         yield skipped(_ACCOUNTING, "the journal names no Slurm job: nobody but the record tells when and where it ran")
     elif looked_at and not any(one.severity == "fail" for one in found):
         yield note(_ACCOUNTING, f"times and nodes of {looked_at} runs lie within those of their Slurm jobs")
-
-
-def _job_numbers(context: Context) -> list[str]:
-    return list(dict.fromkeys(number for attempt in context.campaign.attempts for number in attempt.slurm_jobs))
 
 
 def _unnamed(context: Context) -> Iterator[Finding]:
@@ -511,7 +509,8 @@ def _of_run(name: str, attempt: Attempt, record: Record, jobs: Sequence[Job]) ->
         )
         if known and not within:
             told = f"{in_words(stretch.start_ms)} to {in_words(stretch.stop_ms)}"
-            yield fail(_ACCOUNTING, f"{name}: ran from {told}, and none of its Slurm jobs did: {_times_of_jobs(runs)}")
+            theirs = "; ".join(f"{run['start']} to {run['end']}" for run in runs[:4])
+            yield fail(_ACCOUNTING, f"{name}: ran from {told}, and none of its Slurm jobs did: {theirs}")
     elapsed = [run["elapsed_seconds"] for run in runs]
     if None not in elapsed and seconds > sum(elapsed) + _SKEW_SECONDS:
         yield fail(_ACCOUNTING, f"{name}: ran for {seconds:.0f} s, in Slurm jobs of {sum(elapsed)} s together")
@@ -545,10 +544,6 @@ def _of_variables(name: str, attempt: Attempt, record: Record) -> Iterator[Findi
             yield fail(_ACCOUNTING, f"{name}: ran in the Slurm job {number}; the journal says {told}")
         else:
             yield warning(_ACCOUNTING, f"{name}: ran in the Slurm job {number}, which the journal does not name")
-
-
-def _times_of_jobs(runs: Sequence[Job]) -> str:
-    return "; ".join(f"{run['start']} to {run['end']}" for run in runs[:4])
 
 
 def _moment(text: str | None) -> float | None:
