@@ -7,8 +7,8 @@ from pathlib import Path
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import rulebook
 from hpcai500.record import read_record
-from hpcai500.results.verification.checks import RECORD_CHECKS
 from hpcai500.results.verification.finding import Finding
+from hpcai500.results.verification.verify import RECORD_CHECKS
 
 
 def findings(path: Path) -> list[Finding]:

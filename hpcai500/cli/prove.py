@@ -129,9 +129,7 @@ def _document(checked: Checked) -> dict[str, Any]:
 
 def _refused_lines(verification: Verification) -> list[str]:
     """What verification found wrong, in its own words."""
-    from hpcai500.results.submission_check import failed  # keeps `--help` fast
-
-    found = failed(verification)
+    found = verification.failures
     shown = [f"  {one.name}: {one.evidence}" for one in found[:_MOST_TOLD]]
     more = [f"  and {len(found) - _MOST_TOLD} more: --json has all of them"] if found[_MOST_TOLD:] else []
     return ["refused     `hpcai500 verify` would say of it:", *shown, *more]
@@ -139,7 +137,7 @@ def _refused_lines(verification: Verification) -> list[str]:
 
 def _lines(checked: Checked) -> list[str]:
     from hpcai500.results.outcome import with_unit  # keeps `--help` fast
-    from hpcai500.results.submission.pack import NOT_NEEDED
+    from hpcai500.results.submission.gather import NOT_NEEDED
 
     packed = checked.packed
     manifest, claim = packed.manifest, packed.manifest.claim

@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcai500.errors import WrongAnswerError
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.submission.pack import Packed, SubmitRequest, pack
-from hpcai500.results.verification.finding import Finding, Verification
+from hpcai500.results.verification.finding import Verification
 from hpcai500.results.verification.verify import verify_submission
 
 _SIGNATURE = "signature"
@@ -20,7 +20,7 @@ class RefusedError(WrongAnswerError):
     def __init__(self, output: Path, verification: Verification) -> None:
         """`output` is the submission that was to be written, and is not there."""
         self.verification = verification
-        count = len(failed(verification))
+        count = len(verification.failures)
         kept = "; the file that was there stays" if output.is_file() else ""
         told = f"{count} {'finding' if count == 1 else 'findings'}"
         super().__init__(f"{output}: refused by verification ({told}), and so not kept{kept}")
@@ -59,11 +59,6 @@ def pack_verified(request: SubmitRequest, tracker: Tracker = silent) -> Checked:
 
     packed = pack(request, tracker, inspect)
     return Checked(packed, found[0])
-
-
-def failed(verification: Verification) -> list[Finding]:
-    """The findings that refuse the submission."""
-    return [one for one in verification.findings if one.severity == "fail"]
 
 
 def _named(verification: Verification, file: Path, output: Path) -> Verification:

@@ -20,7 +20,7 @@ from hpcai500.methodology.sampling import drawn_digest, draws
 from hpcai500.recipe import rulebook
 from hpcai500.record import iterate, read_record
 from hpcai500.results.score import score_record
-from hpcai500.results.verification.checks import RECORD_CHECKS
+from hpcai500.results.verification.verify import RECORD_CHECKS
 
 SEED = 7
 SIZE = {"ic": 33, "ewa": 10}

@@ -20,7 +20,7 @@ from hpcai500.methodology.sampling import Coverage
 from hpcai500.recipe import rulebook
 from hpcai500.record import iterate, read_record
 from hpcai500.results.score import score_record
-from hpcai500.results.verification.checks import check_events
+from hpcai500.results.verification.verify import check_events
 
 # Its state has tensors of two kinds, and its norms are of whole layers.
 LAMB = ("hyperparameters.optimizer=lamb", "hyperparameters.base_learning_rate=0.01")

@@ -14,7 +14,7 @@ from hpcai500 import __version__
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import rulebook
 from hpcai500.record import Event, Record, read_record
-from hpcai500.results.verification.checks import RECORD_CHECKS
+from hpcai500.results.verification.verify import RECORD_CHECKS
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.results.submission.pack import ask_accounting, parse_accounting
+from hpcai500.results.submission.gather import ask_accounting, parse_accounting
 
 # As sacct 22.05 prints it (--parsable2 --noheader --duplicates), of a job that went back to the queue once.
 PRINTED = """\

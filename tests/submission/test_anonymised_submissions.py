@@ -22,8 +22,8 @@ from hpcai500.record import last_hash, read_record
 from hpcai500.results.submission import pack as module
 from hpcai500.results.submission.anonymise import Replacer, anonymise, find_names, pseudonyms, user_pseudonyms
 from hpcai500.results.submission.archive import open_submission
+from hpcai500.results.submission.gather import Gathered, gather_campaign
 from hpcai500.results.submission.manifest import Anonymised
-from hpcai500.results.submission.pack import Gathered, gather_campaign
 
 HOSTS = ("jzx0097.cluster.example.org", "jzx0098")
 NAMES = (

@@ -16,9 +16,9 @@ from hpcai500.results.submission import claim as facts
 from hpcai500.results.submission.archive import Submission, open_submission
 from hpcai500.results.submission.manifest import FileEntry
 from hpcai500.results.submission.pack import SubmitRequest, pack
-from hpcai500.results.verification.checks import CHECKS
 from hpcai500.results.verification.context import Context, Question, read_context
 from hpcai500.results.verification.finding import Finding, guarded
+from hpcai500.results.verification.verify import CHECKS
 from hpcai500.system.software import package_code_hash
 
 Change = Callable[[Path], object]

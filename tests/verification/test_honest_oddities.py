@@ -16,9 +16,9 @@ from hpcai500.methodology.passes import lost_evaluations
 from hpcai500.record import Event
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.submission.manifest import Anonymised
-from hpcai500.results.verification.checks import RECORD_CHECKS
 from hpcai500.results.verification.context import Context, Question
 from hpcai500.results.verification.finding import Finding, fail, folded, note
+from hpcai500.results.verification.verify import RECORD_CHECKS
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from hpcai500.methodology.result import derive
 from hpcai500.methodology.sampling import Coverage, drawn_digest, draws
 from hpcai500.recipe import rulebook
 from hpcai500.record import Event, read_record
-from hpcai500.results.verification.checks import RECORD_CHECKS
+from hpcai500.results.verification.verify import RECORD_CHECKS
 
 SEED = 3
 Change = Callable[[list[Event]], None]

@@ -13,8 +13,7 @@ from opened import changed, evidence, honest
 from written_campaign import edit_record, values
 
 from hpcai500.results.submission.archive import Submission
-from hpcai500.results.verification.dates import check_accounting
-from hpcai500.results.verification.facts import names_of_list, short_names
+from hpcai500.results.verification.dates import check_accounting, names_of_list, short_names
 from hpcai500.results.verification.finding import Finding
 
 Job = dict[str, Any]

@@ -16,9 +16,9 @@ import hpcai500
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.submission.manifest import LeftOut
 from hpcai500.results.verification.campaign import level_of, not_compared
-from hpcai500.results.verification.checks import RECORD_CHECKS
 from hpcai500.results.verification.context import LAYERS, TRUSTED, layer_of
 from hpcai500.results.verification.finding import Finding
+from hpcai500.results.verification.verify import RECORD_CHECKS
 from hpcai500.system.software import code_hash
 
 PACKAGE = Path(hpcai500.__file__).parent

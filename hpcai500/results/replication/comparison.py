@@ -119,7 +119,7 @@ def read_submission(path: Path, signers: Path | None = None, tracker: Tracker = 
 
     verification = verify_submission(path, signers=signers, more_checks=[keep], tracker=tracker)
     if verification.verdict != "verified" or not kept:
-        failed = [finding for finding in verification.findings if finding.severity == "fail"]
+        failed = verification.failures
         first = f"{failed[0].name}: {failed[0].evidence}" if failed else "it cannot be read"
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise WrongAnswerError(f"{path}: refused: {first}{more}; see `hpcai500 verify {path}`")

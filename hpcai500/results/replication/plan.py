@@ -39,6 +39,7 @@ from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.node import describe_node
 from hpcai500.system.software import version_document
 from hpcai500.system.tables import memory, processors
+from hpcai500.text import counted
 
 # ----------------------------------------------------------------------------------------------------
 # The system of a submission beside this machine.
@@ -81,8 +82,7 @@ def _told(fact: Callable[[System], Any], system: System) -> str:
 
 
 def _accelerators(system: System) -> str:
-    names = [str(device["name"]) for device in system["nodes"][0]["accelerators"]]
-    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"
+    return ", ".join(counted(str(device["name"]) for device in system["nodes"][0]["accelerators"])) or "none"
 
 
 def _package(name: str) -> Callable[[System], Any]:
@@ -387,7 +387,8 @@ def _planned_recipe(text: str, original: Side, request: PlanRequest) -> Recipe:
         _require_same_work(recipe, submitted)
     if request.same_seeds or recipe.hyperparameters.seed != submitted.hyperparameters.seed:
         return recipe
-    return _with_seed(recipe, _own_first_seed(original.campaign))
+    policy = recipe.hyperparameters.model_copy(update={"seed": _own_first_seed(original.campaign)})
+    return recipe.model_copy(update={"hyperparameters": policy})
 
 
 def _require_same_work(recipe: Recipe, submitted: Recipe) -> None:
@@ -403,11 +404,6 @@ def _require_same_work(recipe: Recipe, submitted: Recipe) -> None:
             f"{submitted.global_batch}: keep it by --set {BATCH_FIELDS[0]}=… or {BATCH_FIELDS[1]}=… "
             f"(batch x accumulation x nodes x accelerators per node)"
         )
-
-
-def _with_seed(recipe: Recipe, seed: int) -> Recipe:
-    policy = recipe.hyperparameters.model_copy(update={"seed": seed})
-    return recipe.model_copy(update={"hyperparameters": policy})
 
 
 def _own_first_seed(campaign: Campaign) -> int:

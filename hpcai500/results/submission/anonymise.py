@@ -25,8 +25,8 @@ from hpcai500.hosts import expand_hosts
 from hpcai500.recipe import tables_hash
 from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, parse_events
 from hpcai500.results.submission.claim import claim_of
+from hpcai500.results.submission.gather import Content, Gathered, content_bytes, content_of
 from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN, LOGS, Anonymised, Form, LeftOut, kind_of
-from hpcai500.results.submission.pack import Content, Gathered, content_bytes, content_of
 
 # ----------------------------------------------------------------------------------------------------
 # Finding the names of hosts, their domains, and users.
@@ -213,7 +213,7 @@ class Replacer:
         found = self._known.get((text, with_addresses))
         if found is None:
             found = HOST_LIST.sub(lambda match: self._listed(match.group()), text)
-            found = HOME.sub(lambda match: match.group(1) + self._home(match.group(2)), found)
+            found = HOME.sub(lambda match: match[1] + self._users.get(match[2].lower(), match[2]), found)
             found = RUN.sub(lambda match: self._run(match.group()), found)
             if with_addresses:
                 found = self._without_addresses(found)
@@ -244,9 +244,6 @@ class Replacer:
         if not any(host.lower() in self._names for host in hosts):
             return text
         return ",".join(self._names.get(host.lower(), host) for host in hosts)
-
-    def _home(self, user: str) -> str:
-        return self._users.get(user.lower(), user)
 
     def _run(self, text: str) -> str:
         """Replace the longest known names within letters, digits, dots, hyphens and underscores."""

@@ -522,10 +522,6 @@ class Submission:
         """The folder of the sources that ran."""
         return self.folder / CODE
 
-    def below(self, folder: str) -> list[str]:
-        """Paths of the files below `folder` (`campaign/trial-01/checkpoints`), sorted."""
-        return sorted(path for path in self.entries if path.startswith(f"{folder}/"))
-
     def extract(self, path: str, target: Path) -> None:
         """Write the file `path` of the ZIP, such as a checkpoint, to `target`, which must not exist.
 

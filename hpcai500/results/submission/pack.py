@@ -12,61 +12,59 @@ import hashlib
 import io
 import json
 import os
-import re
 import shlex
-import shutil
 import socket
 import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import hpcai500
-from hpcai500.campaign.journal import JOURNAL, RECIPE, Attempt, Campaign, is_campaign, read_campaign
-from hpcai500.errors import EnvironmentLacksError, RecordError, RunError, UsageError, WrongAnswerError
+from hpcai500.campaign.journal import Campaign, is_campaign, read_campaign
+from hpcai500.errors import RunError, UsageError, WrongAnswerError
 from hpcai500.files import sync_folder
-from hpcai500.methodology.passes import target_checkpoint
 from hpcai500.progress import Progress, Tracker, silent
-from hpcai500.record import Record, iterate, read_record
+from hpcai500.record import Record
 from hpcai500.results.submission import claim as facts
+from hpcai500.results.submission.anonymise import anonymise
 from hpcai500.results.submission.archive import open_submission, read_manifest
 from hpcai500.results.submission.claim import plain
+from hpcai500.results.submission.gather import (
+    Content,
+    Gathered,
+    add_accounting,
+    content_bytes,
+    content_of,
+    gather_campaign,
+    gather_code,
+    gather_logs,
+)
 from hpcai500.results.submission.manifest import (
-    ACCOUNTING,
     CAMPAIGN,
     CODE,
-    FILE_NAME,
-    LOGS,
     MANIFEST,
     NAMESPACE,
     README,
-    RECORD_NAME,
     SCHEMA,
     SIGNATURE,
     Anonymised,
     Claim,
     Code,
     FileEntry,
-    LeftOut,
     Manifest,
     kind_of,
 )
 from hpcai500.results.submission.signature import Signer, check_signature, sign
-from hpcai500.run_progress import PROGRESS
-from hpcai500.system.looking import run
-from hpcai500.system.software import code_files, code_hash
+from hpcai500.system.software import code_hash
 
 # ----------------------------------------------------------------------------------------------------
 # The ZIP writer: the same content gives the same bytes, and each file is hashed as it is written.
 
-
-Content = Path | bytes
-"""A file to be packed, or what it holds."""
 
 # The earliest time that ZIP can express.
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -74,14 +72,6 @@ _MODE = 0o100644
 _CHUNK = 1 << 20
 # zipfile reserves room for 64-bit sizes only where it is told to; the file may still grow.
 _WIDE_BYTES = 1 << 30
-
-
-def content_of(source: Content) -> bytes:
-    return source if isinstance(source, bytes) else source.read_bytes()
-
-
-def content_bytes(source: Content) -> int:
-    return len(source) if isinstance(source, bytes) else source.stat().st_size
 
 
 def add_file(
@@ -146,209 +136,6 @@ logs/        logs that the submitter added
 
 docs/submission-format.md of hpcai500 explains every field.
 """.encode()
-
-
-# ----------------------------------------------------------------------------------------------------
-# Gathering: what goes into a submission, and what stays out, with the reason.
-
-
-_CHECKPOINTS = "checkpoints"
-_FOLDERS = ("pictures", "power", "predictions", "trace")
-_FOREIGN = "no file of a record or a campaign"
-_PROGRESS = "how far the run was, for whoever looked at it: nothing is scored by it"
-NOT_NEEDED = "of checkpoints only the last one of a run that is done is needed, and the first at its target quality"
-
-
-@dataclass
-class Gathered:
-    """Files by their path in the submission, and what was left out."""
-
-    files: dict[str, Content] = field(default_factory=dict)
-    left_out: list[LeftOut] = field(default_factory=list)
-
-    def leave(self, path: str, reason: str) -> None:
-        self.left_out.append(LeftOut(path=plain(path), reason=plain(reason)))
-
-
-def gather_campaign(campaign: Campaign, *, with_checkpoints: bool) -> Gathered:
-    """Gather recipe, journal and records of `campaign`, those of failed and stopped attempts too."""
-    found = Gathered()
-    for name in (RECIPE, JOURNAL):
-        found.files[f"{CAMPAIGN}/{name}"] = campaign.path / name
-    attempts = {attempt.record: attempt for attempt in campaign.attempts}
-    for entry in _listed(campaign.path):
-        if entry.is_dir() and RECORD_NAME.fullmatch(entry.name):
-            _gather_record(found, entry, attempts.get(entry.name), with_checkpoints=with_checkpoints)
-        elif entry.name not in (RECIPE, JOURNAL):
-            found.leave(f"{CAMPAIGN}/{entry.name}", _FOREIGN)
-    return found
-
-
-def gather_code(package: Path) -> dict[str, Content]:
-    """Read the Python sources below `package`, over which the code hash is computed.
-
-    They are read at once, so that what is hashed is what is packed.
-    """
-    return {f"{CODE}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in code_files(package)}
-
-
-def gather_logs(logs: Sequence[Path]) -> dict[str, Content]:
-    """Read logs that were given by hand, as text in UTF-8; what is no text is replaced.
-
-    Raises:
-        UsageError: one is missing or too large, or two have one name.
-    """
-    found: dict[str, Content] = {}
-    for log in logs:
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", log.name).lstrip(".-") or "log"
-        path = f"{LOGS}/{name[:200]}"
-        if path in found:
-            raise UsageError(f"--log {log}: two logs are named {name}: rename one")
-        try:
-            content = log.read_bytes()
-        except OSError as error:
-            raise UsageError(f"--log {log}: cannot be read: {error.strerror}") from error
-        _require_room(path, len(content), f"--log {log}")
-        # Programs sometimes print bytes that are no text; a packed log must be text.
-        found[path] = content.decode("utf-8", errors="replace").replace("\0", "\ufffd").encode()
-    return found
-
-
-def _gather_record(found: Gathered, folder: Path, attempt: Attempt | None, *, with_checkpoints: bool) -> None:
-    for entry in _listed(folder):
-        path = f"{CAMPAIGN}/{folder.name}/{entry.name}"
-        if entry.is_dir() and entry.name == _CHECKPOINTS:
-            _gather_checkpoints(found, folder, attempt, with_checkpoints=with_checkpoints)
-        elif entry.is_dir() and entry.name in _FOLDERS:
-            for file in _listed(entry):
-                _take(found, f"{path}/{file.name}", file)
-        else:
-            _take(found, path, entry)
-
-
-def _take(found: Gathered, path: str, file: Path) -> None:
-    kind = kind_of(path)
-    if kind is None or not file.is_file():
-        found.leave(path, _PROGRESS if file.name == PROGRESS else _FOREIGN)
-        return
-    _require_room(path, file.stat().st_size, str(file))
-    found.files[path] = file
-
-
-def _require_room(path: str, size: int, name: str) -> None:
-    kind = kind_of(path)
-    if kind and kind.most_bytes is not None and size > kind.most_bytes:
-        raise UsageError(f"{name}: {size} bytes; a submission holds at most {kind.most_bytes} of such a file")
-
-
-def _gather_checkpoints(found: Gathered, record: Path, attempt: Attempt | None, *, with_checkpoints: bool) -> None:
-    needed = _needed_checkpoints(record) if attempt and attempt.status == "done" else set()
-    for file in _listed(record / _CHECKPOINTS):
-        path = f"{CAMPAIGN}/{record.name}/{_CHECKPOINTS}/{file.name}"
-        if file.name not in needed:
-            found.leave(path, NOT_NEEDED)
-        elif not with_checkpoints:
-            found.leave(path, "--no-checkpoints")
-        elif file.is_file() and FILE_NAME.fullmatch(file.name):
-            found.files[path] = file
-    for name in sorted(needed):
-        if not (record / _CHECKPOINTS / name).is_file():
-            found.leave(f"{CAMPAIGN}/{record.name}/{_CHECKPOINTS}/{name}", "its file is missing")
-
-
-def _needed_checkpoints(record: Path) -> set[str]:
-    """Names of the checkpoints that a replay evaluates."""
-    try:
-        read = read_record(record)
-        saved = [event["value"] for event in iterate(read.events, "checkpoint")]
-        target = target_checkpoint(read.events, read.tables["problem"]["target_quality"])
-        names = [told["file"] for told in (target, *saved[-1:]) if told]
-    except (RecordError, KeyError, TypeError):
-        # The campaign's standing says what is wrong with the record.
-        return set()
-    return {name for name in names if isinstance(name, str) and FILE_NAME.fullmatch(name)}
-
-
-def _listed(folder: Path) -> Iterator[Path]:
-    """Content of `folder` by name, without dot files, which a crash or an editor left there."""
-    if not folder.is_dir():
-        return iter(())
-    return iter(sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda one: one.name))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Slurm's accounting of a campaign's jobs: a second witness of when and where they ran.
-
-
-# As `sacct --helpformat` names them; nothing of users and accounts.
-_FIELDS = ("JobIDRaw", "Submit", "Start", "End", "ElapsedRaw", "NNodes", "NodeList", "State", "ExitCode")
-_PATIENCE_SECONDS = 60.0
-_JOB = re.compile(r"[0-9]{1,18}(?:[_+.][0-9]{1,9})?")
-_UNKNOWN = ("", "Unknown", "None", "None assigned")
-
-
-def ask_accounting(job: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Ask `sacct` for the accounting of `job`.
-
-    Raises:
-        EnvironmentLacksError: it is not available here; with the reason.
-    """
-    environment = os.environ if environment is None else environment
-    program = shutil.which("sacct", path=environment.get("PATH"))
-    if program is None:
-        raise EnvironmentLacksError("no sacct here: call `hpcai500 submit` where Slurm's commands are")
-    if not _JOB.fullmatch(job):
-        raise EnvironmentLacksError(f"no id of a Slurm job: {job[:40]!r}")
-    # --duplicates gives all runs of a job that was requeued; TZ gives times in UTC.
-    options = ["-j", job, "--duplicates", "--parsable2", "--noheader", f"--format={','.join(_FIELDS)}"]
-    try:
-        told = {**environment, "TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
-        ended = run([program, *options], _PATIENCE_SECONDS, told)
-    except TimeoutError as error:
-        raise EnvironmentLacksError(f"sacct did not answer within {_PATIENCE_SECONDS:g} s") from error
-    except OSError as error:
-        raise EnvironmentLacksError(f"{program} cannot be started: {error.strerror}") from error
-    if ended.code != 0:
-        said = ended.errors.strip().splitlines()[-1:] or [f"exit code {ended.code}"]
-        raise EnvironmentLacksError(f"sacct: {said[0].removeprefix('sacct: ')[:200]}")
-    return parse_accounting(ended.output, job)
-
-
-def parse_accounting(text: str, job: str) -> dict[str, Any]:
-    """Parse what `sacct --parsable2 --noheader` printed of `job` into what the submission holds.
-
-    {job_id, submit, start, end, elapsed_seconds, nodes, node_list, state, exit_code, steps: [the same], earlier: [the
-    same]}: `earlier` are the runs of a job before it was requeued. Times are UTC, null where they are unknown.
-
-    Raises:
-        EnvironmentLacksError: it tells nothing of this job.
-    """
-    rows = [_row(line.split("|")) for line in text.splitlines() if line.count("|") == len(_FIELDS) - 1]
-    runs = [row for row in rows if row["job_id"] == job]
-    if not runs:
-        raise EnvironmentLacksError("sacct knows no such job")
-    steps = [row for row in rows if row["job_id"].startswith(f"{job}.")]
-    return {**runs[-1], "steps": steps, "earlier": runs[:-1]}
-
-
-def _row(cells: Sequence[str]) -> dict[str, Any]:
-    number, submit, start, end, elapsed, nodes, node_list, state, exit_code = (cell.strip() for cell in cells)
-    return {
-        "job_id": number,
-        "submit": _time(submit),
-        "start": _time(start),
-        "end": _time(end),
-        "elapsed_seconds": int(elapsed) if elapsed.isdecimal() else None,
-        "nodes": int(nodes) if nodes.isdecimal() else None,
-        "node_list": None if node_list in _UNKNOWN else node_list,
-        "state": state or None,
-        "exit_code": exit_code or None,
-    }
-
-
-def _time(text: str) -> str | None:
-    """Return `2026-11-22T03:00:00Z`; None where it is unknown."""
-    return None if text in _UNKNOWN else f"{text}Z"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -422,11 +209,9 @@ def pack(request: SubmitRequest, tracker: Tracker = silent, inspect: Inspect = l
         facts.require_one_code(campaign, records, ran, _PACKAGE)
         gathered = gather_campaign(campaign, with_checkpoints=request.checkpoints)
         gathered.files |= gather_logs(request.logs)
-        _add_accounting(gathered, campaign)
+        add_accounting(gathered, campaign)
         anonymised = None
         if request.anonymise:
-            from hpcai500.results.submission.anonymise import anonymise  # most submissions do without
-
             anonymised = anonymise(campaign, gathered, scratch / "anonymised", here=socket.getfqdn())
             # The reasons of a claim name hosts and folders, so it is computed again.
             campaign = read_campaign(scratch / "anonymised" / CAMPAIGN)
@@ -510,16 +295,6 @@ def require_file_or_nothing(output: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = "a link" if stat.S_ISLNK(mode) else "no file, but a device, pipe or socket"
         raise UsageError(f"{output}: {kind}, which would be replaced; give the name of a file: -o FILE")
-
-
-def _add_accounting(gathered: Gathered, campaign: Campaign) -> None:
-    jobs = dict.fromkeys(job for attempt in campaign.attempts for job in attempt.slurm_jobs)
-    for job in jobs:
-        path = f"{ACCOUNTING}/{plain(str(job))}.json"
-        try:
-            gathered.files[path] = (json.dumps(ask_accounting(str(job)), indent=2) + "\n").encode()
-        except EnvironmentLacksError as error:
-            gathered.leave(path, plain(str(error)))
 
 
 def _manifest(

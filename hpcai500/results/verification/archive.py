@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from hpcai500.campaign.journal import JOURNAL
 from hpcai500.campaign.standing import differing_keys
 from hpcai500.errors import RecordError, WrongAnswerError
 from hpcai500.record import Record, event_line, iterate, json_object, parse_events
-from hpcai500.results.submission.claim import accelerators_of, framework_of, plain
+from hpcai500.results.submission.claim import accelerators_of, framework_of, package_of, plain
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import (
     Facts,
@@ -22,9 +23,6 @@ from hpcai500.results.verification.facts import (
     image,
     is_of_our_version,
     nodes,
-    package,
-    same_document,
-    same_number,
     values,
 )
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
@@ -104,7 +102,7 @@ def _is_ours(line: bytes) -> bool:
         return False
 
 
-_NAME = "manifest"
+_MANIFEST = "manifest"
 
 
 def check_manifest(context: Context) -> Iterator[Finding]:
@@ -118,7 +116,7 @@ def check_manifest(context: Context) -> Iterator[Finding]:
         "attempts": (manifest.attempts, len(campaign.attempts)),
     }
     for name, record in context.done.items():
-        ran = package(record)
+        ran = package_of(record)
         pairs[f"code.version, in {name}"] = (manifest.code.version, ran.get("version"))
         pairs[f"code.code_sha256, in {name}"] = (manifest.code.code_sha256, ran.get("code_sha256"))
         pairs[f"code.core_sha256, in {name}"] = (manifest.code.core_sha256, ran.get("core_sha256"))
@@ -133,9 +131,9 @@ def check_manifest(context: Context) -> Iterator[Finding]:
             pairs[f"{what}, in {name}"] = (told, told if told in found else found[0])
     wrong = {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
     for what, (told, found) in wrong.items():
-        yield fail(_NAME, f"{what}: the manifest says {told}, the campaign {found}")
+        yield fail(_MANIFEST, f"{what}: the manifest says {told}, the campaign {found}")
     if not wrong:
-        yield note(_NAME, f"{len(pairs)} facts are those of the campaign and its records")
+        yield note(_MANIFEST, f"{len(pairs)} facts are those of the campaign and its records")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -144,6 +142,8 @@ def check_manifest(context: Context) -> Iterator[Finding]:
 
 _CLAIM = "claim"
 _READ, _COMPARED = 2000, 300
+# Another Python or C library may round the last digit of a sum or a power differently.
+_ROUNDING = 1e-9
 
 
 def check_claim(context: Context) -> Iterator[Finding]:
@@ -171,7 +171,7 @@ def _metrics(context: Context) -> Iterator[Finding]:
             continue
         computed = asdict(found)
         for key, value in told.model_dump().items():
-            if not same_number(value, computed[key]):
+            if not _same_number(value, computed[key]):
                 yield fail(_CLAIM, f"{name}.{key}: claimed is {value!r}; the records give {computed[key]!r}")
 
 
@@ -238,10 +238,28 @@ def _different(
     name: str, written: Mapping[str, Any], computed: Mapping[str, Any], keys: Sequence[str]
 ) -> Iterator[Finding]:
     for key in keys:
-        if not same_document(computed.get(key), written[key]):
+        if not _same_document(computed.get(key), written[key]):
             yield fail(
                 _RESULTS, f"{name}: result.json says {key} is {written[key]!r}; its events give {computed.get(key)!r}"
             )
+
+
+def _same_number(one: Any, other: Any) -> bool:
+    """Whether both are the same number but for its rounding, or both unknown."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=_ROUNDING)
+
+
+def _same_document(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal but for the rounding of their numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same_document(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same_document, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return _same_number(one, other)
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -280,7 +298,7 @@ def check_code(context: Context) -> Iterator[Finding]:
 def _is_one(context: Context) -> Iterator[Finding]:
     bundled = code_hash(context.submission.code)
     planned = context.campaign.start.get("code_sha256")
-    told = {name: package(record).get("code_sha256") for name, record in context.done.items()}
+    told = {name: package_of(record).get("code_sha256") for name, record in context.done.items()}
     wrong = {name: found for name, found in told.items() if found != bundled}
     for name, found in wrong.items():
         yield fail(_CODE, f"{name}: ran the code {found}; the sources here are {bundled}")
@@ -306,7 +324,7 @@ _CORE = "core"
 
 def check_core(context: Context) -> Iterator[Finding]:
     """Compare the core's hash between the records, and with the one here; each machine builds its own."""
-    told = {name: package(record).get("core_sha256") for name, record in context.done.items()}
+    told = {name: package_of(record).get("core_sha256") for name, record in context.done.items()}
     found = sorted({str(core) for core in told.values()})
     if len(found) > 1:
         yield fail(_CORE, f"the trials ran with {len(found)} compiled cores: {', '.join(found)}")

@@ -24,7 +24,6 @@ from hpcai500.results.verification.context import Changed, Context, Scored
 from hpcai500.results.verification.facts import (
     begun_on,
     codes_of,
-    is_campaign_of_our_version,
     is_of_our_version,
     nodes,
     values,
@@ -35,7 +34,7 @@ from hpcai500.results.verification.finding import SHORT_STARTS, Finding, fail, n
 # Attempts and journal: every run that was begun is here, and the journal was begun before the first.
 
 
-_NAME = "attempts"
+_ATTEMPTS = "attempts"
 # As many starts as this, ended before this share of their epochs, may have been looked at and thrown away.
 _MANY, _SHARE = 3, 0.1
 _TELL_SPEED = ("ceilings", "rehearsal", "parallel_efficiency", "run_start", "epoch_start")
@@ -47,7 +46,7 @@ def check_attempts(context: Context) -> Iterator[Finding]:
         *_untold(context),
         *_numbers(context),
         *_missing(context),
-        *_foreign(context),
+        *(fail(_ATTEMPTS, reason) for reason in folder_reasons(context.campaign)),
         *_ends(context),
         *_short(context),
     ]
@@ -57,7 +56,7 @@ def check_attempts(context: Context) -> Iterator[Finding]:
         counted = Counter(attempt.status for attempt in attempts)
         told = ", ".join(f"{count} {status}" for status, count in counted.items()) or "none"
         yield note(
-            _NAME, f"{len(attempts)} attempts at {len(context.campaign.trials)} planned runs: {told}; all are here"
+            _ATTEMPTS, f"{len(attempts)} attempts at {len(context.campaign.trials)} planned runs: {told}; all are here"
         )
 
 
@@ -71,23 +70,23 @@ _FIELDS = {
 
 
 def _untold(context: Context) -> Iterator[Finding]:
-    if not is_campaign_of_our_version(context):
+    if not _is_of_our_version(context):
         return
     for event in context.campaign.events:
         if missing := [name for name in _FIELDS.get(event["key"], ()) if name not in event["value"]]:
-            yield fail(_NAME, f"line {event['seq'] + 1} of the journal: {event['key']} lacks {', '.join(missing)}")
+            yield fail(_ATTEMPTS, f"line {event['seq'] + 1} of the journal: {event['key']} lacks {', '.join(missing)}")
 
 
 def _numbers(context: Context) -> Iterator[Finding]:
     planned = [trial.trial for trial in context.campaign.trials]
     if planned != list(range(1, len(planned) + 1)):
-        yield fail(_NAME, f"the plan numbers its trials {planned}; expected 1, 2, 3 …")
+        yield fail(_ATTEMPTS, f"the plan numbers its trials {planned}; expected 1, 2, 3 …")
     for trial in sorted({attempt.trial for attempt in context.campaign.attempts}):
         numbers = [attempt.attempt for attempt in context.campaign.attempts_at(trial)]
         if trial not in planned:
-            yield fail(_NAME, f"trial {trial} was run and is not in the plan")
+            yield fail(_ATTEMPTS, f"trial {trial} was run and is not in the plan")
         if numbers != list(range(1, len(numbers) + 1)):
-            yield fail(_NAME, f"trial {trial} has the attempts {numbers}; expected 1, 2, 3 …: one was taken out")
+            yield fail(_ATTEMPTS, f"trial {trial} has the attempts {numbers}; expected 1, 2, 3 …: one was taken out")
 
 
 def _missing(context: Context) -> Iterator[Finding]:
@@ -96,21 +95,18 @@ def _missing(context: Context) -> Iterator[Finding]:
             continue
         # A folder in which nothing was written yet is in no submission.
         if attempt.status == "done" or attempt.head not in (None, NO_EVENTS):
-            yield fail(_NAME, f"{name}: the journal names it, and it is not here")
+            yield fail(_ATTEMPTS, f"{name}: the journal names it, and it is not here")
         else:
-            yield warning(_NAME, f"{name}: {attempt.status} before it had a record: {attempt.reason or 'no reason'}")
-
-
-def _foreign(context: Context) -> Iterator[Finding]:
-    for reason in folder_reasons(context.campaign):
-        yield fail(_NAME, reason)
+            yield warning(
+                _ATTEMPTS, f"{name}: {attempt.status} before it had a record: {attempt.reason or 'no reason'}"
+            )
 
 
 def _ends(context: Context) -> Iterator[Finding]:
     done = Counter(attempt.trial for attempt in context.campaign.done())
     for trial in sorted(trial for trial, times in done.items() if times > 1):
         yield warning(
-            _NAME, f"trial {trial} came to its end {done[trial]} times: the better one may have been wished for"
+            _ATTEMPTS, f"trial {trial} came to its end {done[trial]} times: the better one may have been wished for"
         )
     for name, attempt in context.attempts.items():
         starts = (
@@ -120,10 +116,10 @@ def _ends(context: Context) -> Iterator[Finding]:
         )
         if starts > len(attempt.commands):
             yield warning(
-                _NAME, f"{name}: {starts} processes worked on it, and the journal tells of {len(attempt.commands)}"
+                _ATTEMPTS, f"{name}: {starts} processes worked on it, and the journal tells of {len(attempt.commands)}"
             )
         if attempt.status == "running":
-            yield warning(_NAME, f"{name}: the journal tells no end of it: it was killed, or runs still")
+            yield warning(_ATTEMPTS, f"{name}: the journal tells no end of it: it was killed, or runs still")
 
 
 def _short(context: Context) -> Iterator[Finding]:
@@ -141,6 +137,12 @@ def _short(context: Context) -> Iterator[Finding]:
             f"{len(short)} of {len(context.attempts)} attempts ended in their first epochs, when their speed was known"
         )
         yield warning(SHORT_STARTS, f"{what}: starts may have been thrown away: {', '.join(short[:8])}")
+
+
+def _is_of_our_version(context: Context) -> bool:
+    """Whether the installed version planned the campaign, or made one of its runs."""
+    runs = (is_of_our_version(record) for record in context.records.values())
+    return context.campaign.start.get("version") == __version__ or any(runs)
 
 
 _BINDING = "journal-binding"
@@ -249,7 +251,7 @@ def check_recipe_fields(context: Context) -> Iterator[Finding]:
     An older record does not state fields that joined the reference later, and they count as no change
     (`Judgement.absent`): whoever takes one out of a recipe of today hides a change of it.
     """
-    if is_campaign_of_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
+    if _is_of_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
         try:
             load_recipe(context.campaign.path / RECIPE)
         except RecipeError as error:
@@ -483,9 +485,7 @@ def check_systems(context: Context) -> Iterator[Finding]:
         changed = sorted(key for key in first | identity if first.get(key) != identity.get(key))
         if changed:
             wrong = True
-            told = "; ".join(
-                f"{key}: {_systems_short(identity.get(key))}, then {_systems_short(first.get(key))}" for key in changed
-            )
+            told = "; ".join(f"{key}: {_cut(identity.get(key))}, then {_cut(first.get(key))}" for key in changed)
             yield fail(_SYSTEMS, f"{name} ran on another system than {names[0]}: {told}")
     yield from _other_differences(context)
     if not wrong:
@@ -537,7 +537,7 @@ def _other_differences(context: Context) -> Iterator[Finding]:
         yield warning(_SYSTEMS, f"between trials, on their first node: {one.sentence()}")
 
 
-def _systems_short(value: object, longest: int = 80) -> str:
+def _cut(value: object, longest: int = 80) -> str:
     text = str(value)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 

@@ -23,7 +23,7 @@ from hpcai500.methodology.rules import Judgement, judge
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.recipe import rulebook
 from hpcai500.record import Record, read_record
-from hpcai500.results.verification.facts import metrics_of
+from hpcai500.results.score import summarise_trials
 from hpcai500.results.verification.finding import Finding, one_line
 from hpcai500.system.software import code_files
 
@@ -244,7 +244,7 @@ def _scored(campaign: Campaign, records: Mapping[str, Record], edition: str) -> 
     done = done_records(campaign, records)
     results, unscored = _parted({name: _attempted(_score, record, rules, edition) for name, record in done.items()})
     judgements, _ = _parted({name: _attempted(judge, record.tables, rules) for name, record in done.items()})
-    metrics = _attempted(metrics_of, results)
+    metrics = _attempted(summarise_trials, list(results.values())) if results else {}
     stands = _attempted(standing, campaign, edition)
     return Scored(
         edition=edition,

@@ -29,7 +29,7 @@ from hpcai500.results.verification.run_numbers import FINE_GRID
 # Within a submission: two seeds give no losses, weights or times in common.
 
 
-_NAME = "copied-runs"
+_COPIES = "copied-runs"
 # Two lists of at least so many numbers that are equal but for a factor and an offset were not both measured.
 _LEAST_EPOCHS = 6
 _SAME_SHAPE = 1e-4
@@ -77,7 +77,9 @@ def check_copies(context: Context) -> Iterator[Finding]:
         for (name, other), shared in _shared(series, runs).items():
             least = min(len(series[name]), len(series[other]))
             if fact.copied(shared, least):
-                found.append(fail(_NAME, f"{name} and {other}: {shared} of {least} {fact.what} of epochs are the same"))
+                found.append(
+                    fail(_COPIES, f"{name} and {other}: {shared} of {least} {fact.what} of epochs are the same")
+                )
         if fact.what == "times" and not found:
             found += _of_one_shape(series)
     qualities = {name: _qualities(record) for name, record in context.records.items()}
@@ -87,7 +89,7 @@ def check_copies(context: Context) -> Iterator[Finding]:
             yield warning(IMPLAUSIBLE, f"{name} and {other}: {shared} of {least} evaluations gave the same quality")
     yield from found
     if not found and len(context.records) > 1:
-        yield note(_NAME, f"{len(context.records)} records: no two have losses, times or weights in common")
+        yield note(_COPIES, f"{len(context.records)} records: no two have losses, times or weights in common")
 
 
 def _shared(series: Mapping[str, Mapping[int, object]], runs: Mapping[str, int]) -> Counter[tuple[str, str]]:
@@ -113,7 +115,7 @@ def _of_one_shape(series: Mapping[str, Mapping[int, object]]) -> Iterator[Findin
     shapes = {name: _standardised(list(told.values())) for name, told in series.items() if len(told) >= _LEAST_EPOCHS}
     for (name, one), (other, two) in combinations(shapes.items(), 2):
         if len(one) == len(two) and all(abs(a - b) < _SAME_SHAPE for a, b in zip(one, two, strict=True)):
-            yield fail(_NAME, f"{name} and {other}: the times of their epochs are the same but for a scale")
+            yield fail(_COPIES, f"{name} and {other}: the times of their epochs are the same but for a scale")
             return
 
 

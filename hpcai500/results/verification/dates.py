@@ -6,18 +6,20 @@ All times are UTC. Clocks of a cluster's nodes may differ by `SKEW_MS`.
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
 from hpcai500.campaign.journal import JOURNAL, Attempt, GivenHeads, heads_of
+from hpcai500.hosts import expand_hosts
 from hpcai500.record import Event, Record, iterate, json_object
 from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN
 from hpcai500.results.verification.context import Context
-from hpcai500.results.verification.facts import begun_ms, ended_ms, hosts, names_of_list, nodes, short_names, values
+from hpcai500.results.verification.facts import nodes, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 from hpcai500.text import count, duration
 
@@ -63,8 +65,8 @@ def check_dates(context: Context) -> Iterator[Finding]:
     yield from found
     names = {one.name for one in found}
     if _DATES not in names and context.records:
-        first = min(begun_ms(record) for record in context.records.values())
-        last = max(ended_ms(record) for record in context.records.values())
+        first = min(_begun_ms(record) for record in context.records.values())
+        last = max(_ended_ms(record) for record in context.records.values())
         told = f"runs from {in_words(first)} to {in_words(last)}"
         yield note(_DATES, f"{told}; journal and records agree within a minute")
     if _OVERLAP not in names:
@@ -86,11 +88,11 @@ def _journal(context: Context) -> Iterator[Finding]:
             continue
         own = [event for event in events if _is_of(event, attempt.trial, attempt.attempt)]
         begun, ended = own[0]["time_ms"], own[-1]["time_ms"]
-        if begun_ms(record) < begun - SKEW_MS:
-            told = f"{name}: began at {in_words(begun_ms(record))}"
+        if _begun_ms(record) < begun - SKEW_MS:
+            told = f"{name}: began at {in_words(_begun_ms(record))}"
             yield fail(_DATES, f"{told}, before the journal says so ({in_words(begun)})")
-        if own[-1]["key"] == "attempt_stop" and ended_ms(record) > ended + SKEW_MS:
-            told = f"{name}: ended at {in_words(ended_ms(record))}"
+        if own[-1]["key"] == "attempt_stop" and _ended_ms(record) > ended + SKEW_MS:
+            told = f"{name}: ended at {in_words(_ended_ms(record))}"
             yield fail(_DATES, f"{told}, after the journal says so ({in_words(ended)})")
         yield from (warning(_DATES, f"{name}: {gap}") for gap in _gaps(record, own))
 
@@ -105,8 +107,8 @@ def _gaps(record: Record, own: Sequence[Event]) -> Iterator[str]:
         began = next((one for one in starts if event["time_ms"] - SKEW_MS <= one <= until_ms), None)
         if began is not None and began > event["time_ms"] + _GAP_MS:
             yield f"the journal begins it at {in_words(event['time_ms'])}, its first event is of {in_words(began)}"
-    if own[-1]["key"] == "attempt_stop" and own[-1]["time_ms"] > ended_ms(record) + _GAP_MS:
-        last, stop = in_words(ended_ms(record)), in_words(own[-1]["time_ms"])
+    if own[-1]["key"] == "attempt_stop" and own[-1]["time_ms"] > _ended_ms(record) + _GAP_MS:
+        last, stop = in_words(_ended_ms(record)), in_words(own[-1]["time_ms"])
         yield f"its last event is of {last}, the journal ends it at {stop}"
 
 
@@ -116,9 +118,9 @@ def _future(context: Context) -> Iterator[Finding]:
     for name, record in context.records.items():
         if not record.events:
             continue
-        last_ms = max(last_ms, ended_ms(record))
-        if ended_ms(record) > now_ms:
-            yield fail(_DATES, f"{name}: ends in the future, at {in_words(ended_ms(record))}")
+        last_ms = max(last_ms, _ended_ms(record))
+        if _ended_ms(record) > now_ms:
+            yield fail(_DATES, f"{name}: ends in the future, at {in_words(_ended_ms(record))}")
     created = context.submission.manifest.created
     try:
         moment = datetime.fromisoformat(created)
@@ -151,7 +153,7 @@ def _overlaps(context: Context) -> Iterator[Finding]:
 def stretches_of(name: str, record: Record) -> Iterator[Stretch]:
     """Yield when the job of a record ran: once for its first start, and once for each resumption."""
     starts = [place for place, event in enumerate(record.events) if event["key"] == "init_start"]
-    where = hosts(record)
+    where = frozenset(_hosts(record))
     told = [device.get("uuid") for node in nodes(record) for device in node.get("accelerators") or []]
     devices = frozenset(map(str, told)) if None not in told else frozenset()
     for start, stop in pairwise([*starts, len(record.events)]):
@@ -167,6 +169,24 @@ def stretches_of(name: str, record: Record) -> Iterator[Stretch]:
             boot_start_ms=1000 * begun["clock_s"],
             boot_stop_ms=1000 * ended["clock_s"],
         )
+
+
+def _hosts(record: Record) -> Iterator[str]:
+    """All hosts that it ever ran on."""
+    for key in ("run_start", "run_resume"):
+        for value in values(record, key):
+            yield from map(str, value.get("hosts") or [])
+    yield from (str(node["host"]) for node in nodes(record) if node.get("host"))
+
+
+def _begun_ms(record: Record) -> int:
+    """Wall clock of its first event (UNIX time)."""
+    return int(record.events[0]["time_ms"])
+
+
+def _ended_ms(record: Record) -> int:
+    """Wall clock of its last event (UNIX time)."""
+    return int(record.events[-1]["time_ms"])
 
 
 def are_apart(devices: Set[str], others: Set[str]) -> bool:
@@ -206,7 +226,7 @@ def _is_of(event: Event, trial: int, attempt: int) -> bool:
 # the campaign runs.
 
 
-_NAME = "heads"
+_HEADS = "heads"
 _DID = {"attempt_start": "begun", "attempt_resume": "gone on with", "attempt_stop": "ended"}
 _MOST_NAMED = 5
 
@@ -258,15 +278,15 @@ def check_heads(context: Context) -> Iterator[Finding]:
     given = context.question.heads
     if given is None:
         yield skipped(
-            _NAME,
+            _HEADS,
             "not compared: this could be the better of two copies of the campaign. With the heads that were given "
             "while it ran: --heads FILE",
         )
         return
-    journal = _heads_journal(context)
+    journal = _registered_journal(context)
     ours = {head: received_ms for head, received_ms in given.items() if head.campaign == journal.identity}
     told_ms = _told_ms(journal, ours)
-    found = [*_foreign(journal, ours)] or [*_times(context, journal, told_ms)]
+    found = [*_other_copy(journal, ours)] or [*_told_in_time(context, journal, told_ms)]
     yield from found
     if not any(one.severity == "fail" for one in found):
         yield _held(context, journal, len(ours), told_ms)
@@ -275,10 +295,10 @@ def check_heads(context: Context) -> Iterator[Finding]:
         named = ", ".join(f"{one[:12]}…" for one in others[:_MOST_NAMED]) + (" …" if len(others) > _MOST_NAMED else "")
         told = count(len(others), "other campaign")
         check = "check whether one is of the same system and was never submitted"
-        yield note(_NAME, f"the file also has heads of {told} ({named}): {check}")
+        yield note(_HEADS, f"the file also has heads of {told} ({named}): {check}")
 
 
-def _heads_journal(context: Context) -> _Journal:
+def _registered_journal(context: Context) -> _Journal:
     events, anonymised = context.campaign.events, context.submission.manifest.anonymised
     if anonymised is None:
         hashes = {head.line: head.hash for head in heads_of(context.campaign)}
@@ -288,10 +308,10 @@ def _heads_journal(context: Context) -> _Journal:
     return _Journal(anonymised.original_campaign, {len(events): last, 1: anonymised.original_campaign}, events)
 
 
-def _foreign(journal: _Journal, ours: GivenHeads) -> Iterator[Finding]:
+def _other_copy(journal: _Journal, ours: GivenHeads) -> Iterator[Finding]:
     """Report the first head that is not of this journal: once two copies have parted, all lines differ."""
     if not ours:
-        yield fail(_NAME, f"no head of the campaign {journal.identity} was given; expected those of all its lines")
+        yield fail(_HEADS, f"no head of the campaign {journal.identity} was given; expected those of all its lines")
     known = dict(journal.hashes)
     foreign = []
     for head in sorted(ours, key=lambda one: (one.line, ours[one])):
@@ -305,22 +325,22 @@ def _foreign(journal: _Journal, ours: GivenHeads) -> Iterator[Finding]:
         where = journal.line(head.line) if own else f"line {head.line}"
         told = f"{where}: {head.hash} was given at {in_words(ours[head])}, {expected}"
         more = f" (and so on: {len(foreign)} heads)" if foreign[1:] else ""
-        yield fail(_NAME, f"{told}{more}: another copy of the campaign was run")
+        yield fail(_HEADS, f"{told}{more}: another copy of the campaign was run")
 
 
-def _times(context: Context, journal: _Journal, told_ms: Mapping[int, int]) -> Iterator[Finding]:
+def _told_in_time(context: Context, journal: _Journal, told_ms: Mapping[int, int]) -> Iterator[Finding]:
     """Check that each line was told while it could not yet be chosen by its result."""
     untold = [number for number in range(2, len(journal.events) + 1) if number not in told_ms]
     if untold:
         lines = journal.line(untold[0]) + (f", and {count(len(untold) - 1, 'line')} after it" if untold[1:] else "")
-        yield fail(_NAME, f"{lines}: no head was given; expected it as soon as the line was written")
+        yield fail(_HEADS, f"{lines}: no head was given; expected it as soon as the line was written")
     spans = _spans(context, journal)
     for number, received_ms in told_ms.items():
         event = journal.events[number - 1]
         if received_ms < event["time_ms"] - SKEW_MS:
             written = in_words(event["time_ms"])
             told = f"its head was given at {in_words(received_ms)}, and it was written at {written}"
-            yield warning(_NAME, f"{journal.line(number)}: {told}: a clock is wrong, or times were changed")
+            yield warning(_HEADS, f"{journal.line(number)}: {told}: a clock is wrong, or times were changed")
         elif event["key"] in _DID and (span := spans.get(_number(event))):
             yield from _late(journal, number, received_ms, span)
 
@@ -343,13 +363,13 @@ def _late(journal: _Journal, number: int, received_ms: int, span: _Span) -> Iter
     if event["key"] != "attempt_stop":
         seen = span.seen(event["time_ms"], received_ms)
         if received_ms > span.latest_ms:
-            yield fail(_NAME, f"{told}, and the attempt ended at {in_words(span.ended_ms)}: its result was known")
+            yield fail(_HEADS, f"{told}, and the attempt ended at {in_words(span.ended_ms)}: its result was known")
         elif seen:
             known = f"{seen} of its {len(span.evaluated_ms)} evaluations were known: it may have been chosen by them"
-            yield warning(_NAME, f"{told}, when {known}")
+            yield warning(_HEADS, f"{told}, when {known}")
     elif received_ms > event["time_ms"] + span.ended_ms - span.begun_ms + SKEW_MS:
         later, ran = ((received_ms - event["time_ms"]) / 1000, (span.ended_ms - span.begun_ms) / 1000)
-        yield warning(_NAME, f"{told}, {duration(later)} after it: time for another run of {duration(ran)}")
+        yield warning(_HEADS, f"{told}, {duration(later)} after it: time for another run of {duration(ran)}")
 
 
 def _spans(context: Context, journal: _Journal) -> dict[tuple[int, int], _Span]:
@@ -379,14 +399,14 @@ def _held(context: Context, journal: _Journal, heads: int, told_ms: Mapping[int,
     if context.submission.manifest.anonymised:
         last = journal.hashes[len(journal.events)]
         return warning(
-            _NAME,
+            _HEADS,
             f"host names were replaced; it says that the original journal ended in {last}, which is the head that was "
             "given: ask for that journal",
         )
     # Receipts are in whole seconds.
     longest_ms = max([1000, *(ms - journal.events[line - 1]["time_ms"] for line, ms in told_ms.items())])
     told = f"{count(heads, 'head')} of this campaign were given, and each is of its line in this journal"
-    return note(_NAME, f"{told}; each line was told within {duration(longest_ms / 1000)}")
+    return note(_HEADS, f"{told}; each line was told within {duration(longest_ms / 1000)}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -399,14 +419,21 @@ _SKEW_SECONDS = SKEW_MS / 1000
 # Slurm's elapsed time leaves out how long a job was suspended.
 _SUSPENDED_SECONDS = 60.0
 _GOOD_STATES = ("COMPLETED", "RUNNING", "COMPLETING")
+# A host list is expanded only where that takes little.
+_HOST_LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]{1,100000}")
+_BRACKET = re.compile(r"\[([\d,-]*)\]")
+_PIECE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MOST_HOSTS = 100_000
 
 Job = Mapping[str, Any]
 
 
 def check_accounting(context: Context) -> Iterator[Finding]:
     """Compare each attempt with the jobs that the journal names for it."""
-    jobs = {number: _read(context, number) for number in _numbers(context)}
-    found = [*_unnamed(context), *_missing(context, [number for number, job in jobs.items() if job is None])]
+    # Each once: a stranger's journal may name one job a million times.
+    numbers = dict.fromkeys(number for attempt in context.campaign.attempts for number in attempt.slurm_jobs)
+    jobs = {number: _job(context, number) for number in numbers}
+    found = [*_unnamed(context), *_not_here(context, [number for number, job in jobs.items() if job is None])]
     found += [finding for number, job in jobs.items() if job for finding in _of_job(number, job)]
     looked_at = 0
     for name, record in context.records.items():
@@ -423,10 +450,6 @@ def check_accounting(context: Context) -> Iterator[Finding]:
         yield note(_ACCOUNTING, f"times and nodes of {looked_at} runs lie within those of their Slurm jobs")
 
 
-def _numbers(context: Context) -> list[str]:
-    return list(dict.fromkeys(number for attempt in context.campaign.attempts for number in attempt.slurm_jobs))
-
-
 def _unnamed(context: Context) -> Iterator[Finding]:
     """Find attempts started by srun without a job in the journal: srun starts nothing outside of a job."""
     begun = [event["value"] for event in context.campaign.events if event["key"] in ("attempt_start", "attempt_resume")]
@@ -440,12 +463,12 @@ def _path(number: str) -> str:
     return f"{ACCOUNTING}/{number}.json"
 
 
-def _read(context: Context, number: str) -> Job | None:
+def _job(context: Context, number: str) -> Job | None:
     path = _path(number)
     return json_object(context.submission.folder / path) if path in context.submission.entries else None
 
 
-def _missing(context: Context, numbers: Sequence[str]) -> Iterator[Finding]:
+def _not_here(context: Context, numbers: Sequence[str]) -> Iterator[Finding]:
     """Report, by the reason that is told, jobs of the journal whose accounting is not here."""
     told = {left.path: left.reason for left in context.submission.manifest.left_out}
     reasons: dict[str, list[str]] = {}
@@ -486,18 +509,17 @@ def _of_run(name: str, attempt: Attempt, record: Record, jobs: Sequence[Job]) ->
         )
         if known and not within:
             told = f"{in_words(stretch.start_ms)} to {in_words(stretch.stop_ms)}"
-            yield fail(
-                _ACCOUNTING, f"{name}: ran from {told}, and none of its Slurm jobs did: {_accounting_spans(runs)}"
-            )
+            theirs = "; ".join(f"{run['start']} to {run['end']}" for run in runs[:4])
+            yield fail(_ACCOUNTING, f"{name}: ran from {told}, and none of its Slurm jobs did: {theirs}")
     elapsed = [run["elapsed_seconds"] for run in runs]
     if None not in elapsed and seconds > sum(elapsed) + _SKEW_SECONDS:
         yield fail(_ACCOUNTING, f"{name}: ran for {seconds:.0f} s, in Slurm jobs of {sum(elapsed)} s together")
-    yield from _nodes(name, record, jobs)
+    yield from _of_nodes(name, record, jobs)
     if attempt.status == "done" and str(jobs[-1]["state"]).partition(" ")[0] not in _GOOD_STATES:
         yield warning(_ACCOUNTING, f"{name}: done, and its Slurm job {jobs[-1]['job_id']} ended as {jobs[-1]['state']}")
 
 
-def _nodes(name: str, record: Record, jobs: Sequence[Job]) -> Iterator[Finding]:
+def _of_nodes(name: str, record: Record, jobs: Sequence[Job]) -> Iterator[Finding]:
     worlds = [*values(record, "run_start"), *values(record, "run_resume")]
     most = max((job["nodes"] or 0 for job in jobs), default=0)
     for world in worlds:
@@ -524,10 +546,33 @@ def _of_variables(name: str, attempt: Attempt, record: Record) -> Iterator[Findi
             yield warning(_ACCOUNTING, f"{name}: ran in the Slurm job {number}, which the journal does not name")
 
 
-def _accounting_spans(runs: Sequence[Job]) -> str:
-    return "; ".join(f"{run['start']} to {run['end']}" for run in runs[:4])
-
-
 def _moment(text: str | None) -> float | None:
     """UNIX seconds of `2026-11-22T03:00:00Z`."""
     return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def names_of_list(text: str) -> list[str] | None:
+    """The hosts of Slurm's `n[01-03],login`; None where it is no list, or one that is too long to expand."""
+    if not _HOST_LIST.fullmatch(text):
+        return None
+    total = 0
+    for part in re.split(r",(?![^\[]*\])", text):
+        counts = [_numbers_in(inside) for inside in _BRACKET.findall(part)]
+        if None in counts or set("[]") & set(_BRACKET.sub("", part)) or part in ("", "-"):
+            return None
+        total += math.prod(count for count in counts if count is not None)
+    return expand_hosts(text) if total <= _MOST_HOSTS else None
+
+
+def short_names(hosts: Iterable[object]) -> set[str]:
+    """First labels: a node that is `n1` to Slurm may call itself `n1.cluster`."""
+    return {str(host).partition(".")[0] for host in hosts}
+
+
+def _numbers_in(inside: str) -> int | None:
+    """How many numbers `01-03,7` stands for; None where it is malformed."""
+    found = [_PIECE.fullmatch(piece) for piece in inside.split(",")]
+    if None in found:
+        return None
+    ranges = [(int(piece.group(1)), int(piece.group(2) or piece.group(1))) for piece in found if piece]
+    return sum(last - first + 1 for first, last in ranges) if all(first <= last for first, last in ranges) else None

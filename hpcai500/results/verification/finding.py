@@ -67,8 +67,13 @@ class Verification:
     signer: str | None = None
 
     @property
+    def failures(self) -> tuple[Finding, ...]:
+        """Findings that refuse the submission."""
+        return tuple(one for one in self.findings if one.severity == "fail")
+
+    @property
     def verdict(self) -> Literal["verified", "refused"]:
-        return "refused" if any(finding.severity == "fail" for finding in self.findings) else "verified"
+        return "refused" if self.failures else "verified"
 
     @property
     def doubts(self) -> tuple[Finding, ...]:
@@ -135,26 +140,22 @@ def one_line(text: str) -> str:
 
 def fail(name: str, evidence: str) -> Finding:
     """A finding that refuses the submission."""
-    return _finding(name, "fail", evidence)
+    return cleaned(Finding(name, "fail", evidence))
 
 
 def warning(name: str, evidence: str) -> Finding:
     """A finding for people to judge."""
-    return _finding(name, "warning", evidence)
+    return cleaned(Finding(name, "warning", evidence))
 
 
 def note(name: str, evidence: str) -> Finding:
     """What was looked at and holds."""
-    return _finding(name, "note", evidence)
+    return cleaned(Finding(name, "note", evidence))
 
 
 def skipped(name: str, evidence: str) -> Finding:
     """What was not looked at, and why."""
-    return _finding(name, "skipped", evidence)
-
-
-def _finding(name: str, severity: Severity, evidence: str) -> Finding:
-    return cleaned(Finding(name, severity, evidence))
+    return cleaned(Finding(name, "skipped", evidence))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -307,11 +307,7 @@ def _not_shown(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Find
 
 def _reaching(record: Record) -> Mapping[str, Any]:
     """The evaluation at which the target was reached."""
-    reached = first_reaching(record.events, _target(record))
+    reached = first_reaching(record.events, float(record.tables["problem"]["target_quality"]))
     assert reached is not None
     value: Mapping[str, Any] = reached["value"]
     return value
-
-
-def _target(record: Record) -> float:
-    return float(record.tables["problem"]["target_quality"])

@@ -60,22 +60,19 @@ def check_order(run: Run) -> Iterator[Finding]:
         yield warning("unknown-events", f"events that this version does not know: {', '.join(unknown[:10])}")
 
 
-_NAME, _AGAIN = "restarts", "trained-again"
+_RESTARTS, _AGAIN = "restarts", "trained-again"
 # Events that a resumption must repeat.
 _FIXED: dict[str, type[Value]] = {"dataset": Dataset, "model": Model, "flops": Flops}
 
 
 def check_sessions(run: Run) -> Iterator[Finding]:
     """Compare what each process said first with the recipe, and with the other processes."""
-    yield from judged(_NAME, _faults(run), fail)
-    yield from judged(_NAME, _oddities(run), warning)
-    lost = [f"{one['epoch']} ({one['metric']} {one['value']!r})" for one in _lost(run)]
-    if lost:
-        yield warning(_AGAIN, f"trained again after their quality was seen: the epochs {', '.join(lost[:10])}")
-
-
-def _lost(run: Run) -> Iterator[Mapping[str, Any]]:
-    return (event["value"] for event in lost_evaluations(run.record.events))
+    yield from judged(_RESTARTS, _faults(run), fail)
+    yield from judged(_RESTARTS, _oddities(run), warning)
+    lost = (event["value"] for event in lost_evaluations(run.record.events))
+    epochs = [f"{one['epoch']} ({one['metric']} {one['value']!r})" for one in lost]
+    if epochs:
+        yield warning(_AGAIN, f"trained again after their quality was seen: the epochs {', '.join(epochs[:10])}")
 
 
 def _faults(run: Run) -> Iterator[str]:

@@ -27,7 +27,7 @@ from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding, fail, no
 # Loss: a model that learns has one, each epoch another one, and it falls.
 
 
-_NAME = "loss"
+_LOSS = "loss"
 # Their losses are cross-entropies and distances; a plug-in's may be anything.
 _NOT_NEGATIVE = ("ic", "ewa")
 # Relative rounding of sums in half precision.
@@ -38,11 +38,11 @@ _ENDS, _LEAST_EPOCHS, _WORSE_THAN_GUESSING = 3, 10, 3.0
 
 def check_losses(run: Run) -> Iterator[Finding]:
     """Check the mean loss of each epoch: a mean of thousands of numbers in full precision never comes twice."""
-    yield from judged(_NAME, _faults(run), fail)
-    yield from judged(IMPLAUSIBLE, _implausible(run), warning)
+    yield from judged(_LOSS, _loss_faults(run), fail)
+    yield from judged(IMPLAUSIBLE, _implausible_losses(run), warning)
 
 
-def _faults(run: Run) -> Iterator[str]:
+def _loss_faults(run: Run) -> Iterator[str]:
     seen: dict[float, int] = {}
     least = _least_loss(run)
     for one in run.epochs:
@@ -71,7 +71,7 @@ def _least_loss(run: Run) -> float:
     return -right * math.log(right) - (classes - 1) * other * math.log(other)
 
 
-def _implausible(run: Run) -> Iterator[str]:
+def _implausible_losses(run: Run) -> Iterator[str]:
     losses = [one.done.loss for one in run.epochs if one.done.loss is not None]
     if len(losses) >= _LEAST_EPOCHS:
         first, last = statistics.fmean(losses[:_ENDS]), statistics.fmean(losses[-_ENDS:])
@@ -115,7 +115,7 @@ def check_quality(run: Run) -> Iterator[Finding]:
     told = [one.evaluation for one in run.epochs if one.evaluation]
     target = run.field("problem", "target_quality")
     yield from judged("quality-leap", [*_leap(told), *_lost_again(told, target)], warning)
-    yield from judged(IMPLAUSIBLE, _quality_implausible(told, run), warning)
+    yield from judged(IMPLAUSIBLE, _implausible_qualities(told, run), warning)
 
 
 def _quality_faults(one: Evaluation, metric: str) -> Iterator[str]:
@@ -179,7 +179,7 @@ def _lost_again(told: Sequence[Evaluation], target: float) -> Iterator[str]:
         yield f"epoch {one.epoch} reached the target with {one.value:.4f}, none after it more than {max(after):.4f}"
 
 
-def _quality_implausible(told: Sequence[Evaluation], run: Run) -> Iterator[str]:
+def _implausible_qualities(told: Sequence[Evaluation], run: Run) -> Iterator[str]:
     """Qualities that no training of the edition's model on its data set has shown."""
     values = [one.value for one in told]
     highest = run.rules.get("implausible_quality")

@@ -25,7 +25,7 @@ from hpcai500.system.software import effects, tuning
 # Ranks: as many on as many hosts as the recipe asks for, in everything that tells of them.
 
 
-_NAME, _REPLICAS = "ranks", "replicas"
+_RANKS, _REPLICAS = "ranks", "replicas"
 
 
 def check_company(run: Run) -> Iterator[Finding]:
@@ -33,8 +33,8 @@ def check_company(run: Run) -> Iterator[Finding]:
     faults = [*_recipe_faults(run)]
     for session in run.log.sessions:
         faults += _session_faults(session)
-    yield from judged(_NAME, [*faults, *_system_faults(run), *_device_faults(run)], fail)
-    yield from judged(_NAME, _device_oddities(run), warning)
+    yield from judged(_RANKS, [*faults, *_system_faults(run), *_device_faults(run)], fail)
+    yield from judged(_RANKS, _device_oddities(run), warning)
 
 
 def check_replicas(run: Run) -> Iterator[Finding]:

@@ -1,26 +1,31 @@
-"""Verifies a submission: opens it in a scratch folder, computes all of it again, and says what does not hold."""
+"""Verifies a submission: opens it in a scratch folder, computes all of it again, and says what does not hold.
+
+The checks that are made (docs/verification.md has a row for each finding), the verdict, and the report for people.
+"""
 
 from __future__ import annotations
 
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.files import scratch_folder
+from hpcai500.methodology.events import read_log
+from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.progress import Progress, Tracker, silent
 from hpcai500.recipe import rulebook
+from hpcai500.record import Record
 from hpcai500.results.submission.archive import open_submission
 from hpcai500.results.submission.signature import check_signature, require_signers
-from hpcai500.results.verification.campaign import level_of, not_compared
-from hpcai500.results.verification.checks import CHECKS, RECORD_CHECKS
-from hpcai500.results.verification.context import Check, Context, Question, read_context
+from hpcai500.results.verification import archive, campaign, copies, dates, run_events, run_numbers, run_system
+from hpcai500.results.verification.context import Check, Context, Question, Run, RunCheck, read_context
 from hpcai500.results.verification.finding import (
     DOUBTS,
     WORST_FIRST,
@@ -42,7 +47,83 @@ if TYPE_CHECKING:
     from hpcai500.results.submission.signature import Signer
 
 
-_NAME = "signature"
+# ----------------------------------------------------------------------------------------------------
+# Which checks are made: of a submission as a whole, in the order of its parts, and of each of its records.
+
+
+CHECKS: tuple[Check, ...] = (
+    archive.check_archive,
+    archive.check_manifest,
+    archive.check_chains,
+    campaign.check_attempts,
+    campaign.check_binding,
+    campaign.check_registration,
+    dates.check_heads,
+    campaign.check_seeds,
+    campaign.check_recipes,
+    campaign.check_recipe_fields,
+    archive.check_results,
+    archive.check_power_samples,
+    archive.check_claim,
+    campaign.check_standing,
+    campaign.check_levels,
+    archive.check_code,
+    archive.check_core,
+    archive.check_images,
+    campaign.check_checkpoints,
+    campaign.check_systems,
+    campaign.check_ceilings,
+    dates.check_accounting,
+    dates.check_dates,
+    copies.check_copies,
+)
+
+# Of the events of one run, from all sides.
+RUN_CHECKS: tuple[RunCheck, ...] = (
+    run_events.check_order,
+    run_events.check_evidence,
+    run_events.check_sessions,
+    run_events.check_clock,
+    run_events.check_times,
+    run_system.check_environment,
+    run_numbers.check_speed,
+    run_numbers.check_rates,
+    run_events.check_drawn,
+    run_events.check_samples,
+    run_numbers.check_model,
+    run_system.check_company,
+    run_system.check_replicas,
+    run_numbers.check_losses,
+    run_numbers.check_quality,
+    run_events.check_predictions,
+)
+
+
+def check_events(record: Record, result: Result | None, rules: Mapping[str, Any]) -> Iterator[Finding]:
+    """Make all checks of the events of one run; a note says in what they agree."""
+    try:
+        run = Run(record, read_log(record.events), rules, result)
+    except RecordError as error:
+        yield fail("event-values", str(error))
+        return
+    right = []
+    for check in RUN_CHECKS:
+        title = check.__name__.removeprefix("check_")
+        found = guarded(title, partial(check, run))
+        yield from found
+        if not any(one.severity in ("fail", "warning") for one in found):
+            right.append(title)
+    yield note("events", f"{len(record.events)} events, {len(run.passes)} epochs; they agree in {', '.join(right)}")
+
+
+RecordCheck = Callable[[Record, Result | None, Mapping[str, Any]], Iterable[Finding]]
+
+# Each takes a record that came to its end, its result, and the rules.
+RECORD_CHECKS: tuple[RecordCheck, ...] = (check_events, run_events.check_files)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Verifying a file.
 
 
 def who_signed(submission: Submission, signers: Path | None) -> tuple[Signer | None, list[Finding]]:
@@ -54,24 +135,19 @@ def who_signed(submission: Submission, signers: Path | None) -> tuple[Signer | N
     """
     if submission.signature is None:
         return None, [
-            fail(_NAME, "manifest.json.sig is missing: nobody stands for what is in here; ask for a signed one")
+            fail("signature", "manifest.json.sig is missing: nobody stands for what is in here; ask for a signed one")
         ]
     try:
         signer = check_signature(submission.manifest_bytes, submission.signature, signers)
     except WrongAnswerError as error:
-        return None, [fail(_NAME, str(error))]
+        return None, [fail("signature", str(error))]
     if signer.trusted:
-        return signer, [note(_NAME, f"manifest.json is signed by {signer.identity} with {signer.fingerprint}")]
+        return signer, [note("signature", f"manifest.json is signed by {signer.identity} with {signer.fingerprint}")]
     if signers is not None:
         why = signer.refused or f"a key that {signers} does not have"
-        return signer, [fail(_NAME, f"signed with {signer.fingerprint}, {why}")]
+        return signer, [fail("signature", f"signed with {signer.fingerprint}, {why}")]
     told = f"signed with {signer.fingerprint}, a key that nobody here vouches for"
-    return signer, [warning(_NAME, f"{told}: compare it with the submitter's, or give --signers ALLOWED_SIGNERS")]
-
-
-class _Stands(TypedDict):
-    rankable: bool
-    reasons: tuple[str, ...]
+    return signer, [warning("signature", f"{told}: compare it with the submitter's, or give --signers ALLOWED_SIGNERS")]
 
 
 def verify_submission(
@@ -144,14 +220,16 @@ def _verified(
             findings += replay_left_out(replay)
         elif replay is not None:
             findings += guarded("replay", partial(replay, context))
+    reasons = _not_rankable(context)
     return Verification(
         findings=_told(findings, submission.folder),
         manifest=manifest,
         results=context.asked.results,
         metrics=context.asked.metrics or {},
-        level=level_of(context),
+        level=campaign.level_of(context),
+        rankable=not reasons,
+        reasons=reasons,
         signer=_named(signer),
-        **_standing(context),
     )
 
 
@@ -165,15 +243,16 @@ def _record_findings(context: Context, progress: Progress) -> Iterator[Finding]:
     return folded(found)
 
 
-def _standing(context: Context) -> _Stands:
+def _not_rankable(context: Context) -> tuple[str, ...]:
+    """Why the campaign may not be ranked, each reason once."""
     standing = context.asked.standing
     reasons = list(standing.reasons) if standing else ["whether it may be ranked cannot be found out"]
-    if uncompared := not_compared(context):
+    if uncompared := campaign.not_compared(context):
         reasons.append(uncompared)
-    elif level_of(context) is None:
+    elif campaign.level_of(context) is None:
         reasons.append("no level allows what was changed")
     short = (one_line(reason.replace(f"{context.submission.folder}/", "")) for reason in reasons)
-    return {"rankable": not reasons, "reasons": tuple(dict.fromkeys(short))}
+    return tuple(dict.fromkeys(short))
 
 
 def _told(findings: Iterable[Finding], folder: Path) -> tuple[Finding, ...]:
@@ -224,7 +303,7 @@ def verification_lines(
     told = ", ".join(f"{counts[severity]} {words}" for severity, words in _SEVERITIES.items() if counts[severity])
     doubts = ", BUT IMPLAUSIBLE" if verification.verdict == "verified" and verification.doubts else ""
     yield f"{verification.verdict.upper()}{doubts}  {path}: {told}"
-    yield from _facts(verification, width)
+    yield from _computed(verification, width)
     names = max((len(finding.name) for finding in verification.findings), default=0)
     for severity, words in _SEVERITIES.items():
         found = [finding for finding in verification.findings if finding.severity == severity]
@@ -254,7 +333,7 @@ def _not_shown(*, replayed: bool, registered: bool, heads: bool) -> str:
     return f"not shown by any file: {', '.join(open_questions)}: docs/verification.md"
 
 
-def _facts(verification: Verification, width: int) -> Iterator[str]:
+def _computed(verification: Verification, width: int) -> Iterator[str]:
     manifest = verification.manifest
     if manifest is None:
         return
