@@ -7,15 +7,17 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import OVERSUBSCRIBE, find_placement
-from hpcai500.launch.launcher import Launcher
 from hpcai500.stopping import why_stopped
 from hpcai500.streams import say, tell
+
+if TYPE_CHECKING:
+    from hpcai500.launch.launcher import Launcher
 
 # ----------------------------------------------------------------------------------------------------
 # Options.
