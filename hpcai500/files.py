@@ -316,7 +316,8 @@ class _Folder(tempfile.TemporaryDirectory[str]):
     """A temporary folder that this process holds by a lock for as long as it lives."""
 
     def __init__(self, parent: str) -> None:
-        _remove_abandoned(Path(parent))
+        # What killed processes of this user and host have left; those of other hosts may still be alive.
+        _remove(Path(parent).glob(f"{_prefix()}*"), _YOUNG_SECONDS)
         super().__init__(prefix=f"{_prefix()}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
         self._held = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
         # Where folders cannot be locked, no other process can lock this one, and so none removes it.
@@ -358,6 +359,8 @@ def scratch_folder(environment: Mapping[str, str], work: Path) -> tempfile.Tempo
 def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]:
     """A temporary folder while the context is open; caches of libraries go there, too.
 
+    SIGTERM unwinds this process meanwhile, as Ctrl-C does, so that the folder is removed.
+
     Enter it before these libraries are imported: they read `environment`, which is changed for as long.
 
     Raises:
@@ -368,13 +371,15 @@ def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]
         changes = {**places, **_temporary(environment, folder)}
         before = {name: environment.get(name) for name in changes}
         environment.update(changes)
-        on_termination = signal.getsignal(signal.SIGTERM)
-        unwinds = unwind_on_termination()
+        # Where the signal has a handler already, it stays; and Python sets handlers in its main thread only.
+        is_main = threading.current_thread() is threading.main_thread()
+        if unwinds := is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _unwind)
         try:
             yield Path(folder)
         finally:
             if unwinds and signal.getsignal(signal.SIGTERM) is _unwind:
-                signal.signal(signal.SIGTERM, on_termination)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             for name, value in before.items():
                 environment.pop(name)
                 environment.update({name: value} if value is not None else {})
@@ -400,18 +405,6 @@ def remove_scratch_of(process: int, environment: Mapping[str, str], work: Path) 
         _remove(Path(parent).glob(f"{_prefix()}{process}-*"), 0.0)
 
 
-def unwind_on_termination() -> bool:
-    """Let SIGTERM unwind this process, as Ctrl-C does, so that its temporary files are removed.
-
-    Returns false, and does nothing, where the signal has a handler already, and outside of the main thread, where
-    Python cannot set one.
-    """
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _unwind)
-        return True
-    return False
-
-
 def _unwind(number: int, frame: FrameType | None) -> NoReturn:
     # A second SIGTERM of an impatient scheduler would stop the unwinding half-way.
     signal.signal(number, signal.SIG_IGN)
@@ -420,11 +413,6 @@ def _unwind(number: int, frame: FrameType | None) -> NoReturn:
 
 def _prefix() -> str:
     return f"hpcai500-{socket.gethostname()}-"
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Remove what killed processes of this user and host have left; those of other hosts may still be alive."""
-    _remove(parent.glob(f"{_prefix()}*"), _YOUNG_SECONDS)
 
 
 def _remove(folders: Iterable[Path], least_seconds: float) -> None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -63,10 +62,17 @@ class FindingsLog:
         """
         self._append({_BEGINS: name})
         started = time.perf_counter()
-        with _judged(name) as ended:
-            ended.append(Finding(name, "pass", body()))
-        last = ended[-1]
-        finding = Finding(name, last.status, last.detail, round(time.perf_counter() - started, 3), last.exit_code)
+        status: Status = "fail"
+        exit_code = ExitCode.RUN_FAILED
+        try:
+            status, detail, exit_code = "pass", body(), ExitCode.PASS
+        except CannotBeChecked as reason:
+            status, detail, exit_code = "skip", str(reason), ExitCode.PASS
+        except HpcAi500Error as error:
+            detail, exit_code = str(error), error.exit_code
+        except Exception as error:  # noqa: BLE001 - whatever a kernel raises is a finding
+            detail = " ".join(f"{type(error).__name__}: {error}".split())
+        finding = Finding(name, status, detail, round(time.perf_counter() - started, 3), exit_code)
         self._append(finding.document())
         if self._told:
             say(finding.line(), stream=self._told)
@@ -75,21 +81,6 @@ class FindingsLog:
     def _append(self, line: dict[str, Any]) -> None:
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
-
-
-@contextmanager
-def _judged(name: str) -> Iterator[list[Finding]]:
-    """Yield a list; what is raised within is appended to it as a finding."""
-    ended: list[Finding] = []
-    try:
-        yield ended
-    except CannotBeChecked as reason:
-        ended.append(Finding(name, "skip", str(reason)))
-    except HpcAi500Error as error:
-        ended.append(Finding(name, "fail", str(error), exit_code=error.exit_code))
-    except Exception as error:  # noqa: BLE001 - whatever a kernel raises is a finding
-        said = f"{type(error).__name__}: {error}".strip()
-        ended.append(Finding(name, "fail", " ".join(said.split()), exit_code=ExitCode.RUN_FAILED))
 
 
 @dataclass(frozen=True)

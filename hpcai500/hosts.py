@@ -10,7 +10,7 @@ import re
 import subprocess
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hpcai500.errors import UsageError
@@ -242,7 +242,7 @@ def _from_pmix(environment: Environment) -> _Claim | None:
             f"PMIX_RANK={rank} is set, but nothing tells how many ranks there are: set RANK, WORLD_SIZE and LOCAL_RANK "
             "for each process, or start them with mpirun, srun or torchrun"
         )
-    return _Claim("srun", "PMIX_RANK", rank, *_size_and_place(step))
+    return replace(step, rank_variable="PMIX_RANK", rank=rank)
 
 
 def _from_pmi(environment: Environment) -> _Claim | None:
@@ -253,7 +253,7 @@ def _from_pmi(environment: Environment) -> _Claim | None:
     # Hydra (MPICH, Intel MPI) starts one proxy a node, under Slurm by srun: the tasks of that step are the proxies.
     hydra = _whole(environment, "MPI_LOCALRANKID")
     if hydra is None and step is not None:
-        return _Claim("srun", "PMI_RANK", rank, "PMI_SIZE", size, step.local_rank, step.local_size, step.job)
+        return replace(step, rank_variable="PMI_RANK", rank=rank, size_variable="PMI_SIZE", size=size)
     job = _values(environment, "PMI_JOBID", "PMI_PORT", "SLURM_JOB_ID", "PWD")
     local_size = _whole(environment, "MPI_LOCALNRANKS")
     return _Claim("mpirun", "PMI_RANK", rank, "PMI_SIZE", size, hydra, local_size, job)
@@ -288,10 +288,6 @@ def _family(environment: Environment, launcher: LauncherName, pattern: str, job:
     return _Claim(launcher, names[0], rank, names[1], size, local_rank, local_size, job)
 
 
-def _size_and_place(step: _Claim) -> tuple[str, int, int | None, int | None, tuple[str, ...]]:
-    return step.size_variable, step.size, step.local_rank, step.local_size, step.job
-
-
 def _tasks_here(environment: Environment) -> int | None:
     """Tasks of the step on this node: SLURM_STEP_TASKS_PER_NODE is `2(x3),1` for four nodes."""
     node, text = _whole(environment, "SLURM_NODEID"), environment.get("SLURM_STEP_TASKS_PER_NODE", "")
@@ -311,9 +307,7 @@ def _rendezvous(environment: Environment, taken: _Claim) -> str | None:
     given = _whole(environment, "MASTER_PORT")
     # With torchrun, its own process listens at MASTER_PORT.
     if given is None or _is_elastic(environment):
-        port = _FIRST_PORT + zlib.crc32("\n".join(taken.job).encode()) % _PORTS
-    else:
-        port = given
+        given = _FIRST_PORT + zlib.crc32("\n".join(taken.job).encode()) % _PORTS
     if host := environment.get("MASTER_ADDR"):
         pass
     elif taken.local_size == taken.size:
@@ -322,6 +316,11 @@ def _rendezvous(environment: Environment, taken: _Claim) -> str | None:
         host = expand_hosts(hosts)[0]
     else:
         return None
+    return address(host, given)
+
+
+def address(host: str, port: int) -> str:
+    """`host:port`, `[::1]:port`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

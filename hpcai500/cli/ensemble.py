@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpcai500.cli.options import Json, Oversubscribe, Power, Procs, Set, on_ranks
+from hpcai500.cli.options import Json, Oversubscribe, Power, Procs, Set, on_ranks, told
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError, UsageError
-from hpcai500.stopping import Stopped, why_stopped
-from hpcai500.streams import say, show, tell
+from hpcai500.stopping import Stopped
+from hpcai500.streams import say, show
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.collect import Collected
@@ -102,21 +102,20 @@ def report_collected(folder: Path, as_json: bool, *, accept_incomplete: bool = F
     from hpcai500.progress import track
 
     order = CollectOrder(folder, accept_incomplete)
-    return report(lambda: collect_ensemble(order, track), as_json, accept_incomplete=accept_incomplete)
+    return _report(lambda: collect_ensemble(order, track), as_json, accept_incomplete=accept_incomplete)
 
 
-def report(collected: Callable[[], Collected], as_json: bool, *, accept_incomplete: bool = False) -> int:
+def _report(collected: Callable[[], Collected], as_json: bool, *, accept_incomplete: bool = False) -> int:
     """Print what `collected` gives, or why it gives nothing, and return the exit code of the command."""
     from hpcai500.ensemble.collect import CollectReport  # keeps `--help` fast
 
     try:
-        told = CollectReport(collected(), accept_incomplete)
-    except HpcAi500Error as error:
-        told = CollectReport(None, error=tell(error), error_code=error.exit_code)
-    except KeyboardInterrupt as error:
-        told = CollectReport(None, error=tell(why_stopped(error)), error_code=ExitCode.RUN_FAILED)
-    show(told.document() if as_json else told.lines())
-    return told.exit_code
+        report = CollectReport(collected(), accept_incomplete)
+    except (HpcAi500Error, KeyboardInterrupt) as error:
+        text, code = told(error)
+        report = CollectReport(None, error=text, error_code=code)
+    show(report.document() if as_json else report.lines())
+    return report.exit_code
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -242,7 +241,7 @@ def run(
         return collect_ensemble(CollectOrder(folder), track)
 
     if collect:
-        raise typer.Exit(report(collected, as_json))
+        raise typer.Exit(_report(collected, as_json))
     raise typer.Exit(ExitCode.RUN_FAILED if trained().failed else ExitCode.PASS)
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""What several commands have in common: options, ranks that measure, files that are asked for, how errors end them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpcai500.errors import HpcAi500Error, UsageError
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import OVERSUBSCRIBE, find_placement
-from hpcai500.launch.launcher import Launcher
-from hpcai500.streams import say
+from hpcai500.stopping import why_stopped
+from hpcai500.streams import say, tell
+
+if TYPE_CHECKING:
+    from hpcai500.launch.launcher import Launcher
 
 # ----------------------------------------------------------------------------------------------------
-# Options that several commands have.
+# Options.
 
 
 class InputKind(StrEnum):
@@ -33,6 +36,8 @@ class InputKind(StrEnum):
 
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the record.  [default: runs/<benchmark>-<time>]")]
+RecipeOption = Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")]
+Data = Annotated[Path | None, typer.Option(help="Folder of the data set.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
 ]
@@ -77,6 +82,10 @@ Power = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Registered = Annotated[
+    str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")
+]
 Heads = Annotated[
     Path | None,
     typer.Option("--heads", metavar="FILE", help="Heads of journals, as they were given while campaigns ran."),
@@ -115,16 +124,18 @@ def on_ranks(procs: int | None, body: Callable[[Launcher], int]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Files that a command writes beside its result, where the user asked for them.
+# How commands end, and files that they write beside their result.
+
+
+def told(error: HpcAi500Error | KeyboardInterrupt) -> tuple[str, int]:
+    """Say what has ended a command early; returns its text, and the exit code."""
+    if isinstance(error, HpcAi500Error):
+        return tell(error), error.exit_code
+    return tell(why_stopped(error)), ExitCode.RUN_FAILED
 
 
 def write_asked_for(target: Path, content: bytes, option: str) -> None:
-    """Write `content` to `target`, whole or not at all, and say so on stderr.
-
-    Args:
-        target: as the user named it.
-        content: of the file.
-        option: that it was named by, for an error.
+    """Write `content` to `target`, as the user named it by `option`, whole or not at all, and say so on stderr.
 
     Raises:
         UsageError: it cannot be written there.

@@ -1,4 +1,4 @@
-"""`hpcai500 rank`: verified submissions in order."""
+"""Commands of who buys or compares systems: `accept` judges one by its contract, `rank` orders submissions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpcai500.cli.options import Heads, Json, write_asked_for
+from hpcai500.cli.options import Heads, Json, Registered, write_asked_for
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.streams import say, show, tell
 
@@ -58,9 +58,7 @@ def accept(
             metavar="ALLOWED_SIGNERS", help="Of submissions and FILEs: keys that you vouch for: an OpenSSH file."
         ),
     ] = None,
-    registered: Annotated[
-        str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")
-    ] = None,
+    registered: Registered = None,
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE.xml", help="Write the verdict for Jenkins, GitLab.")
     ] = None,

@@ -1,4 +1,4 @@
-"""`hpcai500 replicate`: repeat somebody's submission, and say whether it came out the same."""
+"""Commands about evidence: `submit` a campaign, `verify` a submission, and `replicate` it elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hpcai500.cli.options import Heads, Json, Set
+from hpcai500.cli.options import Heads, Json, Registered, Set
 from hpcai500.errors import UsageError
 from hpcai500.streams import say, show
 
@@ -190,9 +190,7 @@ def verify(
         Path | None,
         typer.Option(metavar="ALLOWED_SIGNERS", help="Keys that you vouch for: an OpenSSH file. Others are refused."),
     ] = None,
-    registered: Annotated[
-        str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")
-    ] = None,
+    registered: Registered = None,
     heads: Heads = None,
     edition: Annotated[
         str | None, typer.Option(metavar="NAME", help="Score under these rules.  [default: those that are claimed]")

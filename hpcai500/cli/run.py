@@ -1,10 +1,10 @@
-"""`hpcai500 campaign …`: all runs of a result, fixed before the first of them."""
+"""Commands that run: `ic`, `ewa` and benchmarks of plug-ins, `campaign …`; and `score`, which looks at runs again."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,17 +13,27 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from hpcai500.cli.options import Input, InputKind, Json, Out, Oversubscribe, Power, Procs, Resume, Set, Trials, on_ranks
+from hpcai500.cli.options import (
+    Input,
+    InputKind,
+    Json,
+    Out,
+    Oversubscribe,
+    Power,
+    Procs,
+    Resume,
+    Set,
+    Trials,
+    on_ranks,
+    told,
+)
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import find_placement
-from hpcai500.stopping import why_stopped
 from hpcai500.streams import say, show, tell
 
 if TYPE_CHECKING:
     from hpcai500.launch.launcher import Launcher, Outcome
-    from hpcai500.launch.measuring import EstimateRequest
     from hpcai500.plugins import Found
-    from hpcai500.results.estimate import Estimate
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -85,10 +95,8 @@ def report_runs(
                 outcomes.append(RunOutcome(record, score_record(record, edition, convention)))
             except HpcAi500Error as error:
                 outcomes.append(RunOutcome(record, error=tell(error), exit_code=error.exit_code))
-    except HpcAi500Error as error:
-        ended = CommandOutcome(outcomes, tell(error), error.exit_code)
-    except KeyboardInterrupt as error:
-        ended = CommandOutcome(outcomes, tell(why_stopped(error)), ExitCode.RUN_FAILED)
+    except (HpcAi500Error, KeyboardInterrupt) as error:
+        ended = CommandOutcome(outcomes, *told(error))
     show(ended.document() if as_json else ended.lines())
     return ended.exit_code
 
@@ -116,66 +124,35 @@ MachineOption = Annotated[
 ]
 
 
-def is_estimate(wanted: bool, machine: str | None, of_runs: Mapping[str, object]) -> bool:
-    """Whether an estimate is asked for; `of_runs` are the options that only a run has, and what was given.
-
-    Raises:
-        UsageError: options contradict each other.
-    """
-    if machine is not None and not wanted:
-        raise UsageError("--machine: a run takes place on this machine; add --estimate to ask what it will take there")
-    given = [name for name, value in of_runs.items() if value]
-    if wanted and given:
-        raise UsageError(f"--estimate runs nothing: leave out {', '.join(given)}")
-    return wanted
-
-
 def estimate(
-    benchmark: str,
-    recipe: str | None,
-    settings: list[str] | None,
-    machine: str | None,
-    procs: int | None,
-    as_json: bool,
+    benchmark: str, recipe: str, settings: Sequence[str], machine_name: str | None, procs: int | None, as_json: bool
 ) -> None:
     """Print the estimate; ends the command.
 
     Raises:
         HpcAi500Error: it cannot be made.
     """
-    from hpcai500.launch.measuring import EstimateRequest  # keeps `--help` fast
-
-    request = EstimateRequest(benchmark, recipe, settings or ())
-    if machine is None:
-        on_ranks(procs, lambda launcher: _print(_here(request, launcher), as_json))
-        return
-    _print(_elsewhere(request, machine), as_json)
-
-
-def _here(request: EstimateRequest, launcher: Launcher) -> Estimate:
-    from hpcai500.launch.measuring import measured_here, planned_here
-    from hpcai500.results.estimate import estimate_here, require_known_data
-
-    setting = planned_here(request, launcher)
-    # Before anything is timed, which takes a minute.
-    require_known_data(setting.recipe)
-    return estimate_here(request.recipe_name, setting.recipe, measured_here(setting, launcher))
-
-
-def _elsewhere(request: EstimateRequest, name: str) -> Estimate:
-    from hpcai500.launch.measuring import planned_on
+    from hpcai500.launch.measuring import measured_here, planned_here, planned_on  # keeps `--help` fast
     from hpcai500.methodology.cost import StepFacts
-    from hpcai500.results.estimate import estimate_on
+    from hpcai500.results.estimate import estimate_here, estimate_on, require_known_data
     from hpcai500.results.given_files import given_machine
 
-    machine, sources = given_machine(name)
-    recipe, document = planned_on(request, machine, find_placement(os.environ))
-    return replace(estimate_on(machine, request.recipe_name, recipe, StepFacts.of(document)), sources=sources)
+    if machine_name is not None:
+        machine, sources = given_machine(machine_name)
+        planned, document = planned_on(benchmark, recipe, settings, machine, find_placement(os.environ))
+        found = replace(estimate_on(machine, recipe, planned, StepFacts.of(document)), sources=sources)
+        show(found.document() if as_json else found.lines())
+        return
 
+    def body(launcher: Launcher) -> int:
+        setting = planned_here(benchmark, recipe, settings, launcher)
+        # Before anything is timed, which takes a minute.
+        require_known_data(setting.recipe)
+        found = estimate_here(recipe, setting.recipe, measured_here(setting, launcher))
+        show(found.document() if as_json else found.lines())
+        return ExitCode.PASS
 
-def _print(estimate: Estimate, as_json: bool) -> int:
-    show(estimate.document() if as_json else estimate.lines())
-    return ExitCode.PASS
+    on_ranks(procs, body)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -226,8 +203,15 @@ def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Call
     ) -> None:
         from hpcai500.launch.runs import Request, run_benchmark  # keeps `--help` fast
 
-        if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
-            estimate(name, recipe, set_, machine, procs, as_json)
+        if machine is not None and not estimate_:
+            raise UsageError(
+                "--machine: a run takes place on this machine; add --estimate to ask what it will take there"
+            )
+        if estimate_:
+            given = [option for option, value in (("--data", data), ("--out", out), ("--resume", resume)) if value]
+            if given:
+                raise UsageError(f"--estimate runs nothing: leave out {', '.join(given)}")
+            estimate(name, recipe or f"{name}/reference", set_ or (), machine, procs, as_json)
             return
         settings = [*(set_ or ()), *input_.overrides]
 
@@ -255,7 +239,7 @@ def score(
     records: Annotated[list[Path], typer.Argument(help="Folders that runs wrote.")],
     edition: Annotated[str | None, typer.Option(help="Score under this edition of the rules.")] = None,
     convention: Annotated[str, typer.Option(help="How operations are counted: analytic, or paper.")] = "analytic",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compute the score of records again, from their events."""
     from hpcai500.results.score import expand  # keeps `--help` fast

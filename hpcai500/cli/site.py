@@ -1,4 +1,4 @@
-"""`hpcai500 slurm …`: scripts are written here, and submitted on the host: nothing here needs Slurm."""
+"""Commands about a site: what its machines are, lack and reach, which software this is, and batch scripts for Slurm."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpcai500.cli.options import Json, Oversubscribe, Procs, Set, on_ranks
-from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.cli.options import Json, Oversubscribe, Procs, RecipeOption, Set, on_ranks
+from hpcai500.errors import ExitCode, HpcAi500Error, RecordError, UsageError
 from hpcai500.streams import say, show, tell
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def path(text: str) -> Path:
-    """A path that nobody has touched: typer's own kind of path looks at it, and here a check says which one is dead."""
+    """A path that nobody has touched: typer's own kind of path looks at it, and here a check says which one is dead.
+
+    `--help` shows the name of this function as the kind of value.
+    """
     return Path(text)
 
 
@@ -35,7 +38,7 @@ def doctor(
     benchmark: Annotated[
         str | None, typer.Argument(metavar="[ic|ewa|PLUG-IN]", help="Check what its command needs.")
     ] = None,
-    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    recipe: RecipeOption = None,
     data: Annotated[Path | None, typer.Option(parser=path, help="Folder of the data set.")] = None,
     out: Annotated[
         Path | None, typer.Option(parser=path, help="Folder of the record.  [default: runs/<benchmark>-<time>]")
@@ -124,8 +127,6 @@ def system(
             raise UsageError(f"{record} is described as it was: leave out --procs, --data and --out")
         _show(_of_record(record), form, as_json=as_json)
         return
-    from hpcai500.cli.options import on_ranks  # keeps `--help` fast
-
     temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the folder itself is what is described
     places = {
         "data": data.absolute() if data else None, "out": (out or Path()).absolute(), "temporary": temporary
@@ -139,7 +140,6 @@ def system(
 
 
 def _of_record(path: Path) -> dict[str, Any]:
-    from hpcai500.errors import RecordError
     from hpcai500.record import read_record
 
     found = read_record(path).system
@@ -217,43 +217,30 @@ def micro(
         raise UsageError(f"micro {unknown[0]}: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
 
     def body(launcher: Launcher) -> int:
-        return _measure_and_tell(launcher, wanted, recipe, set_ or [], data, seconds, out, as_json)
+        from hpcai500.files import write_atomically  # keeps `--help` fast
+        from hpcai500.launch.measuring import measure_micro
+        from hpcai500.results.micro import figure_of_merit_lines, table_lines
+
+        try:
+            # Before the minutes that measuring takes.
+            if out:
+                _check_writable(out)
+            document = measure_micro(launcher, wanted, recipe=recipe, overrides=set_ or (), data=data, seconds=seconds)
+            if out:
+                try:
+                    write_atomically(out, (json.dumps(document) + "\n").encode())
+                except OSError as error:
+                    raise UsageError(f"{out}: cannot be written: {error.strerror}; give another -o FILE") from error
+        except HpcAi500Error as error:
+            verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
+            broken = {"verdict": verdict, "error": tell(error), "exit_code": int(error.exit_code)}
+            show(broken if as_json else f"HPCAI500 RESULT {verdict}")
+            return error.exit_code
+        lines = [*table_lines(document), *figure_of_merit_lines(document), "HPCAI500 RESULT PASS"]
+        show(document if as_json else lines)
+        return ExitCode.PASS
 
     on_ranks(procs, body)
-
-
-def _measure_and_tell(
-    launcher: Launcher,
-    wanted: list[str],
-    recipe: str | None,
-    overrides: list[str],
-    data: Path | None,
-    seconds: float,
-    out: Path | None,
-    as_json: bool,
-) -> int:
-    from hpcai500.files import write_atomically  # keeps `--help` fast
-    from hpcai500.launch.measuring import MicroRequest, measure_micro
-    from hpcai500.results.micro import figure_of_merit_lines, table_lines
-
-    try:
-        # Before the minutes that measuring takes.
-        if out:
-            _check_writable(out)
-        document = measure_micro(launcher, MicroRequest(tuple(wanted), recipe, tuple(overrides), data, seconds))
-        if out:
-            try:
-                write_atomically(out, (json.dumps(document) + "\n").encode())
-            except OSError as error:
-                raise UsageError(f"{out}: cannot be written: {error.strerror}; give another -o FILE") from error
-    except HpcAi500Error as error:
-        return _tell_broken(error, as_json)
-    if as_json:
-        show(document)
-    else:
-        lines = [*table_lines(document), *figure_of_merit_lines(document), "HPCAI500 RESULT PASS"]
-        show(lines)
-    return ExitCode.PASS
 
 
 def _check_writable(out: Path) -> None:
@@ -265,13 +252,6 @@ def _check_writable(out: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         reason = "cannot be written" if is_folder(folder) else "no such folder, or none that you may look into"
         raise UsageError(f"{out}: cannot be written: {folder}: {reason}; give another -o FILE")
-
-
-def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:
-    verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
-    broken: dict[str, Any] = {"verdict": verdict, "error": tell(error), "exit_code": int(error.exit_code)}
-    show(broken if as_json else f"HPCAI500 RESULT {verdict}")
-    return error.exit_code
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -327,15 +307,13 @@ def render(
             "image that this command runs in]",
         ),
     ] = None,
-    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    recipe: RecipeOption = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data set, the same on every node.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the record.  [default: runs/<benchmark>-<job>, where sbatch is called]"),
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
-    ] = None,
+    set_: Set = None,
     trials: Annotated[int, typer.Option(min=1, help="Runs, one after the other, each with its own seed.")] = 1,
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write there instead of to stdout.")] = None,
 ) -> None:
@@ -361,7 +339,7 @@ def render(
     if output is None:
         show(script.removesuffix("\n").split("\n"))
     else:
-        write_new(output, script)
+        _write_new(output, script)
         say(f"submit it on the host: sbatch {shlex.quote(str(output))}")
 
 
@@ -373,12 +351,8 @@ def example() -> None:
     show(find_site("example").read_text(encoding="utf-8").splitlines())
 
 
-def write_new(path: Path, script: str) -> None:
-    """Write `script` to a file that is not there yet: the one that is may have been changed by hand.
-
-    Raises:
-        UsageError: it exists, or cannot be written.
-    """
+def _write_new(path: Path, script: str) -> None:
+    """Write `script` to a file that is not there yet: the one that is may have been changed by hand."""
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(script)

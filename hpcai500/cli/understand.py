@@ -1,4 +1,7 @@
-"""`hpcai500 rules`: which level a recipe or a run qualifies for."""
+"""Commands that explain: what records, machines and recipes say, and where the time of a run goes.
+
+`report`, `compare`, `roofline`, `scale`, `profile`, `timeline`, `export`, `rules`.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,26 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hpcai500.cli.options import Json, Oversubscribe, Procs, Set, on_ranks, write_asked_for
+from hpcai500.cli.options import (
+    Data,
+    Json,
+    JsonDocument,
+    Oversubscribe,
+    Procs,
+    RecipeOption,
+    Set,
+    on_ranks,
+    told,
+    write_asked_for,
+)
 from hpcai500.cli.run import job_error
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
-from hpcai500.launch.launcher import Launcher
-from hpcai500.stopping import why_stopped
 from hpcai500.streams import say, show, tell
 
 if TYPE_CHECKING:
+    from hpcai500.launch.launcher import Launcher
     from hpcai500.launch.scale import ScaleRequest
+    from hpcai500.results.scaling import ScaleReport
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -56,7 +70,7 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE.html", help="Write a page as well.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: JsonDocument = False,
 ) -> None:
     """Put two records side by side: what differs between them, then each number and the ratio B/A."""
     from hpcai500.results.compare import compare_records, comparison_lines, comparison_page
@@ -124,8 +138,8 @@ def scale(
         typer.Option(metavar="N,N,...", help="Numbers of processes.  [default: 1,2,4,... up to accelerators or cores]"),
     ] = None,
     oversubscribe: Oversubscribe = False,
-    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    recipe: RecipeOption = None,
+    data: Data = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of records and pictures.")] = None,
     set_: Set = None,
     from_records: Annotated[bool, typer.Option("--records", help="Draw records that are there.")] = False,
@@ -158,7 +172,7 @@ def scale(
     jitter: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="With --predict: a rank's step varies by this share (deviation).")
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: JsonDocument = False,
 ) -> None:
     """Run a benchmark with 1, 2, 4, ... processes on this machine and draw FLOPS and efficiency (V2.0 Fig. 12).
 
@@ -188,62 +202,43 @@ def scale(
         raise UsageError("--machine, --record and --jitter are of a prediction: add --predict NODES")
     if degree is not None and not ensemble:
         raise UsageError("--degree: the ranks of a member: add --ensemble")
-    if ensemble:
-        if from_records:
-            raise UsageError("--records: of runs of one model; leave out --ensemble")
-        _run_ensembles(what, procs, recipe, data, out, set_ or [], minutes, degree or 1, as_json)
-        return
-    _run(what, procs, recipe, data, out, set_ or [], minutes, from_records, as_json)
-
-
-def _run(
-    what: list[str],
-    procs: str | None,
-    recipe: str | None,
-    data: Path | None,
-    out: Path | None,
-    settings: list[str],
-    minutes: float | None,
-    from_records: bool,
-    as_json: bool,
-) -> None:
-    from hpcai500.launch.scale import ScaleRequest, run_scaling  # keeps `--help` fast
+    if ensemble and from_records:
+        raise UsageError("--records: of runs of one model; leave out --ensemble")
+    from hpcai500.launch.scale import ScaleRequest  # keeps `--help` fast
     from hpcai500.results.scaling import report_broken_scaling, report_scaling
 
-    done: list[Path] = []
+    done = [Path(one) for one in what] if from_records else []
     try:
         if from_records:
-            done, folder = [Path(one) for one in what], out
+            report = report_scaling(done, out)
         else:
-            request = ScaleRequest(_one(what), procs, recipe, data, out, settings)
+            request = ScaleRequest(_one(what), procs, recipe, data, out, set_ or [])
             folder = request.folder
-            runs = run_scaling(request, folder)
-            with _bounded(request, folder, minutes):
-                for run in runs:
-                    if run.exit_code != ExitCode.PASS:
-                        reason = job_error(run.record) or "the run failed (see above)"
-                        raise RunError(f"{run.record}: {reason}; all points: the same command with --out {folder}")
-                    done.append(run.record)
-        report = report_scaling(done, folder)
-    except HpcAi500Error as error:
-        report = report_broken_scaling(done, tell(error), error.exit_code)
-    except KeyboardInterrupt as error:
-        report = report_broken_scaling(done, tell(why_stopped(error)), ExitCode.RUN_FAILED)
+            if ensemble:
+                report = _scaled_ensembles(request, folder, minutes, degree or 1)
+            else:
+                _run_points(request, folder, minutes, done)
+                report = report_scaling(done, folder)
+    except (HpcAi500Error, KeyboardInterrupt) as error:
+        report = report_broken_scaling(done, *told(error))
     show(report.document() if as_json else report.lines())
     raise typer.Exit(report.error_code)
 
 
-def _run_ensembles(
-    what: list[str],
-    procs: str | None,
-    recipe: str | None,
-    data: Path | None,
-    out: Path | None,
-    settings: list[str],
-    minutes: float | None,
-    degree: int,
-    as_json: bool,
-) -> None:
+def _run_points(request: ScaleRequest, folder: Path, minutes: float | None, done: list[Path]) -> None:
+    """Run what is not finished in `folder`; `done` gets the records that are good."""
+    from hpcai500.launch.scale import run_scaling
+
+    runs = run_scaling(request, folder)
+    with _bounded(request, folder, minutes):
+        for run in runs:
+            if run.exit_code != ExitCode.PASS:
+                reason = job_error(run.record) or "the run failed (see above)"
+                raise RunError(f"{run.record}: {reason}; all points: the same command with --out {folder}")
+            done.append(run.record)
+
+
+def _scaled_ensembles(request: ScaleRequest, folder: Path, minutes: float | None, degree: int) -> ScaleReport:
     from hpcai500.drawing import write_figures
     from hpcai500.ensemble.scaling import (
         EnsembleScaleRequest,
@@ -251,26 +246,14 @@ def _run_ensembles(
         read_ensemble_scaling,
         run_ensemble_scaling,
     )
-    from hpcai500.launch.scale import ScaleRequest
     from hpcai500.results.scaling import ScaleReport
 
-    try:
-        request = EnsembleScaleRequest(ScaleRequest(_one(what), procs, recipe, data, out, settings), degree)
-        folder = request.scaling.folder
-        with _bounded(request.scaling, folder, minutes):
-            runs = run_ensemble_scaling(request, folder)
-        scaling = read_ensemble_scaling(runs, degree)
-        doubt = next(scaling.doubts(), None)
-        code = ExitCode.PASS if doubt is None else ExitCode.RUN_FAILED
-        report = ScaleReport(
-            scaling, write_figures(folder, draw_ensemble_scaling(scaling)), doubt and tell(doubt), code
-        )
-    except HpcAi500Error as error:
-        report = ScaleReport(None, error=tell(error), error_code=error.exit_code)
-    except KeyboardInterrupt as error:
-        report = ScaleReport(None, error=tell(why_stopped(error)), error_code=ExitCode.RUN_FAILED)
-    show(report.document() if as_json else report.lines())
-    raise typer.Exit(report.error_code)
+    with _bounded(request, folder, minutes):
+        runs = run_ensemble_scaling(EnsembleScaleRequest(request, degree), folder)
+    scaling = read_ensemble_scaling(runs, degree)
+    doubt = next(scaling.doubts(), None)
+    code = ExitCode.PASS if doubt is None else ExitCode.RUN_FAILED
+    return ScaleReport(scaling, write_figures(folder, draw_ensemble_scaling(scaling)), doubt and tell(doubt), code)
 
 
 def _bounded(request: ScaleRequest, folder: Path, minutes: float | None) -> AbstractContextManager[None]:
@@ -338,8 +321,8 @@ def profile(
     what: Annotated[
         list[str], typer.Argument(metavar="ic|ewa|PLUG-IN|FOLDER...", help="A benchmark, or folders (--draw).")
     ],
-    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    recipe: RecipeOption = None,
+    data: Data = None,
     set_: Set = None,
     procs: Procs = None,
     oversubscribe: Oversubscribe = False,
@@ -369,10 +352,12 @@ def profile(
 
     def body(launcher: Launcher) -> int:
         from hpcai500.drawing import write_figures
-        from hpcai500.launch.measuring import ProfileRequest, run_profile  # keeps `--help` fast
+        from hpcai500.launch.measuring import run_profile  # keeps `--help` fast
         from hpcai500.results.profile import draw_profiles, exit_code, profile_lines
 
-        folder, found = run_profile(ProfileRequest(what[0], recipe, data, out, set_ or (), steps), launcher)
+        folder, found = run_profile(
+            launcher, what[0], recipe=recipe, data=data, out=out, overrides=set_ or (), steps=steps
+        )
         write_figures(folder, draw_profiles([(what[0], found)]))
         document = {**found, "folder": str(folder)}
         show(document if as_json else profile_lines(found, folder))
@@ -421,7 +406,7 @@ def timeline(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the record's trace there, for ui.perfetto.dev.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: JsonDocument = False,
 ) -> None:
     """Print the stages of an all-reduce (V2.0 Table 12), stragglers and bytes of a record: docs/timeline.md."""
     from hpcai500.results.timeline import export_trace, timeline_document, timeline_lines
@@ -485,7 +470,7 @@ def rules(
         str | None, typer.Option(help="Judge by this edition of the rules.  [default: the subject's own]")
     ] = None,
     set_: Set = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: JsonDocument = False,
 ) -> None:
     """Find the lowest level that a recipe or record qualifies for, and each change that forces it there.
 
@@ -497,21 +482,15 @@ def rules(
     level is missed, and names the changes that are in the way:
     hpcai500 rules ic/reference --set framework.compile=true --level hardware
     """
+    from hpcai500.recipe import load_edition  # keeps `--help` fast
+    from hpcai500.results.rules import EDITION, ask_rules, overview_lines, report_lines
+
     if subject is None:
         if level is not None or set_:
             raise UsageError("--level and --set: of what? hpcai500 rules ic/reference --level hardware")
-        _print_rules(edition, as_json)
+        name = edition or EDITION
+        show(load_edition(name) if as_json else overview_lines(name))
         return
-    from hpcai500.results.rules import ask_rules, report_lines
-
     report = ask_rules(subject, set_ or (), edition, level)
     show(report.document() if as_json else report_lines(report))
     raise typer.Exit(report.exit_code)
-
-
-def _print_rules(edition: str | None, as_json: bool) -> None:
-    from hpcai500.recipe import load_edition  # keeps `--help` fast
-    from hpcai500.results.rules import EDITION, overview_lines
-
-    name = edition or EDITION
-    show(load_edition(name) if as_json else overview_lines(name))

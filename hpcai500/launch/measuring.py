@@ -89,6 +89,7 @@ def measure(
         HpcAi500Error: it ended with another exit code than 0; stderr says why.
         KeyboardInterrupt: a signal stopped it.
     """
+    title = module.rpartition(".")[2].removesuffix("_command").replace("_", " ")
     with scratch_folder(os.environ, Path.cwd()) as folder:
         result, doing = Path(folder, "result.json"), Path(folder, "doing")
         told = as_argument(Measurement(setting.name, tuple(setting.overrides), result, doing, options))
@@ -101,11 +102,11 @@ def measure(
                 else "starting its processes"
             )
             raise OutOfTimeError(
-                f"{_title(module)}: {error}, and was ended while {what}: this machine is busy, or much slower than "
+                f"{title}: {error}, and was ended while {what}: this machine is busy, or much slower than "
                 "most: end other programs (`top`), or measure less"
             ) from error
         if code != ExitCode.PASS:
-            raise error_kind(code)(f"{_title(module)}: it could not be measured (see above)")
+            raise error_kind(code)(f"{title}: it could not be measured (see above)")
         return json_object(result)
 
 
@@ -135,15 +136,10 @@ def ended_after(minutes: float, advice: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _title(module: str) -> str:
-    return module.rpartition(".")[2].removesuffix("_command").replace("_", " ")
-
-
 # ----------------------------------------------------------------------------------------------------
 # Steps of a recipe, counted for plans or timed.
 
 
-_COMMAND = "measure.step_command"
 # Counting does not depend on these, and the counting machine may lack what the recipe asks for.
 _ANYWHERE = (
     "accelerator.device=cpu",
@@ -196,16 +192,7 @@ def count_step(placement: Placement, name: str, overrides: Sequence[str], classe
         )
     settings = [*overrides, *_ANYWHERE]
     setting = Setting(name, settings, load_recipe(name, settings))
-    return measure(launcher_of(placement, None), _COMMAND, setting, StepOptions(classes=classes))
-
-
-def time_steps(launcher: Launcher, setting: Setting, steps: int, seconds: float) -> dict[str, Any]:
-    """As `count_step`, with up to `steps` steps timed on every rank of an open `launcher`; none begins after `seconds`.
-
-    Raises:
-        HpcAi500Error: they could not be timed.
-    """
-    return measure(launcher, _COMMAND, setting, StepOptions(steps, seconds))
+    return measure(launcher_of(placement, None), "measure.step_command", setting, StepOptions(classes=classes))
 
 
 def _count(stated: dict[str, str], field: str, otherwise: int) -> int:
@@ -217,9 +204,6 @@ def _count(stated: dict[str, str], field: str, otherwise: int) -> int:
 
 # ----------------------------------------------------------------------------------------------------
 # Evaluating a checkpoint, in one process on this machine.
-
-
-_REPLAY_COMMAND = "engine.replay_command"
 
 
 def replay_checkpoint(
@@ -249,7 +233,7 @@ def replay_checkpoint(
         result = Path(folder, "replay.json")
         second = held_back and held_back.absolute()
         options = ReplayOptions(recipe, checkpoint, data.absolute(), result, at_target, second, device)
-        code = run_to_end(module_command(_REPLAY_COMMAND, as_argument(options)), hold=True)
+        code = run_to_end(module_command("engine.replay_command", as_argument(options)), hold=True)
         if code == ExitCode.WRONG_ANSWER:
             raise WrongAnswerError("a checkpoint of it is refused (stderr says why)")
         if code == ExitCode.USAGE:
@@ -264,7 +248,6 @@ def replay_checkpoint(
 # `hpcai500 micro`: chooses recipe and data, then measures on all ranks.
 
 
-_MODULE = "measure.micro_command"
 # Importing torch and walking the models, on a machine ten times slower than most.
 _START_SECONDS = 180.0
 # Of each kind: measurements, how many times `--seconds` each takes at most, and seconds that do not depend on that.
@@ -277,43 +260,45 @@ _LIMITS = {
 }
 
 
-@dataclass(frozen=True)
-class MicroRequest:
-    """What the user asked for.
+def measure_micro(
+    launcher: Launcher,
+    what: Sequence[str],
+    *,
+    recipe: str | None,
+    overrides: Sequence[str],
+    data: Path | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """Measure `what` on all ranks of `launcher`, which is open; returns the micro document (docs/micro.md).
 
     `recipe` is a TOML file or a shipped recipe; None takes one that fits this host. Each measurement takes `seconds`.
-    """
-
-    what: Sequence[str]
-    recipe: str | None = None
-    overrides: Sequence[str] = ()
-    data: Path | None = None
-    seconds: float = 2.0
-
-
-def measure_micro(launcher: Launcher, request: MicroRequest) -> dict[str, Any]:
-    """Measure on all ranks of `launcher`, which is open; returns the micro document (docs/micro.md).
 
     Raises:
         UsageError: recipe or data cannot be used, or nothing of what was asked for can be measured here.
         WrongAnswerError: a result is wrong.
     """
-    if request.data and "input" not in request.what:
+    if data and "input" not in what:
         raise UsageError("--data is for input: add it (`hpcai500 micro input --data DIR`), or leave --data out")
-    setting = setting_for(launcher, request.recipe or _fitting_recipe(), request.overrides)
+    setting = setting_for(launcher, recipe or _fitting_recipe(), overrides)
     if setting.recipe.benchmark not in RECIPE_TYPES:
         raise UsageError(
-            f"{request.recipe}: a recipe of {setting.recipe.benchmark}; micro measures the shapes of "
+            f"{recipe}: a recipe of {setting.recipe.benchmark}; micro measures the shapes of "
             f"{' and '.join(RECIPE_TYPES)}: a plug-in's are measured by `hpcai500 profile {setting.recipe.benchmark}`"
         )
-    with ExitStack() as stack:
-        data = _data(request, setting, stack, launcher) if "input" in request.what else {}
-        limit_seconds = _limit_seconds(request)
-        say(f"micro: {request.seconds:g} s a measurement; at most {limit_seconds:.0f} s for all, then it is ended")
-        options = MicroOptions(tuple(request.what), request.seconds, data)
-        document = measure(launcher, _MODULE, setting, options, limit_seconds)
+    with ExitStack() as made:
+        folders = {setting.recipe.benchmark: data} if data else {}
+        if "input" in what and not data:
+            others = [load_recipe("ewa/smoke")] if recipe is None and setting.recipe.problem.is_synthetic else []
+            folders = _made_data([setting.recipe, *others], made, launcher)
+        # Several times what the measurements take on a machine at rest.
+        limit_seconds = _START_SECONDS + sum(
+            count * (factor * seconds + more) for kind, (count, factor, more) in _LIMITS.items() if kind in what
+        )
+        say(f"micro: {seconds:g} s a measurement; at most {limit_seconds:.0f} s for all, then it is ended")
+        options = MicroOptions(tuple(what), seconds, folders)
+        document = measure(launcher, "measure.micro_command", setting, options, limit_seconds)
     if not document:
-        raise UsageError(f"micro {' '.join(request.what)}: nothing of it can be measured here (see above)")
+        raise UsageError(f"micro {' '.join(what)}: nothing of it can be measured here (see above)")
     return document
 
 
@@ -325,30 +310,12 @@ def _fitting_recipe() -> str:
     return name
 
 
-def _limit_seconds(request: MicroRequest) -> float:
-    """Several times what the measurements take on a machine at rest."""
-    return _START_SECONDS + sum(
-        count * (factor * request.seconds + more)
-        for kind, (count, factor, more) in _LIMITS.items()
-        if kind in request.what
-    )
-
-
-def _data(request: MicroRequest, setting: Setting, stack: ExitStack, launcher: Launcher) -> dict[str, Path]:
-    """Folders by benchmark: the recipe's alone where one is given, else of both benchmarks.
-
-    Missing synthetic data is made, and removed when `stack` is closed.
-    """
-    recipe = setting.recipe
-    if request.data:
-        return {recipe.benchmark: request.data}
-    recipes: list[Recipe] = [recipe]
-    if request.recipe is None and recipe.problem.is_synthetic:
-        recipes.append(load_recipe("ewa/smoke", ()))
+def _made_data(recipes: Sequence[Recipe], made: ExitStack, launcher: Launcher) -> dict[str, Path]:
+    """Folders by benchmark. Missing synthetic data is made, and removed when `made` is closed."""
     found: dict[str, Path] = {}
     for one in recipes:
         if one.problem.is_synthetic:
-            found[one.benchmark] = stack.enter_context(data_for_measuring(one, is_shared=not launcher.is_local))
+            found[one.benchmark] = made.enter_context(data_for_measuring(one, is_shared=not launcher.is_local))
         else:
             say(f"input {one.benchmark}: left out: it reads {one.problem.dataset}: add --data DIR")
     return found
@@ -364,40 +331,40 @@ PROFILE, TRACE = "profile.json", "trace.json.gz"
 _PROFILING_LIMIT_SECONDS, _STEP_SECONDS = 1800.0, 120.0
 
 
-@dataclass(frozen=True)
-class ProfileRequest:
-    benchmark: str
-    recipe: str | None = None
-    data: Path | None = None
-    out: Path | None = None
-    overrides: Sequence[str] = ()
-    steps: int | None = None
-
-
-def run_profile(request: ProfileRequest, launcher: Launcher) -> tuple[Path, dict[str, Any]]:
+def run_profile(
+    launcher: Launcher,
+    benchmark: str,
+    *,
+    recipe: str | None,
+    data: Path | None,
+    out: Path | None,
+    overrides: Sequence[str],
+    steps: int | None,
+) -> tuple[Path, dict[str, Any]]:
     """Profile the ranks of `launcher`, which is open; returns the folder and the content of its profile.json.
 
     Raises:
         HpcAi500Error: recipe, data or folder cannot be used, or the job failed.
     """
-    name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
-    setting = setting_for(launcher, name, request.overrides)
-    recipe = setting.recipe
-    launcher.check(recipe, 1)
-    if recipe.benchmark != request.benchmark:
-        raise UsageError(f"{name}: a recipe of {recipe.benchmark}; run `hpcai500 profile {recipe.benchmark} …`")
-    folder = request.out or Path("runs") / f"profile-{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
+    name = recipe or default_recipe(benchmark, has_data=data is not None)
+    setting = setting_for(launcher, name, overrides)
+    launcher.check(setting.recipe, 1)
+    if setting.recipe.benchmark != benchmark:
+        raise UsageError(
+            f"{name}: a recipe of {setting.recipe.benchmark}; run `hpcai500 profile {setting.recipe.benchmark} …`"
+        )
+    folder = out or Path("runs") / f"profile-{benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    require_healthy(Subject(setting.recipe, data, folder, sys.argv[1:]))
     new_folder(folder)
-    limit_seconds = _PROFILING_LIMIT_SECONDS + _STEP_SECONDS * (request.steps or 0)
-    chosen = nullcontext(request.data) if request.data else data_for_measuring(recipe, is_shared=not launcher.is_local)
+    limit_seconds = _PROFILING_LIMIT_SECONDS + _STEP_SECONDS * (steps or 0)
+    chosen = nullcontext(data) if data else data_for_measuring(setting.recipe, is_shared=not launcher.is_local)
     try:
-        with chosen as data:
-            say(f"profile: recipe {name}, data {data}, into {folder}; at most {limit_seconds:.0f} s, then it is ended")
-            options = ProfileOptions(data.absolute(), (folder / TRACE).absolute(), request.steps)
+        with chosen as files:
+            say(f"profile: recipe {name}, data {files}, into {folder}; at most {limit_seconds:.0f} s, then it is ended")
+            options = ProfileOptions(files.absolute(), (folder / TRACE).absolute(), steps)
             document = measure(launcher, "measure.profile_command", setting, options, limit_seconds)
     except BaseException:
-        if request.out is None:
+        if out is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     document["recipe"] = name
@@ -429,60 +396,48 @@ def new_folder(folder: Path) -> None:
 _STEPS, _SECONDS = 24, 90.0
 
 
-@dataclass(frozen=True)
-class EstimateRequest:
-    benchmark: str
-    recipe: str | None = None
-    overrides: Sequence[str] = ()
-
-    @property
-    def recipe_name(self) -> str:
-        """The recipe; by default the reference, because that is the run that costs."""
-        return self.recipe or f"{self.benchmark}/reference"
-
-
-def planned_on(request: EstimateRequest, machine: Machine, placement: Placement) -> tuple[Recipe, dict[str, Any]]:
+def planned_on(
+    benchmark: str, name: str, overrides: Sequence[str], machine: Machine, placement: Placement
+) -> tuple[Recipe, dict[str, Any]]:
     """The recipe, for the nodes that it states or those of `machine`, and its step as it was counted.
 
     Raises:
         HpcAi500Error: there is no such recipe, or its step cannot be counted.
     """
-    name = request.recipe_name
-    nodes, per_node = planned_layout(name, request.overrides, machine.nodes, machine.accelerators_per_node)
-    recipe = _checked(request, planned_recipe(name, request.overrides, nodes, per_node))
-    return recipe, count_step(placement, name, request.overrides)
+    nodes, per_node = planned_layout(name, overrides, machine.nodes, machine.accelerators_per_node)
+    recipe = planned_recipe(name, overrides, nodes, per_node)
+    _require_data_parallel(benchmark, name, recipe)
+    return recipe, count_step(placement, name, overrides)
 
 
-def planned_here(request: EstimateRequest, launcher: Launcher) -> Setting:
+def planned_here(benchmark: str, name: str, overrides: Sequence[str], launcher: Launcher) -> Setting:
     """The recipe, for the ranks of `launcher`, which is open.
 
     Raises:
         UsageError: there is no such recipe, or it does not fit them.
     """
-    setting = setting_for(launcher, request.recipe_name, request.overrides)
-    _checked(request, setting.recipe)
+    setting = setting_for(launcher, name, overrides)
+    _require_data_parallel(benchmark, name, setting.recipe)
     return setting
 
 
 def measured_here(setting: Setting, launcher: Launcher) -> dict[str, Any]:
-    """A step of `setting`, timed on the ranks of `launcher`.
+    """As `count_step`, of `setting`, with its steps timed on every rank of `launcher`.
 
     Raises:
         HpcAi500Error: the machine lacks the recipe's device, or steps cannot be timed.
     """
     say(f"timing up to {_STEPS} steps of {setting.name} on input that is made up; the run itself is not started")
-    return time_steps(launcher, setting, _STEPS, _SECONDS)
+    return measure(launcher, "measure.step_command", setting, StepOptions(_STEPS, _SECONDS))
 
 
-def _checked(request: EstimateRequest, recipe: Recipe) -> Recipe:
-    if recipe.benchmark != request.benchmark:
+def _require_data_parallel(benchmark: str, name: str, recipe: Recipe) -> None:
+    if recipe.benchmark != benchmark:
         raise UsageError(
-            f"{request.recipe_name}: a recipe of {recipe.benchmark}; type `hpcai500 {recipe.benchmark} --estimate "
-            f"--recipe {request.recipe_name}`"
+            f"{name}: a recipe of {recipe.benchmark}; type `hpcai500 {recipe.benchmark} --estimate --recipe {name}`"
         )
     if recipe.programming.stages > 1:
         raise UsageError(
             f"programming.parallel_mode: an estimate is of data parallelism, got {recipe.programming.parallel_mode}: "
             "take data, or measure a run"
         )
-    return recipe

@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter
 
 from hpcai500 import __version__
 from hpcai500.errors import ExitCode, RunError, UsageError
-from hpcai500.hosts import LISTEN_FD, RENDEZVOUS, Placement, name_ranks
+from hpcai500.hosts import LISTEN_FD, RENDEZVOUS, Placement, address, name_ranks
 from hpcai500.interpreter import module_command
 from hpcai500.launch.layout import cores_of_launched
 from hpcai500.launch.processes import Patience, run_to_end
@@ -109,12 +109,6 @@ def listen_at(host: str, port: int = 0) -> socket.socket:
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
     return socket.create_server(("", port), backlog=_BACKLOG)
-
-
-def address(host: str, listener: socket.socket) -> str:
-    """`host:port` of `listener`."""
-    port = listener.getsockname()[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def send(connection: socket.socket, message: Message) -> None:
@@ -289,7 +283,7 @@ class RendezvousServer:
                 )
         host, _ = meeting_point(self._placement)
         with listen_at(host) as listener:
-            order = Job.of(module, arguments, address(host, listener))
+            order = Job.of(module, arguments, address(host, listener.getsockname()[1]))
             for rank, connection in self._others.items():
                 try:
                     send(connection, order)

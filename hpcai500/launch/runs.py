@@ -93,7 +93,7 @@ def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
     data = request.data or make_data(recipe, request.out)
     say(f"{recipe.benchmark}: recipe {name}, data {data}, record {folder}")
     settings = [token for text in overrides for token in ("--set", text)]
-    arguments = ["--recipe", name, "--data", data, "--out", folder, "--power", power, *settings]
+    arguments: list[str | Path] = ["--recipe", name, "--data", data, "--out", folder, "--power", power, *settings]
     yield Outcome(folder, launcher.run(recipe, arguments))
 
 
@@ -139,7 +139,7 @@ def _resume_record(request: Request, folder: Path, power: str, launcher: Launche
     if data := request.data or (Path(dataset["value"]["root"]) if dataset else None):
         require_healthy(Subject(recipe, data, folder, sys.argv[1:]))
     say(f"{benchmark}: going on with {folder}")
-    where = ["--data", request.data] if request.data else []
+    where: list[str | Path] = ["--data", request.data] if request.data else []
     return Outcome(folder, launcher.run(recipe, ["--resume", "--out", folder, "--power", power, *where]))
 
 
