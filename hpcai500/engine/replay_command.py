@@ -74,10 +74,7 @@ def replay(
     import torch  # after OpenMP's variables are set
 
     from hpcai500.comm.communicator import LocalCommunicator
-    from hpcai500.engine.precision import (
-        Precision,
-        device_of,
-    )
+    from hpcai500.engine.precision import Precision, device_of
     from hpcai500.engine.ranks import Ranks
     from hpcai500.workloads import factory
     from hpcai500.workloads.base import Place

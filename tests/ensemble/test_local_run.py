@@ -11,15 +11,7 @@ import pytest
 from tiny_runs import TINY
 
 from hpcai500.ensemble.journal import Ensemble, create_ensemble, read_ensemble
-from hpcai500.ensemble.local import (
-    MOST_FAILURES,
-    Jobs,
-    RunOrder,
-    is_done,
-    may_be_tried_again,
-    run_ensemble,
-    slots,
-)
+from hpcai500.ensemble.local import MOST_FAILURES, Jobs, RunOrder, is_done, may_be_tried_again, run_ensemble, slots
 from hpcai500.ensemble.mapping import member_jobs, shape_of
 from hpcai500.errors import EnvironmentLacksError, ExitCode
 from hpcai500.recipe import load_recipe

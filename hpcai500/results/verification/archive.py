@@ -17,14 +17,7 @@ from hpcai500.errors import RecordError, WrongAnswerError
 from hpcai500.record import Record, event_line, iterate, json_object, parse_events
 from hpcai500.results.submission.claim import accelerators_of, framework_of, package_of, plain
 from hpcai500.results.verification.context import Context
-from hpcai500.results.verification.facts import (
-    Facts,
-    begun_on,
-    image,
-    is_of_our_version,
-    nodes,
-    values,
-)
+from hpcai500.results.verification.facts import Facts, begun_on, image, is_of_our_version, nodes, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 from hpcai500.system.power import METER, SOURCES
 from hpcai500.system.power_samples import check_power

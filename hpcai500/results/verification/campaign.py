@@ -21,13 +21,7 @@ from hpcai500.recipe import load_recipe, table_differences
 from hpcai500.record import Record
 from hpcai500.results.submission.manifest import CAMPAIGN, FileEntry
 from hpcai500.results.verification.context import Changed, Context, Scored
-from hpcai500.results.verification.facts import (
-    begun_on,
-    codes_of,
-    is_of_our_version,
-    nodes,
-    values,
-)
+from hpcai500.results.verification.facts import begun_on, codes_of, is_of_our_version, nodes, values
 from hpcai500.results.verification.finding import SHORT_STARTS, Finding, fail, note, skipped, warning
 
 # ----------------------------------------------------------------------------------------------------
