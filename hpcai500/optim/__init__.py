@@ -1,1 +1,1 @@
-"""Optimizers and learning-rate policies (layer 8)."""
+"""Layer 8: `optimizers` are the update rules that a recipe names, `schedules` the learning-rate policies."""
