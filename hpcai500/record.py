@@ -10,6 +10,7 @@
         pictures/        what the last evaluation saw, for people
         predictions/     of a member of an ensemble: what it says of each sample, for the vote
         power/           HOST.csv: power samples of each node
+        trace/           where the time of communication went, for a viewer of traces
         DONE | ERROR     written last
 
 A record is read as plain tables, so that a recipe of today can still be scored when later versions know more fields.

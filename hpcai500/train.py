@@ -75,7 +75,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--power",
         default="auto",
         metavar="SOURCE",
-        help="auto, none, nvml, rapl, ipmi, or csv:FILE[,offset=SECONDS][,scope=pdu|node|device] of a meter",
+        help="what tells the power, as `hpcai500 ic --power` has it",
     )
     parser.add_argument(
         "--campaign",

@@ -22,6 +22,7 @@ from hpcai500.methodology.energy import unwrapped
 from hpcai500.system.devices import Nvml, open_nvml
 from hpcai500.system.looking import run
 
+# ----------------------------------------------------------------------------------------------------
 # The interface of a source.
 
 
