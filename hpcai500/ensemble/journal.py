@@ -212,7 +212,7 @@ _HEADER = """\
 
 
 def create_ensemble(
-    folder: Path, recipe: Recipe, shape: Shape, jobs: Sequence[MemberPlace], data: Path, stage: str | None
+    folder: Path, recipe: Recipe, shape: Shape, places: Sequence[MemberPlace], data: Path, stage: str | None
 ) -> Ensemble:
     """Fix a new ensemble in `folder`, which must be empty or absent.
 
@@ -222,7 +222,7 @@ def create_ensemble(
     Raises:
         RecordError: the folder is not empty or cannot be written.
     """
-    plan = _plan_text(shape, jobs).encode()
+    plan = _plan_text(shape, places).encode()
     value = {
         "schema": SCHEMA,
         "benchmark": recipe.benchmark,
@@ -309,7 +309,7 @@ def member_recipe(ensemble: Ensemble, member: int) -> Recipe:
     return parse_resolved(tomli_w.dumps(tables), f"{ensemble.path / RECIPE}, member {member}")
 
 
-def _plan_text(shape: Shape, jobs: Sequence[MemberPlace]) -> str:
+def _plan_text(shape: Shape, places: Sequence[MemberPlace]) -> str:
     header = _HEADER.format(scale=shape.scale, members=shape.members, degree=shape.degree, per_node=shape.per_node)
     counts = {
         "members": shape.members,
@@ -317,10 +317,10 @@ def _plan_text(shape: Shape, jobs: Sequence[MemberPlace]) -> str:
         "scale": shape.scale,
         "accelerators_per_node": shape.per_node,
     }
-    # One line for each job: ten thousand of them are searched by eye and by grep.
+    # One line for each member: ten thousand of them are searched by eye and by grep.
     lines = [
-        f"    {{ member = {job.member}, seed = {job.seed}, nodes = {json.dumps(job.nodes)}, "
-        f"accelerators = {json.dumps(job.accelerators)} }},"
-        for job in jobs
+        f"    {{ member = {place.member}, seed = {place.seed}, nodes = {json.dumps(place.nodes)}, "
+        f"accelerators = {json.dumps(place.accelerators)} }},"
+        for place in places
     ]
     return "\n".join([header, tomli_w.dumps(counts), "jobs = [", *lines, "]", ""])

@@ -129,7 +129,7 @@ def shape_of(
     return _checked(Shape(scale // degree, degree, per_node))
 
 
-def member_jobs(shape: Shape, first_seed: int, hosts: Sequence[str] = ()) -> tuple[MemberPlace, ...]:
+def member_places(shape: Shape, first_seed: int, hosts: Sequence[str] = ()) -> tuple[MemberPlace, ...]:
     """The mapping of members to nodes, in the order of both (V3.0 section 3.3, step 2).
 
     Member k has the seed `first_seed` + k. Without `hosts` the nodes are numbered, because a scheduler will choose
@@ -146,7 +146,7 @@ def member_jobs(shape: Shape, first_seed: int, hosts: Sequence[str] = ()) -> tup
             f"{shape.per_node}, got {len(hosts)}: name more, or plan fewer members"
         )
     names = hosts or [f"node-{number}" for number in range(1, shape.nodes + 1)]
-    return tuple(_jobs(shape, first_seed, names))
+    return tuple(_places(shape, first_seed, names))
 
 
 def possible_shapes(per_node: int, scale: int) -> list[Shape]:
@@ -160,7 +160,7 @@ def fits_nodes(degree: int, per_node: int) -> bool:
     return per_node % degree == 0 or degree % per_node == 0
 
 
-def _jobs(shape: Shape, first_seed: int, names: Sequence[str]) -> Iterator[MemberPlace]:
+def _places(shape: Shape, first_seed: int, names: Sequence[str]) -> Iterator[MemberPlace]:
     for member in range(shape.members):
         first_node = member // shape.members_a_node * shape.nodes_a_member
         place = member % shape.members_a_node * shape.ranks_a_node

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.ensemble.journal import Ensemble, create_ensemble, require_new
-from hpcai500.ensemble.mapping import MemberPlace, Shape, member_jobs, shape_of
+from hpcai500.ensemble.mapping import MemberPlace, Shape, member_places, shape_of
 from hpcai500.ensemble.member import require_stageable
 from hpcai500.errors import DataError, UsageError
 from hpcai500.hosts import expand_hosts
@@ -54,7 +54,7 @@ class Planned:
     """A new ensemble, and where its members go."""
 
     ensemble: Ensemble
-    jobs: Sequence[MemberPlace]
+    places: Sequence[MemberPlace]
 
     def document(self) -> dict[str, Any]:
         """For --json."""
@@ -71,12 +71,12 @@ class Planned:
             "stage": self.ensemble.stage,
             "jobs": [
                 {
-                    "member": job.member,
-                    "nodes": list(job.nodes),
-                    "accelerators": list(job.accelerators),
-                    "seed": job.seed,
+                    "member": place.member,
+                    "nodes": list(place.nodes),
+                    "accelerators": list(place.accelerators),
+                    "seed": place.seed,
                 }
-                for job in self.jobs
+                for place in self.places
             ],
         }
 
@@ -92,10 +92,11 @@ class Planned:
         if self.ensemble.stage is not None:
             yield f"staged in   {self.ensemble.stage} of each node"
         yield "member  seed  nodes: accelerators"
-        for job in self.jobs[:_MOST_ROWS]:
-            yield f"{job.member:6}  {job.seed:4}  {_named(job.nodes)}: {_named([str(one) for one in job.accelerators])}"
-        if len(self.jobs) > _MOST_ROWS:
-            yield f"        …     {len(self.jobs) - _MOST_ROWS} more in {folder / 'plan.toml'}"
+        for place in self.places[:_MOST_ROWS]:
+            on = f"{_named(place.nodes)}: {_named([str(one) for one in place.accelerators])}"
+            yield f"{place.member:6}  {place.seed:4}  {on}"
+        if len(self.places) > _MOST_ROWS:
+            yield f"        …     {len(self.places) - _MOST_ROWS} more in {folder / 'plan.toml'}"
         name = shlex.quote(str(folder))
         yield f"next        hpcai500 ensemble run {name}        on this machine"
         yield f"            hpcai500 ensemble submit {name}     to Slurm"
@@ -112,9 +113,9 @@ def plan_ensemble(request: PlanRequest) -> Planned:
         _check_stage(request.stage, recipe)
     require_new(request.folder)
     # An impossible mapping must fail before data is made, which may take long.
-    jobs = member_jobs(shape, recipe.hyperparameters.seed, expand_hosts(request.hosts) if request.hosts else ())
-    ensemble = create_ensemble(request.folder, recipe, shape, jobs, _data(request, recipe), request.stage)
-    return Planned(ensemble, jobs)
+    places = member_places(shape, recipe.hyperparameters.seed, expand_hosts(request.hosts) if request.hosts else ())
+    ensemble = create_ensemble(request.folder, recipe, shape, places, _data(request, recipe), request.stage)
+    return Planned(ensemble, places)
 
 
 def _fitted(request: PlanRequest) -> tuple[Recipe, Shape]:

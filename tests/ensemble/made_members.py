@@ -15,7 +15,7 @@ from typing import Any
 
 from hpcai500.campaign.journal import SCHEMA as CAMPAIGN_SCHEMA
 from hpcai500.ensemble.journal import Ensemble, append, create_ensemble
-from hpcai500.ensemble.mapping import Shape, member_jobs
+from hpcai500.ensemble.mapping import Shape, member_places
 from hpcai500.ensemble.scheduler import MemberJob
 from hpcai500.recipe import load_recipe
 from hpcai500.record import FIRST_PREVIOUS, event_line, line_hash
@@ -30,7 +30,7 @@ def plan(folder: Path, members: int, *settings: str, epochs: int = 5) -> Ensembl
     short = (f"problem.epochs={epochs}", "hyperparameters.warmup_epochs=1")
     recipe = load_recipe("ic/ensemble", [*short, *settings], edition="v3.0")
     shape = Shape(members, 1, 8)
-    return create_ensemble(folder, recipe, shape, member_jobs(shape, 1), folder.parent, None)
+    return create_ensemble(folder, recipe, shape, member_places(shape, 1), folder.parent, None)
 
 
 def submit_all(ensemble: Ensemble, at_once: int) -> Ensemble:

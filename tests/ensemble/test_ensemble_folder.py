@@ -19,7 +19,7 @@ from hpcai500.ensemble.journal import (
     parse_members,
     read_ensemble,
 )
-from hpcai500.ensemble.mapping import member_jobs, shape_of
+from hpcai500.ensemble.mapping import member_places, shape_of
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.recipe import load_recipe
 
@@ -27,7 +27,7 @@ from hpcai500.recipe import load_recipe
 def planned(folder: Path, members: int = 3) -> Ensemble:
     shape = shape_of(1, members=members)
     recipe = load_recipe("ic/smoke", [*TINY, f"ensemble.members={members}"], edition="v3.0")
-    return create_ensemble(folder, recipe, shape, member_jobs(shape, 1), folder.parent / "data", None)
+    return create_ensemble(folder, recipe, shape, member_places(shape, 1), folder.parent / "data", None)
 
 
 def test_what_was_planned_is_read_again(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hpcai500.ensemble.mapping import Shape, fits_nodes, member_jobs, possible_shapes, shape_of
+from hpcai500.ensemble.mapping import Shape, fits_nodes, member_places, possible_shapes, shape_of
 from hpcai500.errors import UsageError
 
 counts = st.integers(1, 64)
@@ -44,7 +44,7 @@ def test_no_accelerator_belongs_to_two_members_and_none_of_a_member_is_missing(
 ) -> None:
     assume(fits_nodes(degree, per_node))
     shape = Shape(members, degree, per_node)
-    jobs = member_jobs(shape, first_seed=5)
+    jobs = member_places(shape, first_seed=5)
     taken = [(node, accelerator) for job in jobs for node in job.nodes for accelerator in job.accelerators]
     assert len(taken) == len(set(taken)) == shape.scale
     assert {accelerator for _, accelerator in taken} <= set(range(per_node))
@@ -53,12 +53,12 @@ def test_no_accelerator_belongs_to_two_members_and_none_of_a_member_is_missing(
 
 
 def test_members_smaller_than_a_node_share_it() -> None:
-    jobs = member_jobs(shape_of(4, members=3, degree=2), first_seed=1, hosts=["a", "b"])
+    jobs = member_places(shape_of(4, members=3, degree=2), first_seed=1, hosts=["a", "b"])
     assert [(job.nodes, job.accelerators) for job in jobs] == [(("a",), (0, 1)), (("a",), (2, 3)), (("b",), (0, 1))]
 
 
 def test_a_member_larger_than_a_node_takes_whole_ones() -> None:
-    jobs = member_jobs(shape_of(2, members=2, degree=4), first_seed=1, hosts=["a", "b", "c", "d"])
+    jobs = member_places(shape_of(2, members=2, degree=4), first_seed=1, hosts=["a", "b", "c", "d"])
     assert [job.nodes for job in jobs] == [("a", "b"), ("c", "d")]
 
 
@@ -108,12 +108,12 @@ def test_every_possible_shape_of_a_scale_is_found() -> None:
 
 def test_too_few_hosts_are_told_before_anything_is_written() -> None:
     with pytest.raises(UsageError, match="4 members of 2 accelerators take 2 nodes of 4, got 1"):
-        member_jobs(Shape(4, 2, 4), 1, ["a"])
+        member_places(Shape(4, 2, 4), 1, ["a"])
 
 
 def test_a_host_that_stands_there_twice_is_told() -> None:
     with pytest.raises(UsageError, match="a stands there twice"):
-        member_jobs(Shape(2, 4, 4), 1, ["a", "a"])
+        member_places(Shape(2, 4, 4), 1, ["a", "a"])
 
 
 @pytest.mark.parametrize("numbers", [{"members": 10**9}, {"scale": 10**9}, {"members": 10**5, "degree": 8 * 10**5}])

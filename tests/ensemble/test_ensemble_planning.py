@@ -40,7 +40,7 @@ def test_the_last_member_has_a_seed_too(tmp_path: Path) -> None:
     last = 2**63 - 1
     with pytest.raises(UsageError, match="2 members take one each"):
         plan(tmp_path, f"hyperparameters.seed={last}")
-    assert plan(tmp_path, f"hyperparameters.seed={last - 1}").jobs[-1].seed == last
+    assert plan(tmp_path, f"hyperparameters.seed={last - 1}").places[-1].seed == last
 
 
 @pytest.mark.parametrize("stage", ["scratch", "~/scratch", ""])

@@ -58,7 +58,8 @@ from hpcai500.results.report.blocks import (
     Tone,
     legible_value,
 )
-from hpcai500.results.report.drawing import Axis, Level, Line, Plot, drawing, element, label, spanning
+from hpcai500.results.report.drawing import Axis, Line, Plot, drawing, element, label, spanning
+from hpcai500.results.report.drawing import Level as Mark
 from hpcai500.results.report.page import make_report
 from hpcai500.results.submission.manifest import Manifest
 from hpcai500.results.submission.signature import listed_keys
@@ -601,7 +602,7 @@ def _trial_chart(known: list[tuple[float, float]], mean: float) -> Chart:
         Axis("run", 0.5, last + 0.5, ticks=[at for at, _ in known][:: 1 + int(last) // 15]),
         spanning("VFLOPS", [*values, mean], zero=False),
         [Line(known, 1, marked=True)],
-        [Level(mean, "mean")],
+        [Mark(mean, "mean")],
     ).draw()
     note = "Dashed: the mean without the highest and the lowest run. The axis does not begin at 0."
     return Chart("VFLOPS of each run", drawn, note)

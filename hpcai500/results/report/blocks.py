@@ -1,6 +1,7 @@
 """What a page is made of: sections give blocks, and only the templates know how each looks.
 
-Templates escape whatever a record says, and spell out characters that cannot be printed; drawings do both themselves.
+Templates know a block by the name of its class. They escape whatever a record says, and spell out characters that
+cannot be printed; drawings do both themselves.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _FIELDS = {
 
 
 def _untold(context: Context) -> Iterator[Finding]:
-    if not _is_of_our_version(context):
+    if not _has_our_version(context):
         return
     for event in context.campaign.events:
         if missing := [name for name in _FIELDS.get(event["key"], ()) if name not in event["value"]]:
@@ -133,7 +133,7 @@ def _short(context: Context) -> Iterator[Finding]:
         yield warning(SHORT_STARTS, f"{what}: starts may have been thrown away: {', '.join(short[:8])}")
 
 
-def _is_of_our_version(context: Context) -> bool:
+def _has_our_version(context: Context) -> bool:
     """Whether the installed version planned the campaign, or made one of its runs."""
     runs = (is_of_our_version(record) for record in context.records.values())
     return context.campaign.start.get("version") == __version__ or any(runs)
@@ -245,7 +245,7 @@ def check_recipe_fields(context: Context) -> Iterator[Finding]:
     An older record does not state fields that joined the reference later, and they count as no change
     (`Judgement.absent`): whoever takes one out of a recipe of today hides a change of it.
     """
-    if _is_of_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
+    if _has_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
         try:
             load_recipe(context.campaign.path / RECIPE)
         except RecipeError as error:

@@ -560,7 +560,7 @@ def names_of_list(text: str) -> list[str] | None:
         counts = [_numbers_in(inside) for inside in _BRACKET.findall(part)]
         if None in counts or set("[]") & set(_BRACKET.sub("", part)) or part in ("", "-"):
             return None
-        total += math.prod(count for count in counts if count is not None)
+        total += math.prod(many for many in counts if many is not None)
     return expand_hosts(text) if total <= _MOST_HOSTS else None
 
 
