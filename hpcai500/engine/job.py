@@ -167,9 +167,10 @@ def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
         raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}, got {recipe.problem.metric}")
     dataset = workload.dataset()
     told = [event["value"] for event in iterate(job.old.events, "dataset")] if job.old else []
-    if told and told[0]["fingerprint"] != dataset["fingerprint"]:
+    before = told[-1 if job.is_trained else 0] if told else dataset
+    if before["fingerprint"] != dataset["fingerprint"]:
         raise DataError(
-            f"{dataset['root']}: not the data that this run was started on ({told[0]['root']}): its files differ; "
+            f"{dataset['root']}: not the data that this run was started on ({before['root']}): its files differ; "
             f"give the same set with --data DIR{'' if job.is_trained else ', or start a new run'}"
         )
     if job.is_trained:

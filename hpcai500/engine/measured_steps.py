@@ -17,6 +17,7 @@ from typing import cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.liveness import COMPUTING, WAITING
@@ -45,6 +46,7 @@ from hpcai500.workloads.blank import BlankWorkload
 def _updater(
     recipe: Recipe,
     workload: Workload,
+    model: nn.Module,
     place: Place,
     precision: Precision,
     *,
@@ -52,8 +54,10 @@ def _updater(
     stop: StopRequest,
     phase: Callable[[str], None],
 ) -> Updater:
-    """The updater of a run of `recipe`, as the run makes it, before its warm-up: it does not sum over ranks yet."""
-    model = workload.model.to(place.device)
+    """The updater of a run of `recipe`, as the run makes it, before its warm-up: it does not sum over ranks yet.
+
+    `model` is that of `workload`, on the device.
+    """
     to_memory_format(model, recipe, place.device)
     if place.world_size > 1:
         make_equal(model, place.communicator)
@@ -95,17 +99,18 @@ class BlankSteps:
         on_gpu = device.type == "cuda"
         self._watch = _Watch(lambda: torch.cuda.synchronize(device) if on_gpu else None)
         self._workload.after_loss = self._watch.loss_is_there
+        self._bare = self._workload.model.to(place.device)
         self._updater = _updater(
             recipe,
             # A step calls only `loss` and `blank_payload` of a workload.
             cast(Workload, self._workload),
+            self._bare,
             place,
             self._precision,
             passes=recipe.hyperparameters.accumulation_steps,
             stop=StopRequest(),
             phase=self._watch.phase,
         )
-        self._bare = self._workload.model
         self._blanks = repeat(TrainingBatch(np.empty(0, np.int64), 0, self._workload.blank_payload()))
         self._number = 0
         self._reducer: Reducer | None = None
@@ -256,16 +261,17 @@ class ProfiledSteps:
         steps = self._workload.steps_per_epoch
         self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, steps, recipe.problem.epochs)
         self._steps_of_run = steps * recipe.problem.epochs
+        self._model = self._workload.model.to(place.device)
         self._updater = _updater(
             recipe,
             self._workload,
+            self._model,
             place,
             precision,
             passes=len(place.shares),
             stop=StopRequest(announce=False),
             phase=lambda name: None,
         )
-        self._model = self._workload.model
         self._warm_up = WarmUp(self._updater, self._model, ranks, recipe.communication)
         self._batches = self._endless_batches()
         self._input = marked_input(self._batches)

@@ -40,7 +40,7 @@ def available_bytes(device: torch.device, ranks_here: int, root: Path = _ROOT) -
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     meminfo = parse_meminfo((root / "proc/meminfo").read_text(encoding="ascii"))
     # Kernels older than 3.14 do not tell MemAvailable; MemFree is less.
-    free = meminfo.get("MemAvailable", meminfo["MemFree"])
+    free = meminfo["MemAvailable" if "MemAvailable" in meminfo else "MemFree"]
     return min(free, memory_limit(root) or free) // 2 // ranks_here
 
 

@@ -1,6 +1,6 @@
 """What a benchmark gives to the engine: the problem. The engine owns time, events, updates and checkpoints.
 
-Also what benchmarks share: rows gathered on one rank, and ranks that wait for the first one's work.
+Also what benchmarks share: noise for examples, rows gathered on one rank, and ranks that wait for the first one's work.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from hpcai500 import cli
 from hpcai500.cli import commands
 from hpcai500.errors import DataError, EnvironmentLacksError
 from hpcai500.hosts import find_placement
-from hpcai500.launch import benchmark
 from hpcai500.launch.launcher import launcher_of
+from hpcai500.launch.runs import Request, run_benchmark
 from hpcai500.system import doctor
 from hpcai500.system.accelerator import Driver, Torch, Traces
 from hpcai500.system.doctor import Subject, examine, require_healthy, why_no_device
@@ -190,7 +190,7 @@ def test_an_error_of_the_system_is_not_called_one_of_the_result(
 def test_a_record_below_a_folder_that_may_not_be_searched_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = benchmark.Request("ic", out=tmp_path / "locked" / "a" / "run", overrides=["accelerator.device=cpu"])
+    request = Request("ic", out=tmp_path / "locked" / "a" / "run", overrides=["accelerator.device=cpu"])
     real = Path.stat
 
     def stat(path: Path, **options: bool) -> os.stat_result:
@@ -203,7 +203,7 @@ def test_a_record_below_a_folder_that_may_not_be_searched_is_refused_before_anyt
     monkeypatch.setattr(Path, "stat", stat)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "locked")
     with pytest.raises(EnvironmentLacksError, match="locked: you may not write there; give another folder with --out"):
-        list(benchmark.run_benchmark(request, launcher_of(find_placement({}), None)))
+        list(run_benchmark(request, launcher_of(find_placement({}), None)))
 
 
 def test_version_prints_a_document_or_lines(tmp_path: Path) -> None:
