@@ -18,7 +18,7 @@ from written_run import Clock, Story, write_story
 from hpcai500.campaign.attempts import Invocation, begin_attempt, stop_attempt
 from hpcai500.ensemble.counting import Member
 from hpcai500.ensemble.journal import Ensemble, append, begin_member, create_ensemble, read_ensemble
-from hpcai500.ensemble.mapping import member_jobs, shape_of
+from hpcai500.ensemble.mapping import member_places, shape_of
 from hpcai500.layers import Recipe
 from hpcai500.methodology.sampling import drawn_digest, drawn_facts, draws
 from hpcai500.recipe import load_recipe, parse_resolved, rulebook, to_toml
@@ -78,7 +78,7 @@ def write_ensemble(
         *(["communication.backend=local"] if degree == 1 else []),
     ]
     resolved = load_recipe(recipe, [*(SHORT if few else ()), *fixed, *settings])
-    jobs = member_jobs(shape, resolved.hyperparameters.seed)
+    jobs = member_places(shape, resolved.hyperparameters.seed)
     ensemble = create_ensemble(folder, resolved, shape, jobs, Path("/data"), None)
     ensemble = append(
         ensemble,

@@ -12,7 +12,7 @@ from tiny_runs import TINY
 
 from hpcai500.ensemble.journal import Ensemble, create_ensemble, read_ensemble
 from hpcai500.ensemble.local import MOST_FAILURES, Jobs, RunOrder, is_done, may_be_tried_again, run_ensemble, slots
-from hpcai500.ensemble.mapping import member_jobs, shape_of
+from hpcai500.ensemble.mapping import member_places, shape_of
 from hpcai500.errors import EnvironmentLacksError, ExitCode
 from hpcai500.recipe import load_recipe
 from hpcai500.record import iterate, read_record
@@ -28,7 +28,7 @@ def planned(
     fixed = [f"hardware.accelerators_per_node={degree}", f"communication.backend={backend}"]
     changes = [*SMALL, f"ensemble.members={members}", *fixed, *settings]
     recipe = load_recipe("ic/smoke", changes, edition="v3.0")
-    return create_ensemble(folder, recipe, shape, member_jobs(shape, 1), data, stage)
+    return create_ensemble(folder, recipe, shape, member_places(shape, 1), data, stage)
 
 
 def descendants(process: int) -> list[int]:

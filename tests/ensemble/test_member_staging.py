@@ -19,7 +19,7 @@ from hpcai500.data.staged import is_staged
 from hpcai500.data.staging import Order, stage
 from hpcai500.ensemble.journal import Ensemble, begin_member, create_ensemble
 from hpcai500.ensemble.journal import member_recipe as recipe_of
-from hpcai500.ensemble.mapping import member_jobs, shape_of
+from hpcai500.ensemble.mapping import member_places, shape_of
 from hpcai500.ensemble.member import staged
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.hosts import find_placement
@@ -34,7 +34,7 @@ RANKS = ("hardware.accelerators_per_node=2", "communication.backend=torch")
 def planned(folder: Path, data: Path, where: str | None, *settings: str, members: int = 2) -> Ensemble:
     recipe = member_recipe("ic", "ensemble.out_of_bag_samples=2", *settings)
     shape = shape_of(2, members=members, degree=recipe.world_size)
-    ensemble = create_ensemble(folder, recipe, shape, member_jobs(shape, 1), data, where)
+    ensemble = create_ensemble(folder, recipe, shape, member_places(shape, 1), data, where)
     for member in ensemble.members:
         begin_member(ensemble, member)
     return ensemble

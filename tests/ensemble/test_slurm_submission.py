@@ -12,7 +12,7 @@ from test_slurm_scheduler import submitted
 from tiny_runs import TINY
 
 from hpcai500.ensemble.journal import FAILURES, Ensemble, append, create_ensemble
-from hpcai500.ensemble.mapping import Shape, member_jobs
+from hpcai500.ensemble.mapping import Shape, member_places
 from hpcai500.ensemble.slurm import (
     SubmitRequest,
     again_after,
@@ -97,7 +97,7 @@ def test_members_that_share_a_node_must_ask_for_their_gpus(tmp_path: Path) -> No
     (tmp_path / "data").mkdir()
     shape = Shape(4, 1, 4)
     recipe = load_recipe("ic/smoke", [*TINY, "ensemble.members=4", "accelerator.device=cuda"], edition="v3.0")
-    ensemble = create_ensemble(tmp_path / "e", recipe, shape, member_jobs(shape, 1), tmp_path / "data", None)
+    ensemble = create_ensemble(tmp_path / "e", recipe, shape, member_places(shape, 1), tmp_path / "data", None)
     text = '[node]\ntasks = 4\ngpus = {}\ngpu_request = "{}"\n[container]\ncommand = "none"'
     with pytest.raises(UsageError, match="members that share a node must ask for their GPUs"):
         plan_submission(ensemble, request(tmp_path, text.format(4, "none")))
