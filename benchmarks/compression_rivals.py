@@ -33,7 +33,7 @@ def compress_and_fuse(
 def quantise_blocks(values: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     """Scales (blocks, 1) and codes (blocks, 256) of values plus residual, and the new residual in place.
 
-    The rule of csrc/core/compression/quantise.h, for a whole number of blocks.
+    The rule of csrc/core/gradients/quantise.h, for a whole number of blocks.
     """
     carried = (values + residual).view(-1, BLOCK)
     largest = carried.abs().amax(dim=1, keepdim=True)

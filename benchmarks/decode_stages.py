@@ -7,8 +7,8 @@ of those that it does ("codes"), making samples of them ("IDCT"), and all else: 
 The first three are entropy decoding. Its share of the time bounds what is left to win: "others free" is the speed
 that there would be if everything but entropy decoding took no time, "codes free" if entropy decoding took none.
 
-Each stage is timed in a run of its own (csrc/drivers/decode_stages.cpp), and "codes" by a kernel that makes no samples,
-so the stages add up to the whole only within the noise of the machine.
+Each stage is timed in a run of its own (csrc/tests/drivers/decode_stages.cpp), and "codes" by a kernel that makes no
+samples, so the stages add up to the whole only within the noise of the machine.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 #include "bindings.h"
 #include "climate_arguments.h"
-#include "core/climate_reader.h"
+#include "core/climate/climate_reader.h"
 
 namespace py = pybind11;
 

@@ -5,9 +5,9 @@
 
 #include "bindings.h"
 #include "compression_arguments.h"
-#include "core/compression/layer_norms.h"
-#include "core/compression/memory_streams.h"
-#include "core/compression/quantise.h"
+#include "core/gradients/layer_norms.h"
+#include "core/gradients/memory_streams.h"
+#include "core/gradients/quantise.h"
 
 namespace py = pybind11;
 

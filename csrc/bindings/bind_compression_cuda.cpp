@@ -4,8 +4,8 @@
 
 #include "bindings.h"
 #include "compression_arguments.h"
-#include "core/compression/compression_cuda.h"
-#include "core/compression/quantise.h"
+#include "core/gradients/compression_cuda.h"
+#include "core/gradients/quantise.h"
 #include "device_array.h"
 #include "dlpack_array.h"
 

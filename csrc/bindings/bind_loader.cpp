@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bindings.h"
-#include "core/loader.h"
+#include "core/jpeg/loader.h"
 
 namespace py = pybind11;
 

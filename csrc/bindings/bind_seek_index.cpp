@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "bindings.h"
-#include "core/seek_index.h"
+#include "core/jpeg/seek_index.h"
 
 namespace py = pybind11;
 

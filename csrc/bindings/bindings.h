@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "core/decode_crop.h"
+#include "core/jpeg/decode_crop.h"
 
 namespace hpcai500::bindings {
 

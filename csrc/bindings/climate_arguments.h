@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/climate_reader.h"
+#include "core/climate/climate_reader.h"
 
 namespace hpcai500::bindings {
 

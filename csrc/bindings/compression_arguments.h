@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/compression/cast.h"
+#include "core/gradients/cast.h"
 #include "detection_arguments.h"
 #include "dlpack_exchange.h"
 

@@ -1,11 +1,11 @@
 // How every kernel is started: with the arguments that it declares, on the caller's stream, and with a look
-// at what CUDA said. The only place that would have to know another way to start one (csrc/cuda_on_cpu/
+// at what CUDA said. The only place that would have to know another way to start one (csrc/tests/cuda_on_cpu/
 // does).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include "core/cuda_call.h"
+#include "cuda_call.h"
 
 namespace hpcai500 {
 
@@ -34,5 +34,5 @@ void start(const CudaLaunch& launch, void (*kernel)(Parameters...), Arguments&&.
 }  // namespace hpcai500
 
 #ifdef HPCAI500_CUDA_ON_CPU
-#include "cuda_on_cpu/start.h"
+#include "tests/cuda_on_cpu/start.h"
 #endif

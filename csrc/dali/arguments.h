@@ -1,7 +1,7 @@
 // The settings of a DecodeSpec as arguments of a DALI operator.
 #pragma once
 
-#include "core/spec.h"
+#include "core/jpeg/spec.h"
 #include "dali/pipeline/operator/op_schema.h"
 #include "dali/pipeline/operator/op_spec.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/decode_crop.h"
+#include "core/jpeg/decode_crop.h"
 #include "dali/pipeline/operator/operator.h"
 
 namespace hpcai500::dali_plugin {

@@ -1,4 +1,4 @@
-"""The decoder of csrc/core/baseline and its resize, again: readable, slow, from ITU-T T.81 (JPEG) and T.871 (JFIF).
+"""Our JPEG decoder and its resize, again: readable, slow, from ITU-T T.81 (JPEG) and T.871 (JFIF).
 
 Samples have the bits of libjpeg's "islow" transform; chroma is interpolated as libjpeg does ("fancy upsampling"), but
 nothing is rounded behind the samples, and levels are cut to 0 to 255 once, at the output's size.

@@ -1,4 +1,4 @@
-"""Inputs of the fuzz target csrc/drivers/climate_fuzz.cpp: a header, a table of chunks, a file."""
+"""Inputs of the fuzz target csrc/tests/drivers/climate_fuzz.cpp: a header, a table of chunks, a file."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NVCC = os.environ.get("CUDACXX") or shutil.which("nvcc")
-KERNELS = ROOT / "csrc" / "core" / "compression"
+KERNELS = ROOT / "csrc" / "core" / "gradients"
 SETTINGS = ROOT / "csrc" / "cmake" / "CudaCompiler.cmake"
 # Of 65,536 registers, what leaves room for three blocks of 256 threads and their 192 bytes of values each.
 MOST_REGISTERS = 80

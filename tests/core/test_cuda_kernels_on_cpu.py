@@ -1,4 +1,4 @@
-"""CUDA kernels on the stand-in for a device (csrc/cuda_on_cpu), under the sanitizers, against their CPU twins.
+"""CUDA kernels on the stand-in for a device (csrc/tests/cuda_on_cpu), under the sanitizers, against their CPU twins.
 
 No GPU is here: what runs is each kernel as C++, thread by thread. The second half shows that the stand-in finds what it
 is there for: kernels with one defect each must not pass.

@@ -64,7 +64,7 @@ def test_what_is_not_understood_is_usage(words: tuple[str, ...]) -> None:
 
 
 def test_every_target_has_its_source(fuzz: ModuleType) -> None:
-    sources = {path.name.removesuffix("_fuzz.cpp") for path in (ROOT / "csrc" / "drivers").glob("*_fuzz.cpp")}
+    sources = {path.name.removesuffix("_fuzz.cpp") for path in (ROOT / "csrc" / "tests" / "drivers").glob("*_fuzz.cpp")}
     assert set(fuzz.TARGETS) == sources
 
 

@@ -12,7 +12,7 @@
 namespace hpcai500 {
 namespace {
 
-#include "core/compression/short_floats.inl"
+#include "core/gradients/short_floats.inl"
 
 struct Float32 {
     using Item = float;
