@@ -1,7 +1,7 @@
 """Our JPEG decoder against libjpeg-turbo under the sanitizers: the short run of what scripts/fuzz does for hours.
 
-The targets (csrc/tests/drivers/jpeg_*_fuzz.cpp) hold the claims, and a broken one ends the driver. Here is what they are
-fed, and that they have not looked away: each says what became of its inputs.
+The targets (csrc/tests/drivers/jpeg_*_fuzz.cpp) hold the claims, and a broken one ends the driver. Here is what they
+are fed, and that they have not looked away: each says what became of its inputs.
 """
 
 from __future__ import annotations
