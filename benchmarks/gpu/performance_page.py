@@ -44,8 +44,9 @@ _INSTEAD = """What stands in its place, and how far it reaches:
 
 - **Compiled** by nvcc 13.0 for each architecture of the release build: it is a program, no more.
 - **CUDA kernels run on CPUs** by an emulator ([csrc/tests/cuda_on_cpu](../csrc/tests/cuda_on_cpu/README.md)), thread
-  by thread, under sanitizers, against the CPU's kernels: that they compute the right thing, stay within their memory and
-  wait for each other where they must. It says nothing of speed, nor of what a device does otherwise than it is documented.
+  by thread, under sanitizers, against the CPU's kernels: that they compute the right thing, stay within their memory
+  and wait for each other where they must. It says nothing of speed, nor of what a device does otherwise than it is
+  documented.
 - **Machine code looked at** ([tests/core/test_cuda_code.py](../tests/core/test_cuda_code.py)): what the compiler made
   of the kernels for each architecture. That finds mistakes, and bounds nothing.
 - **Host and error paths**: recipes, arguments, what is said without a device, run on CPUs. Each comparison of this page
