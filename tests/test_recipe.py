@@ -1,12 +1,17 @@
-"""Recipes: the reference is complete and the authors', mistakes are named with their line, hashes ignore formatting."""
+"""Recipes: the reference is the authors', mistakes are named with file, line and fix, hashes ignore formatting."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hpcai500.errors import RecipeError
+from hpcai500.campaign.journal import read_campaign
+from hpcai500.errors import HpcAi500Error, RecipeError
+from hpcai500.launch.slurm.site import load_site
 from hpcai500.layers import LAYER_NUMBERS, IcRecipe, Recipe
 from hpcai500.recipe import (
     Difference,
@@ -17,6 +22,9 @@ from hpcai500.recipe import (
     table_differences,
     to_toml,
 )
+from hpcai500.record import read_record
+from hpcai500.results.acceptance.contract import load_contract
+from hpcai500.toml_source import MOST_BYTES, Source, explain, parse_toml, read_source
 
 
 def write(folder: Path, text: str) -> Path:
@@ -55,11 +63,7 @@ def test_a_recipe_is_a_difference_from_the_reference(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, "[hyperparameters]\nbatch_size = 256\n"))
     (difference,) = from_reference(recipe)
     assert (difference.layer, difference.field, difference.value) == (8, "hyperparameters.batch_size", 256)
-
-
-def test_the_smoke_recipe_differs_in_layer_nine() -> None:
-    layers = {difference.layer for difference in from_reference(load_recipe("ic/smoke"))}
-    assert 9 in layers
+    assert 9 in {difference.layer for difference in from_reference(load_recipe("ic/smoke"))}
 
 
 def test_resolved_toml_round_trips_with_nothing_implicit() -> None:
@@ -93,7 +97,6 @@ def test_an_unknown_key_is_named_with_file_line_and_the_likely_one(tmp_path: Pat
         ("[workload]\nevaluation_resize = 100\n", "evaluation_resize: expected at least image_size (224), got 100"),
         ("[hyperparameters]\nwarmup_epochs = 91\n", "warmup_epochs: expected at most problem.epochs (90), got 91"),
         ("[hardware]\nnodes = 2\n", "communication.backend: `local` is one process, but hardware asks for 2"),
-        ('[accelerator]\ndevice = "cpu"\nprecision = "tf32"\n', "tf32 exists on CUDA devices only"),
         ("[programming]\nsynchronous = false\n", ":3: [programming] synchronous: expected True, got False"),
         ("[nonsense]\nx = 1\n", ":2: nonsense: unknown table or key; allowed: benchmark, edition, problem"),
         ("[problem\n", "not valid TOML"),
@@ -121,15 +124,8 @@ def test_set_changes_one_field_and_needs_no_quotes() -> None:
     assert load_recipe("ic/reference", ["workload.crop_area=[0.5, 1.0]"]).workload.crop_area == (0.5, 1.0)
 
 
-def test_a_benchmark_that_is_no_name_is_refused(tmp_path: Path) -> None:
-    assert "benchmark: expected one of ic" in complaint(_with_head(tmp_path, 'benchmark = ["ic"]'))
-
-
-def test_an_unknown_table_in_set_is_blamed_on_set() -> None:
-    assert complaint("ic/smoke", ["nonsense.x=1"]).startswith("--set nonsense.x: nonsense: unknown table")
-
-
 def test_a_mistake_in_set_is_blamed_on_set_and_not_on_the_file() -> None:
+    assert complaint("ic/smoke", ["nonsense.x=1"]).startswith("--set nonsense.x: nonsense: unknown table")
     assert complaint("ic/smoke", ["accelerator.device=tpu"]).startswith("--set accelerator.device: ")
 
 
@@ -142,21 +138,19 @@ def test_an_unknown_recipe_lists_those_that_exist() -> None:
     assert "ic/reference, ic/smoke" in complaint("ic/smok")
 
 
-def test_an_unknown_benchmark_or_edition_lists_those_that_exist(tmp_path: Path) -> None:
-    assert "benchmark: expected one of ic" in complaint(_with_head(tmp_path, 'benchmark = "nlp"'))
-    assert "edition: expected one of v2.0" in complaint(_with_head(tmp_path, 'benchmark = "ic"\nedition = "v9"'))
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "binary.toml"
-    path.write_bytes(b"\xff\xfe\x00")
-    assert "not a text file in UTF-8" in complaint(path)
-
-
-def _with_head(folder: Path, head: str) -> Path:
-    path = folder / "head.toml"
-    path.write_text(head + "\n")
-    return path
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'benchmark = "nlp"\n', "benchmark: expected one of ic"),
+        (b'benchmark = ["ic"]\n', "benchmark: expected one of ic"),
+        (b'benchmark = "ic"\nedition = "v9"\n', "edition: expected one of v2.0"),
+        (b"\xff\xfe\x00", "not a text file in UTF-8"),
+    ],
+)
+def test_an_unknown_benchmark_or_edition_lists_those_that_exist(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "head.toml"
+    path.write_bytes(content)
+    assert expected in complaint(path)
 
 
 def test_a_recipe_of_an_ensemble_begins_with_the_table_that_comes_with_the_benchmark() -> None:
@@ -165,25 +159,166 @@ def test_a_recipe_of_an_ensemble_begins_with_the_table_that_comes_with_the_bench
     assert (recipe.ensemble.members, recipe.ensemble.sampling, recipe.ensemble.vote) == (4, "bootstrap", "mean")
     assert parse_resolved(to_toml(recipe), "recipe.toml") == recipe
 
-
-def test_poisson_counts_keep_no_shares_and_a_recipe_that_wants_both_is_refused() -> None:
-    both = ["ensemble.sampling=poisson", "ensemble.strata=class"]
-    with pytest.raises(RecipeError, match=r"ensemble\.strata: Poisson counts keep the shares of nothing"):
-        load_recipe("ic/smoke", both, edition="v3.0")
-
-
-def test_a_recipe_of_one_model_says_nothing_of_ensembles() -> None:
     assert "ensemble" not in to_toml(load_recipe("ic/smoke"))
 
 
-def test_an_edition_without_ensembles_refuses_one_and_names_the_edition_that_has_them() -> None:
-    with pytest.raises(RecipeError, match=r'edition v2\.0 knows no ensembles: edition = "v3\.0" does'):
-        load_recipe("ic/smoke", ["ensemble.members=4"])
-
-
-@pytest.mark.parametrize(("benchmark", "vote", "others"), [("ic", "nms", "mean"), ("ewa", "mean", "weighted-boxes")])
-def test_a_vote_that_the_benchmark_does_not_have_is_told_with_those_that_it_has(
-    benchmark: str, vote: str, others: str
+@pytest.mark.parametrize(
+    ("name", "settings", "edition", "expected"),
+    [
+        (
+            "ic/smoke",
+            ["ensemble.sampling=poisson", "ensemble.strata=class"],
+            "v3.0",
+            "ensemble.strata: Poisson counts keep the shares of nothing",
+        ),
+        ("ic/smoke", ["ensemble.members=4"], None, 'edition v2.0 knows no ensembles: edition = "v3.0" does'),
+        ("ic/smoke", ["ensemble.vote=nms"], "v3.0", "ensemble.vote: expected mean"),
+        ("ewa/smoke", ["ensemble.vote=mean"], "v3.0", "ensemble.vote: expected weighted-boxes"),
+    ],
+)
+def test_an_ensemble_that_cannot_be_is_told_with_what_can(
+    name: str, settings: list[str], edition: str | None, expected: str
 ) -> None:
-    with pytest.raises(RecipeError, match=f"ensemble.vote: expected {others}"):
-        load_recipe(f"{benchmark}/smoke", [f"ensemble.vote={vote}"], edition="v3.0")
+    assert expected in complaint(name, settings, edition)
+
+
+CUDA, CPU = ("accelerator.device=cuda",), ("accelerator.device=cpu",)
+GRAPHS, FUSED = "framework.cuda_graphs=true", "framework.fused_optimizer=true"
+TWO_STAGES = (
+    "programming.parallel_mode=model", "programming.stages=2", "hardware.accelerators_per_node=2",
+    "communication.backend=torch",
+)  # fmt: skip
+REFUSED = [
+    ("ic", (*CPU, "accelerator.precision=tf32"), "accelerator.precision: tf32 exists on CUDA devices only; use fp32"),
+    ("ewa", ("accelerator.loader=dali",), "accelerator.loader: expected native or memory for this benchmark, got dali"),
+    ("ic", (*CPU, "accelerator.conversion=device"), "accelerator.conversion: `device` is for CUDA devices, but"),
+    ("ic", (*CPU, GRAPHS), "framework.cuda_graphs: CUDA devices have them, but accelerator.device is cpu; set it to"),
+    (
+        "ic",
+        (*CUDA, GRAPHS, *TWO_STAGES),
+        "framework.cuda_graphs: stages of one model wait for each other within a step",
+    ),
+    (
+        "ic",
+        (*CUDA, GRAPHS, "workload.norm=sync-batch"),
+        "framework.cuda_graphs: synchronised batch norm waits for other",
+    ),
+    ("ewa", (*CUDA, GRAPHS, "workload.norm=sync-batch"), "set it to false, or workload.norm to another norm"),
+    (
+        "ic",
+        (FUSED, "hyperparameters.optimizer=lars"),
+        "torch has no single kernel for lars, only for sgd, adam, adagrad",
+    ),
+    ("ic", (FUSED, "hyperparameters.optimizer=lamb"), "no single kernel for lamb"),
+    ("ic", (FUSED, "hyperparameters.optimizer=rmsprop-warmup"), "no single kernel for rmsprop-warmup"),
+    ("ic", (FUSED, "hyperparameters.momentum_form=inside"), "false, or hyperparameters.momentum_form to outside"),
+    ("ic", (FUSED, "hyperparameters.momentum_form=corrected"), "multiplies the rate outside of the momentum"),
+]
+ALLOWED = [
+    ("ic", (*CUDA, "accelerator.precision=tf32")),
+    ("ic", (*CUDA, "accelerator.loader=dali")),
+    ("ic", (*CPU, "accelerator.loader=dali")),
+    ("ic", (*CUDA, "accelerator.conversion=device")),
+    ("ewa", (*CUDA, "accelerator.conversion=device")),
+    ("ic", (*CUDA, GRAPHS)),
+    ("ic", (*CUDA, GRAPHS, FUSED, "framework.compile=true", "accelerator.precision=fp16")),
+    ("ic", (*CUDA, GRAPHS, "hyperparameters.accumulation_steps=4", "workload.norm_statistics=last-batch")),
+    ("ewa", (*CUDA, GRAPHS, FUSED, "accelerator.precision=bf16")),
+    ("ic", (*CUDA, GRAPHS, "hardware.accelerators_per_node=8", "communication.backend=torch")),
+    ("ic", (*CPU, FUSED)),
+    ("ic", (FUSED, "hyperparameters.optimizer=adam", "hyperparameters.momentum_form=inside")),
+    ("ic", (FUSED, "hyperparameters.optimizer=adagrad")),
+    ("ic", (FUSED, *TWO_STAGES)),
+]
+
+
+@pytest.mark.parametrize(("benchmark", "settings", "words"), REFUSED)
+def test_what_does_not_work_together_is_refused_with_the_fix(
+    benchmark: str, settings: tuple[str, ...], words: str
+) -> None:
+    assert words in complaint(f"{benchmark}/reference", settings)
+
+
+@pytest.mark.parametrize(("benchmark", "settings"), ALLOWED)
+def test_what_works_together_is_a_recipe(benchmark: str, settings: tuple[str, ...]) -> None:
+    recipe = load_recipe(f"{benchmark}/reference", settings)
+    assert recipe.framework.cuda_graphs == (GRAPHS in settings)
+
+
+@pytest.mark.parametrize("read", [load_recipe, load_site, load_contract, read_campaign, read_record])
+def test_a_key_of_thousands_of_parts_is_refused_by_file_and_line(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_text("# a comment\n" + ".".join("a" * 8000) + " = 1\n")
+    for name in ("campaign.jsonl", "events.jsonl"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(HpcAi500Error, match=r"recipe\.toml:2: 7999 dots in a line, at most 200") as caught:
+        read(tmp_path if read in (read_campaign, read_record) else file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a = 1 # " + b"x" * MOST_BYTES, "more than 262144 bytes"),
+        (b"a = " + b"[" * 100_000, "TOML nested too deeply"),
+        (b"a = " + b"1" * 10_000, "not valid TOML"),
+        (b"a = \xff", r"not valid TOML: not a text file in UTF-8 \(invalid start byte at byte 4\)"),
+        (b"a = \nb = 1", "not valid TOML: .*line 1"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(content: bytes, said: str) -> None:
+    with pytest.raises(RecipeError, match=f"^file.toml: {said}") as caught:
+        parse_toml(content, "file.toml", RecipeError)
+    assert "\n" not in str(caught.value)
+
+
+def test_of_a_large_file_no_more_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "large.toml"
+    with file.open("wb") as stream:
+        stream.truncate(2**40)
+    with pytest.raises(RecipeError, match="more than 262144 bytes"):
+        read_source(file, RecipeError)
+
+
+def test_a_line_is_found_by_table_key_and_number() -> None:
+    text = """\
+  [table]
+  key = 1
+"quoted name".inner = 2
+[[ points ]]
+x = 1
+[[points]]
+x = 2
+"""
+    source = Source("file", text)
+    assert source.line_of(("table", "key")) == 2
+    assert source.line_of(("table", "quoted name", "inner")) == 3
+    assert source.line_of(("points", 1, "x")) == 7
+    assert source.line_of(("none",)) is None
+
+
+def test_blanks_without_end_take_no_time() -> None:
+    blanks = " " * 200_000
+    assert Source("file", f'[{blanks}\na{blanks}b\n"{blanks}').line_of(("a",)) is None
+
+
+class _Point(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    nodes: int
+    rate: float
+
+
+class _Points(BaseModel):
+    points: list[_Point]
+
+
+def test_tables_of_an_array_are_told_by_number_and_a_misspelt_key_once() -> None:
+    tables = {"points": [{"nodes": 1, "rate": 2.0}, {"nodse": 2, "rate": 2.0}, {"nodes": 4}, 5]}
+    source = Source("file.toml", "[[points]]\nnodes = 1\nrate = 2.0\n[[points]]\nnodse = 2\nrate = 2.0\n[[points]]\n")
+    with pytest.raises(ValidationError) as caught:
+        _Points.model_validate(tables)
+    assert explain(_Points, source, caught.value, tables, named_by="nodse") == [
+        "file.toml:5: [[points]] 2.nodse: unknown key; did you mean nodes? allowed: nodes, rate",
+        "file.toml:7: [[points]] 3.rate: is missing",
+        "file.toml: [[points]] 4: expected a table, got 5",
+    ]

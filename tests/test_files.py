@@ -1,20 +1,160 @@
-"""Temporary files go where they can be written, and libraries' caches with them, for as long as a command lasts."""
+"""Files that several processes share: locks, turns, empty folders, and folders for what is temporary."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from hpcai500 import files as module
 from hpcai500.errors import EnvironmentLacksError, UsageError
-from hpcai500.files import can_be_made, make_empty, remove_scratch, scratch, scratch_folder, with_temporary_folder
+from hpcai500.files import (
+    can_be_made,
+    lock,
+    locked,
+    make_empty,
+    remove_scratch,
+    scratch,
+    scratch_folder,
+    turn_of,
+    with_temporary_folder,
+)
+
+HOLDER = """
+import sys
+from pathlib import Path
+from hpcai500.files import locked
+with locked(Path(sys.argv[1]), lambda: None):
+    print("held", flush=True)
+    input()
+"""
+
+
+class Waiting(Exception):  # noqa: N818 - no error: what a test sees of a lock that is held
+    """Raised where another process holds the lock."""
+
+
+def wait() -> None:
+    raise Waiting
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a lock, in a folder that is not there yet."""
+    return tmp_path / "folder" / "lock"
+
+
+def holder_of(path: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_killed_holder_holds_nothing(path: Path) -> None:
+    with holder_of(path) as process:
+        process.kill()
+    with locked(path, wait) as waited:
+        assert not waited
+
+
+def test_who_waits_is_called_until_the_holder_has_ended(path: Path) -> None:
+    with holder_of(path) as process:
+        calls = list[int]()
+
+        def look() -> None:
+            calls.append(1)
+            if len(calls) == 2:
+                process.communicate("\n")
+
+        with locked(path, look) as waited:
+            assert waited
+    assert len(calls) >= 2
+
+
+def test_a_lock_whose_file_the_holder_removes_is_taken_anew(path: Path) -> None:
+    with holder_of(path) as process:
+
+        def look() -> None:
+            path.unlink()
+            process.communicate("\n")
+
+        with locked(path, look), pytest.raises(Waiting), locked(path, wait):
+            raise AssertionError("it was held")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO])
+def test_only_a_file_system_without_locks_is_excused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        # A mock: no file system here is without locks.
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    if number == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"), turn_of(tmp_path / "lock"):
+            raise AssertionError("it was locked")
+        return
+    with turn_of(tmp_path / "lock") as turn:
+        assert turn == "unknown"
+    with pytest.raises(EnvironmentLacksError, match="files cannot be locked there"), locked(tmp_path / "lock", wait):
+        raise AssertionError("it was locked")
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_system() -> None:
+    with pytest.raises(FileNotFoundError), locked(Path("/proc/nowhere/lock"), wait):
+        raise AssertionError("it was locked")
+
+
+def test_who_waits_gets_the_lock_when_it_is_given_up_and_says_so_once(tmp_path: Path) -> None:
+    said, path = [], tmp_path / "lock"
+    with ExitStack() as holder:
+        assert holder.enter_context(turn_of(path)) == "alone"
+        with turn_of(path) as other:
+            assert other == "taken"
+
+        def end() -> None:
+            said.append("waiting")
+            holder.close()
+
+        # The holder removes its file: whoever waited for that one makes another.
+        with turn_of(path, end) as waiting, turn_of(path) as third:
+            assert (waiting, third) == ("alone", "taken")
+    assert said == ["waiting"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shared_lock_keeps_out_only_who_wants_it_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (tmp_path / "file").open("rb") as one, (tmp_path / "file").open("rb") as two:
+        assert (lock(one.fileno(), shared=True), lock(two.fileno(), shared=True)) == ("alone", "alone")
+        assert lock(one.fileno()) == "taken"
+
+
+def test_a_file_that_its_owner_removed_while_we_opened_it_is_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def late(descriptor: int, operation: int) -> None:
+        (tmp_path / "lock").unlink()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with turn_of(tmp_path / "lock") as turn:
+        assert turn == "taken"
 
 
 @pytest.fixture
@@ -160,20 +300,6 @@ def test_a_launcher_gets_a_tmpdir_only_where_its_own_cannot_be_written(only: Pat
 def test_what_is_missing_of_a_folder_is_made_in_the_one_that_is_there(only: Path) -> None:
     assert can_be_made(only / "a" / "b")
     assert not can_be_made(only / "file" / "a")
-
-
-def test_a_run_leaves_nothing_in_the_folder_for_temporary_files_and_in_no_home(images: Path, tmp_path: Path) -> None:
-    from tiny_runs import train_arguments
-
-    temporary, home = tmp_path / "temporary", tmp_path / "home"
-    temporary.mkdir()
-    home.mkdir()
-    environment = {**os.environ, "TMPDIR": str(temporary), "HOME": str(home)}
-    arguments = train_arguments(images, tmp_path / "record", "problem.epochs=1")
-    command = [sys.executable, "-m", "hpcai500.train", *arguments]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert not list(temporary.iterdir())
-    assert not list(home.iterdir())
 
 
 def test_a_folder_that_holds_anything_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:

@@ -1,13 +1,80 @@
-"""What each launcher's variables mean. The sets of variables are those that the launchers were seen to set."""
+"""Where a process stands among its job's: hosts as Slurm lists them, and what each launcher's variables mean.
+
+The sets of variables are those that the launchers were seen to set.
+"""
 
 from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.hosts import Placement, find_placement, without_placement
+from hpcai500.hosts import Placement, expand_hosts, find_placement, is_first_of_host, name_ranks, without_placement
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", "a"),
+        ("a,b", "a b"),
+        ("n[1-3]", "n1 n2 n3"),
+        ("n[1-3,7]", "n1 n2 n3 n7"),
+        ("n[01-03]", "n01 n02 n03"),
+        ("n[08-11],gpu,n[098-101]x", "n08 n09 n10 n11 gpu n098x n099x n100x n101x"),
+        ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),
+        ("n[5]", "n5"),
+        ("node-1.site.org", "node-1.site.org"),
+    ],
+)
+def test_the_usual_forms(text: str, hosts: str) -> None:
+    assert expand_hosts(text) == hosts.split()
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=20, unique=True), st.integers(1, 5))
+def test_numbers_come_back_as_they_were_written(numbers: list[int], width: int) -> None:
+    written = [f"{number:0{width}d}" for number in numbers]
+    assert expand_hosts(f"n[{','.join(written)}]") == [f"n{number}" for number in written]
+
+
+@pytest.mark.parametrize("text", ["", "n[1-", "n[a-b]", "n[3-1]", "a,,b", "n[1][2", "n[]", "a b", "n[1-99999999]"])
+def test_what_nobody_can_read_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=re.escape(repr(text)) + ".*set MASTER_ADDR"):
+        expand_hosts(text)
+
+
+def test_slurm_is_asked_about_other_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "scontrol"
+    asked.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-3/2]" ] && printf "n1\\nn3\\n"\n')
+    asked.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert expand_hosts("n[1-3/2]") == ["n1", "n3"]
+
+
+def test_the_first_rank_of_each_host_speaks_for_it() -> None:
+    hosts = ["a", "a", "b", "a", "b"]
+    assert [is_first_of_host(rank, hosts) for rank in range(5)] == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        ([7], "rank 7"),
+        ([2, 1], "ranks 1, 2"),
+        ([*range(73), *range(74, 79)], "ranks 0-72, 74-78"),
+        ([0, 1, 3, 5, 6, 7], "ranks 0, 1, 3, 5-7"),
+        (range(0, 100, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 42 more"),
+    ],
+)
+def test_lists_of_ranks_are_folded(ranks: Sequence[int], named: str) -> None:
+    assert name_ranks(ranks) == named
+
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
@@ -32,14 +99,8 @@ STEP = {
 }  # fmt: skip
 
 
-def place(placement: Placement) -> tuple[int, int, int, int | None, str]:
-    return (
-        placement.rank,
-        placement.size,
-        placement.local_rank,
-        placement.local_size,
-        placement.launcher,
-    )
+def place(found: Placement) -> tuple[int, int, int, int | None, str]:
+    return found.rank, found.size, found.local_rank, found.local_size, found.launcher
 
 
 @pytest.mark.parametrize(
@@ -57,20 +118,9 @@ def place(placement: Placement) -> tuple[int, int, int, int | None, str]:
         (STEP | {"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}, (1, 3, 1, 1, "srun")),
         (BATCH, (0, 1, 0, 1, "none")),
         (STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, (0, 1, 0, 1, "srun")),
-    ],
-    ids=["no", "torchrun", "ours", "horovodrun", "openmpi", "hydra", "srun", "pmix", "pmi2", "nodes", "batch", "one"],
-)  # fmt: skip
-def test_each_launcher_is_understood(environment: dict[str, str], expected: tuple[object, ...]) -> None:
-    placement = find_placement(environment)
-    assert place(placement) == expected
-    assert placement.is_alone == (expected[1] == 1)
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        (BATCH | OPEN_MPI, (1, 4, 1, 4, "mpirun")),  # mpirun in a batch script, on its first node
-        # … and on the second, where a step of one daemon started the rank
+        # Of several sources the first counts: mpirun in a batch script, on its first node,
+        (BATCH | OPEN_MPI, (1, 4, 1, 4, "mpirun")),
+        # and on the second, where a step of one daemon started the rank.
         (STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"} | OPEN_MPI, (1, 4, 1, 4, "mpirun")),
         (STEP | HYDRA | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, (2, 4, 0, 2, "mpirun")),
         (STEP | TORCHRUN, (3, 8, 1, 2, "torchrun")),  # a torchrun for each task
@@ -80,9 +130,11 @@ def test_each_launcher_is_understood(environment: dict[str, str], expected: tupl
         (STEP | {"WORLD_SIZE": "3"}, (1, 3, 1, 2, "srun")),
         ({"RANK": "0"}, (0, 1, 0, 1, "none")),
     ],
-)
-def test_the_first_of_several_sources_counts(environment: dict[str, str], expected: tuple[object, ...]) -> None:
-    assert place(find_placement(environment)) == expected
+)  # fmt: skip
+def test_each_launcher_is_understood(environment: dict[str, str], expected: tuple[object, ...]) -> None:
+    placement = find_placement(environment)
+    assert place(placement) == expected
+    assert placement.is_alone == (expected[1] == 1)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +168,7 @@ def test_what_cannot_be_is_refused_with_its_variable(environment: dict[str, str]
 
 def test_ranks_of_one_host_meet_on_the_loopback_at_a_port_of_their_job() -> None:
     one = find_placement(OPEN_MPI).rendezvous
-    assert one is not None
-    host, _, port = one.partition(":")
+    host, _, port = str(one).partition(":")
     assert host == "127.0.0.1"
     # Below Linux's ephemeral ports.
     assert 20_000 <= int(port) < 30_000
@@ -140,8 +191,7 @@ def test_ranks_of_several_hosts_meet_where_rank_0_is_known_to_be() -> None:
 
 def test_nobody_meets_at_the_port_of_torchrun_itself() -> None:
     place = find_placement(TORCHRUN).rendezvous
-    assert place is not None
-    assert place.startswith("n1:")
+    assert str(place).startswith("n1:")
     assert place != "n1:29400"
     by_hand = {name: value for name, value in TORCHRUN.items() if not name.startswith("TORCHELASTIC")}
     assert find_placement(by_hand).rendezvous == "n1:29400"
