@@ -1,7 +1,8 @@
-"""Learning-rate policies against hand computation and torch's own schedulers."""
+"""Learning-rate policies against hand computation and torch's own scheduler, and the recipes that ship with them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.layers import Hyperparameters
-from hpcai500.optim.optimizers import build_optimizer
+from hpcai500.layers import IcRecipe
+from hpcai500.optim.optimizers import LARS, RMSpropWarmup, build_optimizer
 from hpcai500.optim.schedules import LearningRate
-from hpcai500.recipe import reference_recipe
-from hpcai500.workloads.models.resnet import BasicBlock, ResNet
+from hpcai500.recipe import load_recipe, reference_recipe, shipped_recipes
 
 STEPS = 10
+SHIPPED = shipped_recipes()
+LARGE = [name for name in SHIPPED if name.rpartition("-")[2].isdigit()]
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "large-batch.md"
+IMAGES = 1_281_167
 
 
 def rate(*, global_batch: int = 256, epochs: int = 90, **changes: Any) -> LearningRate:
@@ -23,42 +27,39 @@ def rate(*, global_batch: int = 256, epochs: int = 90, **changes: Any) -> Learni
     return LearningRate(policy, global_batch, STEPS, epochs)
 
 
-def test_the_reference_warms_up_for_eight_epochs_and_decays_along_a_cosine() -> None:
-    reference = rate()
-    assert reference.at(0) == 0.0
-    assert reference.at(4 * STEPS) == pytest.approx(0.128)
-    assert reference.at(8 * STEPS) == pytest.approx(0.256)
-    assert reference.at((8 + 41) * STEPS) == pytest.approx(0.128)
-    assert reference.at(90 * STEPS) == pytest.approx(0.0, abs=1e-12)
-
-
-def test_linear_scaling_multiplies_by_k() -> None:
-    # V2.0 section 5.1.2: batch size k times as large, learning rate k times as large.
-    assert rate(global_batch=8192).peak == pytest.approx(32 * 0.256)
-    assert rate(global_batch=8192, learning_rate_scaling="none").peak == pytest.approx(0.256)
+@pytest.mark.parametrize(
+    ("changes", "by_epoch"),
+    [
+        # The reference: up for eight epochs, down along a cosine.
+        ({}, {0: 0.0, 4: 0.128, 8: 0.256, 8 + 41: 0.128, 90: 0.0}),
+        # Decay at epochs that count from the start of the run.
+        (
+            {"schedule": "step"},
+            {8: 0.256, 29: 0.256, 30: 0.0256, 59: 0.0256, 60: 0.00256, 80: 0.000256, 89: 0.000256},
+        ),
+        ({"schedule": "polynomial", "end_learning_rate": 0.001}, {49: 0.001 + 0.255 * 0.25, 90: 0.001}),
+        # A warm-up before slow start ends where slow start begins.
+        ({"schedule": "slow-start", "warmup_epochs": 2}, {0: 0.0, 1: 0.064, 2: 0.128}),
+        ({"warmup_start": 0.5}, {0: 0.128}),
+        # V2.0 section 5.1.2: batch size k times as large, learning rate k times as large.
+        ({"global_batch": 8192}, {8: 32 * 0.256}),
+        ({"global_batch": 8192, "learning_rate_scaling": "none"}, {8: 0.256}),
+    ],
+    ids=["reference", "step", "polynomial", "slow-start", "warm-up above zero", "scaled", "not scaled"],
+)
+def test_a_schedule_has_the_rates_that_a_hand_computes(changes: dict[str, Any], by_epoch: dict[int, float]) -> None:
+    policy = rate(**changes)
+    assert {epoch: policy.at(epoch * STEPS) for epoch in by_epoch} == pytest.approx(by_epoch, abs=1e-12)
 
 
 def test_cosine_equals_torchs_scheduler() -> None:
     mine = rate(warmup_epochs=0, epochs=5, end_learning_rate=0.01)
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=mine.peak)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=mine.peak)
     theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5 * STEPS, eta_min=0.01)
     for step in range(5 * STEPS):
         assert mine.at(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
         optimizer.step()
         theirs.step()
-
-
-def test_steps_decay_at_their_epochs_counted_from_the_start_of_the_run() -> None:
-    steps = rate(schedule="step")
-    values = [steps.at(epoch * STEPS) for epoch in (8, 29, 30, 59, 60, 80, 89)]
-    assert values == pytest.approx([0.256, 0.256, 0.0256, 0.0256, 0.00256, 0.000256, 0.000256])
-
-
-def test_polynomial_ends_at_its_end() -> None:
-    polynomial = rate(schedule="polynomial", end_learning_rate=0.001)
-    assert polynomial.at(49 * STEPS) == pytest.approx(0.001 + 0.255 * 0.25)
-    assert polynomial.at(90 * STEPS) == pytest.approx(0.001)
 
 
 def test_polynomial_decay_is_that_of_mlperfs_reference() -> None:
@@ -71,13 +72,10 @@ def test_polynomial_decay_is_that_of_mlperfs_reference() -> None:
         schedule="polynomial",
         end_learning_rate=1e-4,
     )
-    warmup_steps, decay_steps = 31 * STEPS, (90 - 31) * STEPS + 1
+    warmup, decay = 31 * STEPS, (90 - 31) * STEPS + 1
     for step in (0, 1, 155, 310, 311, 600, 899):
-        expected = (
-            24.699 * step / warmup_steps
-            if step <= warmup_steps
-            else (24.699 - 1e-4) * (1 - (step - warmup_steps) / decay_steps) ** 2 + 1e-4
-        )
+        left = 1 - (step - warmup) / decay
+        expected = 24.699 * step / warmup if step <= warmup else (24.699 - 1e-4) * left**2 + 1e-4
         assert policy.at(step) == pytest.approx(expected, rel=5e-3, abs=3e-4)
 
 
@@ -90,15 +88,6 @@ def test_slow_start_is_the_papers_scaled_to_the_epochs_of_the_problem(epochs: in
     assert slow.at(0) == pytest.approx(0.5 * scaled)
     assert [slow.at(step) / scaled for step in last_steps] == pytest.approx([0.5, 0.075, 0.01, 0.001])
     assert [slow.at(step + 1) / scaled for step in last_steps[:-1]] == pytest.approx([0.075, 0.01, 0.001])
-
-
-def test_a_warm_up_before_slow_start_ends_where_it_starts() -> None:
-    slow = rate(schedule="slow-start", warmup_epochs=2)
-    assert [slow.at(step) for step in (0, STEPS, 2 * STEPS)] == pytest.approx([0.0, 0.064, 0.128])
-
-
-def test_warm_up_may_start_above_zero() -> None:
-    assert rate(warmup_start=0.5).at(0) == pytest.approx(0.128)
 
 
 @given(
@@ -116,24 +105,53 @@ def test_the_rate_is_never_negative_and_never_above_its_peak(
     assert max(rates) <= policy.peak * (1 + 1e-12)
 
 
-def policy(**changes: Any) -> Hyperparameters:
-    return reference_recipe("ic").hyperparameters.model_copy(update=changes)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_recipe_that_is_shipped_loads(name: str) -> None:
+    assert load_recipe(name).benchmark == name.partition("/")[0]
 
 
-def test_the_reference_decays_all_parameters() -> None:
-    model = ResNet(BasicBlock, (1, 1, 1, 1), width=4)
-    (group,) = build_optimizer(model, policy()).param_groups
-    assert group["weight_decay"] == 1 / 32768
-    assert len(group["params"]) == len(list(model.parameters()))
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_batch_is_that_of_its_name_is_documented_and_keeps_the_problem(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.global_batch == int(name.rpartition("-")[2])
+    assert f"`{name}`" in DOCS.read_text()
+    assert recipe.problem == load_recipe("ic/reference").problem
 
 
-def test_decay_on_weights_spares_batch_norm_and_biases() -> None:
-    model = ResNet(BasicBlock, (1, 1, 1, 1), width=4)
-    decayed, spared = build_optimizer(model, policy(weight_decay_on="weights")).param_groups
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    assert all(
-        "conv" in names[id(p)] or "downsample.0" in names[id(p)] or names[id(p)] == "fc.weight"
-        for p in decayed["params"]
-    )
-    assert spared["weight_decay"] == 0
-    assert {"bn1.weight", "bn1.bias", "fc.bias"} <= {names[id(p)] for p in spared["params"]}
+# Batch: rate, warm-up epochs, weight decay, momentum (MLPerf Training 4.0, reference convergence points).
+@pytest.mark.parametrize(
+    ("batch", "peak", "warmup", "decay", "momentum"),
+    [
+        (4096, 10.0, 5, 2e-4, 0.9),
+        (8192, 17.0, 5, 2e-4, 0.9),
+        (32768, 21.2, 16, 2.5e-5, 0.94),
+        (65536, 24.699, 31, 1e-4, 0.951807),
+    ],
+)
+def test_lars_starts_with_the_published_values(
+    batch: int, peak: float, warmup: int, decay: float, momentum: float
+) -> None:
+    recipe = load_recipe(f"ic/lars-{batch}")
+    policy, steps = recipe.hyperparameters, -(-IMAGES // batch)
+    assert (policy.weight_decay, policy.momentum) == (decay, momentum)
+    assert (policy.trust_coefficient, policy.epsilon, policy.momentum_form) == (0.001, 0.0, "inside")
+    schedule = LearningRate(policy, recipe.global_batch, steps, recipe.problem.epochs)
+    assert schedule.at(0) == 0
+    assert schedule.at(warmup * steps) == pytest.approx(peak)
+    assert schedule.at((warmup + 90) * steps // 2) == pytest.approx(peak / 4, rel=1e-2)
+    assert schedule.at(90 * steps) == pytest.approx(1e-4)
+    assert isinstance(build_optimizer(torch.nn.Linear(2, 2), policy), LARS)
+
+
+def test_akibas_recipe_has_the_papers_policy() -> None:
+    recipe = load_recipe("ic/akiba-32768")
+    assert isinstance(recipe, IcRecipe)
+    optimizer = build_optimizer(torch.nn.Linear(2, 2), recipe.hyperparameters)
+    assert isinstance(optimizer, RMSpropWarmup)
+    group = optimizer.param_groups[0]
+    assert (group["rmsprop_lr"], group["momentum"], group["beta2"], group["epsilon"]) == (3e-4, 0.9, 0.99, 1e-8)
+    assert (group["center"], group["period"]) == (10, 5)
+    schedule = LearningRate(recipe.hyperparameters, recipe.global_batch, 40, recipe.problem.epochs)
+    assert schedule.at(0) == pytest.approx(0.5 * 0.1 * 128)
+    assert recipe.workload.norm_statistics == "last-batch"
+    assert recipe.communication.compression == "fp16"
