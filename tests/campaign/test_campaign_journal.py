@@ -1,29 +1,33 @@
-"""A campaign on disk: what the plan fixes, how the journal grows, and what is refused."""
+"""A campaign on disk: what the plan fixes, how the journal grows, what is refused, and whose turn it is at a trial."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcai500.campaign.journal import JOURNAL, NO_EVENTS, Campaign, append, create_campaign, is_campaign, read_campaign
+from hpcai500.campaign.journal import (
+    JOURNAL,
+    NO_EVENTS,
+    Campaign,
+    append,
+    create_campaign,
+    is_campaign,
+    read_campaign,
+    turn_at,
+)
 from hpcai500.errors import RecordError
 from hpcai500.recipe import load_recipe, recipe_hash, to_toml
 from hpcai500.record import FIRST_PREVIOUS, event_line, line_hash
+from hpcai500.system.process import is_alive
 
-START = {
-    "trial": 1,
-    "attempt": 1,
-    "record": "trial-01",
-    "command": ["hpcai500"],
-    "launcher": "none",
-    "slurm_job_id": "7",
-}
-STOP = {"trial": 1, "attempt": 1, "status": "done", "exit_code": 0, "head": "a" * 64, "reason": None}
+FIRST = {"trial": 1, "attempt": 1}
+START = {**FIRST, "record": "trial-01", "command": ["hpcai500"], "launcher": "none", "slurm_job_id": "7"}
+STOP = {**FIRST, "status": "done", "exit_code": 0, "head": "a" * 64, "reason": None}
 
 
 @pytest.fixture
@@ -48,10 +52,8 @@ def test_the_identity_stays_and_the_head_moves_with_every_line(campaign: Campaig
     assert begun.identity == ended.identity == campaign.identity
     assert len({campaign.head, begun.head, ended.head}) == 3
     (attempt,) = begun.attempts
-    assert (attempt.status, attempt.head, attempt.slurm_jobs, attempt.name) == (
-        "running", None, ("7",), "trial 1, attempt 1",
-    )  # fmt: skip
-    assert attempt.start_hash == begun.head
+    assert (attempt.status, attempt.head, attempt.slurm_jobs) == ("running", None, ("7",))
+    assert (attempt.name, attempt.start_hash) == ("trial 1, attempt 1", begun.head)
     (attempt,) = ended.attempts
     assert (attempt.status, attempt.head) == ("done", "a" * 64)
     assert ended.done() == (attempt,)
@@ -113,10 +115,10 @@ def test_another_recipe_is_not_the_campaign_s(campaign: Campaign) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("attempt_start", {**START, "record": "../elsewhere"}, "expected the name of a folder as record"),
-        ("attempt_start", {**START, "record": "/tmp"}, "expected the name of a folder as record"),
-        ("attempt_start", {**START, "record": ".."}, "expected the name of a folder as record"),
-        ("attempt_start", {**START, "record": 7}, "expected the name of a folder as record"),
+        *(
+            ("attempt_start", {**START, "record": name}, "expected the name of a folder as record")
+            for name in ("../elsewhere", "/tmp", "..", 7)
+        ),
         ("attempt_start", {**START, "trial": "many"}, "an event lacks something: ValueError"),
         ("attempt_start", [1], "an event lacks something: TypeError"),
         ("attempt_start", {}, "an event lacks something: KeyError 'trial'"),
@@ -136,27 +138,64 @@ def test_an_end_that_is_none_is_refused(campaign: Campaign) -> None:
         append(campaign.path, "attempt_stop", {**STOP, "status": "best"})
 
 
-def rewritten(campaign: Campaign, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the first line by hand."""
+@pytest.mark.parametrize(
+    ("key", "old", "new", "reason"),
+    [
+        (None, b'"trial":1,', b'"trial":Infinity,', "an event lacks something: OverflowError"),
+        ("attempt_start", b'"seed":5', b'"seed":9', "the chain is broken here"),
+    ],
+)
+def test_a_first_line_that_was_changed_is_refused(
+    campaign: Campaign, key: str | None, old: bytes, new: bytes, reason: str
+) -> None:
+    if key:
+        append(campaign.path, key, START)
     path = campaign.path / JOURNAL
-    event = json.loads(path.read_bytes().splitlines()[0])
-    change(event)
-    path.write_text(json.dumps(event, separators=(",", ":")) + "\n")
-
-
-def test_a_number_of_trial_that_is_endless_is_refused(campaign: Campaign) -> None:
-    rewritten(campaign, lambda event: event["value"]["trials"][0].update(trial=float("inf")))
-    with pytest.raises(RecordError, match="an event lacks something: OverflowError"):
-        read_campaign(campaign.path)
-
-
-def test_a_changed_line_breaks_the_chain(campaign: Campaign) -> None:
-    append(campaign.path, "attempt_start", START)
-    path = campaign.path / JOURNAL
-    path.write_bytes(path.read_bytes().replace(b'"seed":5', b'"seed":9'))
-    with pytest.raises(RecordError, match="the chain is broken here"):
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+    with pytest.raises(RecordError, match=reason):
         read_campaign(campaign.path)
 
 
 def test_the_head_of_a_log_without_events_is_that_of_the_first_line_s_previous() -> None:
     assert NO_EVENTS == FIRST_PREVIOUS != line_hash(event_line({"key": "x"}))
+
+
+def test_only_one_is_at_a_trial_and_others_are_free(tmp_path: Path) -> None:
+    with turn_at(tmp_path, 1) as first:
+        with turn_at(tmp_path, 1) as second, turn_at(tmp_path, 2) as third:
+            assert (first, second, third) == ("alone", "taken", "alone")
+        with turn_at(tmp_path, 1) as again:
+            assert again == "taken"
+    with turn_at(tmp_path, 1) as after:
+        assert after == "alone"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_names_the_process_that_holds_it(tmp_path: Path) -> None:
+    with turn_at(tmp_path, 1):
+        holder = (tmp_path / ".trial-01.lock").read_text(encoding="utf-8")
+        assert is_alive(holder)
+        assert not is_alive(holder.rpartition(" ")[0] + " 1")
+        assert not is_alive("")
+
+
+def test_whoever_is_killed_leaves_the_trial_to_others(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from hpcai500.campaign.journal import turn_at\n"
+        f"with turn_at(Path({str(tmp_path)!r}), 1) as turn: print(turn, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "alone\n"
+        with turn_at(tmp_path, 1) as turn:
+            assert turn == "taken"
+        other.kill()
+    with turn_at(tmp_path, 1) as turn:
+        assert turn == "alone"
+
+
+def test_a_folder_that_cannot_be_written_tells_nothing(tmp_path: Path) -> None:
+    with turn_at(tmp_path / "gone", 1) as turn:
+        assert turn == "unknown"

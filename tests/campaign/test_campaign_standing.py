@@ -1,4 +1,4 @@
-"""Whether a campaign may be ranked: each thing that is against it is found, and named with trial and attempt."""
+"""How an attempt has ended, as its record tells; whether a campaign may be ranked, and what is against it, by name."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, rewrite_recipe, values, write_campaign
 
-from hpcai500.campaign.journal import JOURNAL, read_campaign
-from hpcai500.campaign.standing import Standing, standing
+from hpcai500.campaign.journal import JOURNAL, NO_EVENTS, read_campaign
+from hpcai500.campaign.standing import Outcome, Standing, ending, read_outcome, record_head, standing
 from hpcai500.errors import RecipeError
+from hpcai500.recipe import rulebook
 from hpcai500.record import Event
 
 Change = Callable[[list[Event]], object]
@@ -78,10 +80,7 @@ def test_a_run_that_the_journal_began_and_whose_folder_is_missing(campaign: Path
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (
-            lambda told: json.dumps(told | {"vflops": 1e18}),
-            r"trial-02/result.json says vflops is 1e\+18; its events give",
-        ),
+        (lambda told: json.dumps(told | {"vflops": 1e18}), r"result.json says vflops is 1e\+18; its events give"),
         (lambda told: json.dumps(told | {"vflops": 1, "flops": 2}), r"flops is 2; .* \(2 keys differ\)"),
         (lambda told: "[1]", "result.json: expected a JSON object, got list"),
         (lambda told: "[" * 100_000, "result.json|recursion"),
@@ -133,15 +132,12 @@ def test_a_run_that_went_on_after_the_journal_s_last_word(campaign: Path) -> Non
     journal = (campaign / JOURNAL).read_bytes()
     edit_record(campaign / "trial-04", lambda events: events.append({**events[-1], "key": "trace", "value": None}))
     (campaign / JOURNAL).write_bytes(journal)
-    assert "trial 4, attempt 1: trial-04: its last event is not the one that the journal vouches for" in reasons(
-        campaign
-    )
+    text = reasons(campaign)
+    assert "trial 4, attempt 1: trial-04: its last event is not the one that the journal vouches for" in text
 
 
 def test_a_run_that_names_no_campaign(campaign: Path) -> None:
-    log = campaign / "trial-01" / "events.jsonl"
     edit_record(campaign / "trial-01", lambda events: values(events, "init_start")[0].pop("campaign"), rechain=False)
-    assert log.exists()
     text = reasons(campaign)
     assert "trial 1, attempt 1: trial-01/events.jsonl:2: the chain is broken here" in text
 
@@ -160,38 +156,82 @@ def test_a_seed_that_is_used_twice(campaign: Path) -> None:
     assert "trial 2, attempt 1: has hyperparameters.seed 1, as trial 1, attempt 1 has" in text
 
 
-def test_a_plan_of_one_seed_for_two_runs(campaign: Path) -> None:
-    def plan(events: list[Event]) -> None:
-        events[0]["value"]["trials"][1]["seed"] = 1
-
-    edit_journal(campaign, plan)
-    assert "seed 1 is planned 2 times: each run needs one of its own" in reasons(campaign)
+def _again(events: list[Event]) -> None:
+    for event in events:
+        if event["key"] != "campaign_start" and event["value"]["trial"] == 6:
+            event["value"].update(trial=5, attempt=2)
 
 
-def test_a_trial_that_nobody_planned(campaign: Path) -> None:
-    edit_journal(campaign, lambda events: events[0]["value"]["trials"].pop())
-    assert "trial 6, attempt 1: no such trial was planned" in reasons(campaign)
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda events: events[0]["value"]["trials"][1].update(seed=1),
+            ["seed 1 is planned 2 times: each run needs one of its own"],
+        ),
+        (lambda events: events[0]["value"]["trials"].pop(), ["trial 6, attempt 1: no such trial was planned"]),
+        (
+            lambda events: events.pop(),
+            ["trial 6, attempt 1: the journal tells no end of it: it runs still, or was killed"],
+        ),
+        (
+            lambda events: events[-1]["value"].update(status="failed"),
+            [
+                "trial 6, attempt 1: failed by the journal, done by its record",
+                "trial 6, attempt 1: the latest at this trial, and it has not come to its end",
+            ],
+        ),
+        (
+            _again,
+            [
+                "trial 5, attempt 2: begun although attempt 1 had come to its end",
+                "trial 6 was planned, and no attempt at it was made",
+            ],
+        ),
+        (
+            lambda events: [event["value"].update(attempt=3) for event in events[-2:]],
+            ["trial 6: its attempts are numbered 3"],
+        ),
+        (
+            lambda events: events[-2]["value"].update(record="trial-05"),
+            [
+                "trial 6, attempt 1: trial-05: named by 2 attempts",
+                "trial-06: a run in the campaign's folder that its journal does not know",
+            ],
+        ),
+    ],
+    ids=[
+        "one seed for two runs", "a trial that nobody planned", "a run without an end",
+        "a finished run that it calls failed", "a trial run again after it was done", "attempts counted wrongly",
+        "two attempts with one record",
+    ],
+)  # fmt: skip
+def test_a_journal_that_cannot_be(campaign: Path, change: Change, told: list[str]) -> None:
+    edit_journal(campaign, change)
+    text = reasons(campaign)
+    assert [reason for reason in told if reason not in text] == []
+    assert "5 finished runs" not in text
 
 
 @pytest.mark.parametrize(
     ("key", "change", "reason"),
     [
-        ("run_start", {"world_size": 8}, "trial-02 ran on 8 rank(s), trial-01 on 16 rank(s)"),
-        ("run_start", {"library": "Gloo"}, "trial-02 ran on Gloo, trial-01 on NCCL"),
-        ("dataset", {"fingerprint": "0" * 64}, "trial-02 trained on other data than trial-01"),
+        ("run_start", lambda value: value.update(world_size=8), "ran on 8 rank(s), trial-01 on 16 rank(s)"),
+        ("run_start", lambda value: value.update(library="Gloo"), "ran on Gloo, trial-01 on NCCL"),
+        ("dataset", lambda value: value.update(fingerprint="0" * 64), "trained on other data than trial-01"),
+        (
+            "system",
+            lambda value: value["nodes"][0]["accelerators"][0].update(name="NVIDIA B200"),
+            "ran on another system than trial-01: accelerators differ",
+        ),
     ],
+    ids=["ranks", "library", "data", "system"],
 )
-def test_a_run_that_was_not_made_as_the_others(campaign: Path, key: str, change: dict[str, Any], reason: str) -> None:
-    edit_record(campaign / "trial-02", lambda events: values(events, key)[0].update(change))
-    assert f"trial 2, attempt 1: {reason}" in reasons(campaign)
-
-
-def test_a_run_on_another_kind_of_system(campaign: Path) -> None:
-    def exchange(events: list[Event]) -> None:
-        values(events, "system")[0]["nodes"][0]["accelerators"][0]["name"] = "NVIDIA B200"
-
-    edit_record(campaign / "trial-05", exchange)
-    assert "trial 5, attempt 1: trial-05 ran on another system than trial-01: accelerators differ" in reasons(campaign)
+def test_a_run_that_was_not_made_as_the_others(
+    campaign: Path, key: str, change: Callable[[dict[str, Any]], None], reason: str
+) -> None:
+    edit_record(campaign / "trial-02", lambda events: change(values(events, key)[0]))
+    assert f"trial 2, attempt 1: trial-02 {reason}" in reasons(campaign)
 
 
 def test_code_that_is_not_the_plan_s_is_said_once_for_all(campaign: Path) -> None:
@@ -250,44 +290,6 @@ def test_a_run_that_diverged_is_a_result_of_the_recipe(repeated: Path) -> None:
     )
 
 
-def test_a_journal_that_tells_no_end(campaign: Path) -> None:
-    edit_journal(campaign, lambda events: events.pop())
-    text = reasons(campaign)
-    assert "5 finished runs" not in text
-    assert "trial 6, attempt 1: the journal tells no end of it: it runs still, or was killed" in text
-
-
-def test_a_journal_that_calls_a_finished_run_failed(campaign: Path) -> None:
-    edit_journal(campaign, lambda events: events[-1]["value"].update(status="failed"))
-    text = reasons(campaign)
-    assert "trial 6, attempt 1: failed by the journal, done by its record" in text
-    assert "trial 6, attempt 1: the latest at this trial, and it has not come to its end" in text
-
-
-def test_a_trial_that_was_run_again_after_it_was_done(campaign: Path) -> None:
-    def again(events: list[Event]) -> None:
-        for event in events:
-            if event["key"] != "campaign_start" and event["value"]["trial"] == 6:
-                event["value"].update(trial=5, attempt=2)
-
-    edit_journal(campaign, again)
-    text = reasons(campaign)
-    assert "trial 5, attempt 2: begun although attempt 1 had come to its end" in text
-    assert "trial 6 was planned, and no attempt at it was made" in text
-
-
-def test_attempts_that_are_counted_wrongly(campaign: Path) -> None:
-    edit_journal(campaign, lambda events: [event["value"].update(attempt=3) for event in events[-2:]])
-    assert "trial 6: its attempts are numbered 3" in reasons(campaign)
-
-
-def test_two_attempts_with_one_record(campaign: Path) -> None:
-    edit_journal(campaign, lambda events: events[-2]["value"].update(record="trial-05"))
-    text = reasons(campaign)
-    assert "trial 6, attempt 1: trial-05: named by 2 attempts" in text
-    assert "trial-06: a run in the campaign's folder that its journal does not know" in text
-
-
 def test_runs_that_no_rule_allows_are_said_once_for_all(tmp_path: Path) -> None:
     folder = write_campaign(tmp_path / "c", *SHORT, recipe="ewa/reference", trials=5)
     assert reasons(folder).splitlines() == ["all 5 finished runs: problem.epochs is 3; edition v2.0 fixes 50"]
@@ -310,3 +312,75 @@ def test_no_event_of_any_shape_is_a_crash(campaign: Path, key: str, odd: object)
 
     edit_record(campaign / "trial-02", spoil, rechain=key != "init_start")
     assert "trial 2, attempt 1: " in reasons(campaign) or key == "run_stop"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A campaign whose only attempt lost a node in its second epoch."""
+    return write_campaign(tmp_path / "c", recipe="ewa/reference", trials=1, failing=(1,), done=1)
+
+
+def outcome(folder: Path) -> Outcome:
+    campaign = read_campaign(folder)
+    return read_outcome(campaign, campaign.attempts[0], rulebook("v2.0", "ewa"))
+
+
+def killed(folder: Path, *last: Event) -> None:
+    """Take its last word from the record, as kill -9 does."""
+    (folder / "trial-01" / "ERROR").unlink()
+
+    def cut(events: list[Event]) -> None:
+        events[-1:] = [{**events[-1], **event} for event in last]
+
+    edit_record(folder / "trial-01", cut)
+    for written in ("DONE", "result.json"):
+        (folder / "trial-01" / written).unlink(missing_ok=True)
+
+
+def test_a_failed_run_says_why_and_can_be_gone_on_with(folder: Path) -> None:
+    read = outcome(folder)
+    end = ending(read)
+    assert (end.status, end.head, end.reason) == ("failed", read.attempt.head, "node-2 was lost")
+    assert (read.epochs, read.latest and read.latest.epoch, read.can_go_on, read.result) == (1, 1, True, None)
+
+
+def test_a_killed_run_has_stopped_if_it_can_be_gone_on_with(folder: Path) -> None:
+    killed(folder)
+    read = outcome(folder)
+    assert (ending(read).status, read.can_go_on) == ("stopped", True)
+    assert read.seconds
+    assert read.seconds > 0
+
+
+def test_a_run_that_was_killed_when_it_had_diverged_has_failed(folder: Path) -> None:
+    killed(folder, {"key": "diverged", "value": {"epoch": 2, "step": 1, "what": "the loss is nan"}})
+    read = outcome(folder)
+    assert (ending(read).status, read.can_go_on) == ("failed", False)
+    assert read.diverged == "the loss is nan at epoch 2, step 1"
+
+
+def test_the_head_is_the_last_whole_line_of_a_log_that_a_crash_has_torn(folder: Path) -> None:
+    whole = record_head(folder / "trial-01")
+    with (folder / "trial-01" / "events.jsonl").open("ab") as stream:
+        stream.write(b'{"prev":"12')
+    assert record_head(folder / "trial-01") == whole == outcome(folder).head
+
+
+def test_a_folder_without_events_has_the_head_of_none_and_no_folder_has_no_head(folder: Path) -> None:
+    log = folder / "trial-01" / "events.jsonl"
+    log.write_bytes(b"")
+    assert record_head(folder / "trial-01") == NO_EVENTS
+    log.unlink()
+    assert ending(outcome(folder)).reason == "it ended before its first event"
+    assert record_head(folder / "gone") is None
+
+
+def test_a_log_that_cannot_be_read_is_an_error_of_the_attempt(folder: Path) -> None:
+    log = folder / "trial-01" / "events.jsonl"
+    log.unlink()
+    log.mkdir()
+    read = outcome(folder)
+    assert read.record is None
+    assert read.error is not None
+    assert read.error.endswith("events.jsonl: cannot be read: Is a directory")
+    assert ending(replace(read, head="a" * 64)).status == "failed"
