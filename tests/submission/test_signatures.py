@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.errors import EnvironmentLacksError, ExitCode, UsageError, WrongAnswerError
+from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, UsageError, WrongAnswerError
 from hpcai500.results.submission import signature as module
 from hpcai500.results.submission.signature import check_signature, require_signers, sign
 
@@ -36,6 +36,13 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_key(tmp_path_factory.mktemp("keys") / "key")
 
 
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """What is signed."""
+    (tmp_path / "manifest.json").write_bytes(CONTENT)
+    return tmp_path / "manifest.json"
+
+
 @pytest.fixture(scope="module")
 def signature(key: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("signed") / "manifest.json"
@@ -52,29 +59,22 @@ def test_a_signature_tells_the_key(key: Path, signature: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
-def test_any_kind_of_key_will_do(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "x").write_bytes(CONTENT)
-    key = make_key(tmp_path / "key", kind=kind)
-    assert check_signature(CONTENT, sign(tmp_path / "x", key)).fingerprint == fingerprint(key)
+def test_any_kind_of_key_will_do(manifest: Path, kind: str) -> None:
+    key = make_key(manifest.with_name("key"), kind=kind)
+    assert check_signature(CONTENT, sign(manifest, key)).fingerprint == fingerprint(key)
 
 
-def test_other_content_was_not_signed(signature: bytes) -> None:
+def test_what_is_no_signature_of_this_content_is_told_in_a_line(key: Path, manifest: Path, signature: bytes) -> None:
     with pytest.raises(WrongAnswerError, match=r"not one of manifest\.json") as caught:
         check_signature(CONTENT + b" ", signature)
     assert "\n" not in str(caught.value)
-
-
-def test_a_signature_for_another_purpose_is_none(key: Path, tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(CONTENT)
-    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-n", "file", "-f", key, tmp_path / "x"], check=True)
-    with pytest.raises(WrongAnswerError):
-        check_signature(CONTENT, (tmp_path / "x.sig").read_bytes())
-
-
-@pytest.mark.parametrize("junk", [b"", b"junk", b"-----BEGIN SSH SIGNATURE-----\nAAAA\n", b"\0" * 1000, b"x" * 100_000])
-def test_junk_is_no_signature(junk: bytes) -> None:
-    with pytest.raises(WrongAnswerError):
-        check_signature(CONTENT, junk)
+    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-n", "file", "-f", key, manifest], check=True)
+    for other in (
+        manifest.with_name("manifest.json.sig").read_bytes(),
+        *(b"", b"junk", b"-----BEGIN SSH SIGNATURE-----\nAAAA\n", b"\0" * 1000, b"x" * 100_000),
+    ):
+        with pytest.raises(WrongAnswerError):
+            check_signature(CONTENT, other)
 
 
 def signers_file(path: Path, key: Path, who: str = "us@site.example", options: str = 'namespaces="hpcai500"') -> Path:
@@ -137,22 +137,17 @@ def test_a_key_that_nobody_vouches_for_is_not_trusted(signature: bytes, tmp_path
     assert (signer.trusted, signer.refused) == (False, None)
 
 
-def test_a_missing_file_of_signers_is_an_error_of_use(signature: bytes, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--signers"):
-        check_signature(CONTENT, signature, tmp_path / "no")
-
-
 @pytest.mark.parametrize("content", [b"", b"\n# nobody yet\n", b"\0\xff" * 100, b"us ssh-ed25519 AAAA\n", b"us\n"])
 def test_a_file_without_a_signer_is_an_error_of_use(signature: bytes, tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(UsageError, match="--signers"):
+        check_signature(CONTENT, signature, tmp_path / "signers")
     (tmp_path / "signers").write_bytes(content)
     with pytest.raises(UsageError, match=r'signers:1: no line `NAME namespaces="hpcai500" KEY`') as caught:
         check_signature(CONTENT, signature, tmp_path / "signers")
     assert "\n" not in str(caught.value)
 
 
-def test_a_public_key_in_place_of_signers_is_told_with_the_line_that_makes_them(
-    key: Path, signature: bytes, tmp_path: Path
-) -> None:
+def test_a_key_in_place_of_signers_is_told_with_the_line_to_type(key: Path, signature: bytes, tmp_path: Path) -> None:
     for named in (key.with_suffix(".pub"), key):
         with pytest.raises(UsageError) as caught:
             check_signature(CONTENT, signature, named)
@@ -169,32 +164,29 @@ def test_every_form_of_a_signers_line_is_known(tmp_path: Path, kind: str, before
     require_signers(tmp_path / "signers")
 
 
-def test_a_missing_key_is_told_with_the_line_that_makes_one(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(CONTENT)
-    with pytest.raises(UsageError, match="ssh-keygen -t ed25519"):
-        sign(tmp_path / "x", tmp_path / "no")
-
-
-def test_a_file_that_is_no_key_is_an_error_of_use(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(CONTENT)
-    (tmp_path / "key").write_text("no key\n")
-    (tmp_path / "key").chmod(0o600)
-    with pytest.raises(UsageError, match="cannot sign") as caught:
-        sign(tmp_path / "x", tmp_path / "key")
+@pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [
+        (None, 0o600, "ssh-keygen -t ed25519"),
+        ("no key\n", 0o600, "cannot sign"),
+        ("a key", 0o644, "chmod 600"),
+    ],
+)
+def test_what_is_no_key_of_ones_own_is_a_usage_error(manifest: Path, content: str | None, mode: int, said: str) -> None:
+    key = manifest.with_name("key")
+    if content == "a key":
+        make_key(key)
+    elif content:
+        key.write_text(content)
+    if content:
+        key.chmod(mode)
+    with pytest.raises(UsageError, match=said) as caught:
+        sign(manifest, key)
     assert "\n" not in str(caught.value)
 
 
-def test_a_key_that_others_can_read_is_told(tmp_path: Path) -> None:
-    key = make_key(tmp_path / "key")
-    key.chmod(0o644)
-    (tmp_path / "x").write_bytes(CONTENT)
-    with pytest.raises(UsageError, match="chmod 600"):
-        sign(tmp_path / "x", key)
-
-
-def test_a_passphrase_that_nobody_can_type_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_passphrase_nobody_can_type_is_told(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = make_key(tmp_path / "key", "secret")
-    (tmp_path / "x").write_bytes(CONTENT)
     asked = tmp_path / "asked"
     asker = tmp_path / "askpass"
     asker.write_text(f"#!/bin/sh\ntouch {asked}\nsleep 300\n")
@@ -202,14 +194,13 @@ def test_a_passphrase_that_nobody_can_type_is_told_at_once(tmp_path: Path, monke
     monkeypatch.setenv("SSH_ASKPASS", str(asker))
     monkeypatch.setenv("DISPLAY", ":0")
     with pytest.raises(UsageError, match="ssh-add KEY"):
-        sign(tmp_path / "x", key)
+        sign(manifest, key)
     assert not asked.exists()
 
 
-def test_a_terminal_without_anybody_is_not_asked(tmp_path: Path) -> None:
+def test_a_terminal_without_anybody_is_not_asked(manifest: Path, tmp_path: Path) -> None:
     # A batch job under `script` or a multiplexer: there is a terminal, and standard input is none.
     key = make_key(tmp_path / "key", "secret")
-    (tmp_path / "x").write_bytes(CONTENT)
     code = (
         "import sys; from pathlib import Path; from hpcai500.results.submission.signature import sign; "
         "sign(Path(sys.argv[1]), Path(sys.argv[2]))"
@@ -217,7 +208,7 @@ def test_a_terminal_without_anybody_is_not_asked(tmp_path: Path) -> None:
     here, there = pty.openpty()
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "x"), str(key)],
+            [sys.executable, "-c", code, str(manifest), str(key)],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, pass_fds=(there,),
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(there, termios.TIOCSCTTY, 0),
         )  # fmt: skip
@@ -227,54 +218,54 @@ def test_a_terminal_without_anybody_is_not_asked(tmp_path: Path) -> None:
     assert "ssh-add KEY" in ended.stderr
 
 
-def test_the_key_of_an_agent_signs_by_its_public_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_an_agent_can_sign(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = make_key(tmp_path / "key")
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL)
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
         while not (tmp_path / "agent").exists():
+            assert agent.poll() is None, "the agent did not begin"
             time.sleep(0.01)
         subprocess.run(["ssh-add", "-q", str(key)], check=True)
         key.rename(tmp_path / "elsewhere")
-        (tmp_path / "x").write_bytes(CONTENT)
-        made = sign(tmp_path / "x", tmp_path / "key.pub")
+        made = sign(manifest, tmp_path / "key.pub")
         assert check_signature(CONTENT, made).fingerprint == fingerprint(tmp_path / "key.pub")
     finally:
         agent.terminate()
         agent.wait()
 
 
-def test_without_ssh_keygen_the_package_is_named(
-    key: Path, signature: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None:
+    """Another ssh-keygen."""
+    (folder / "ssh-keygen").write_text(f"#!/bin/sh\n{body}\n")
+    (folder / "ssh-keygen").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "said"),
+    [
+        (None, EnvironmentLacksError, "openssh-client"),
+        # What OpenSSH 8.0 of Red Hat 8 says.
+        ("echo 'unknown option -- Y' >&2; exit 1", EnvironmentLacksError, r"8\.2 or later"),
+        ("exec sleep 300", HpcAi500Error, "did not answer"),
+    ],
+    ids=["none", "too old", "hangs"],
+)
+def test_an_ssh_keygen_that_does_not_help_is_told_in_one_line(
+    signature: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body: str | None,
+    error: type[Exception],
+    said: str,
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentLacksError, match="openssh-client") as caught:
-        check_signature(CONTENT, signature)
-    assert caught.value.exit_code == ExitCode.ENVIRONMENT
-
-
-def old_program(folder: Path, body: str) -> str:
-    """Stands for another ssh-keygen."""
-    program = folder / "ssh-keygen"
-    program.write_text(f"#!/bin/sh\n{body}\n")
-    program.chmod(0o755)
-    return f"{folder}{os.pathsep}{os.environ['PATH']}"
-
-
-def test_an_ssh_keygen_that_is_too_old_is_told(
-    signature: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # What OpenSSH 8.0 of Red Hat 8 says.
-    monkeypatch.setenv("PATH", old_program(tmp_path, "echo 'unknown option -- Y' >&2; exit 1"))
-    with pytest.raises(EnvironmentLacksError, match=r"8\.2 or later"):
-        check_signature(CONTENT, signature)
-
-
-def test_an_ssh_keygen_that_hangs_hangs_nobody(
-    signature: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", old_program(tmp_path, "exec sleep 300"))
-    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.2)
-    with pytest.raises(Exception, match="did not answer") as caught:
+    if body:
+        stand_in(monkeypatch, tmp_path, body)
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.2 if said == "did not answer" else 60)
+    with pytest.raises(error, match=said) as caught:
         check_signature(CONTENT, signature)
     assert "\n" not in str(caught.value)
+    assert error is not EnvironmentLacksError or caught.value.exit_code == ExitCode.ENVIRONMENT

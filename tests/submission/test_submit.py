@@ -16,19 +16,29 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from written_campaign import SHORT, edit_record, write_campaign
+from written_campaign import SHORT, copy_campaign, edit_record, write_campaign
 
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.cli import main
-from hpcai500.errors import ExitCode, RecordError, RunError, UsageError
+from hpcai500.errors import EnvironmentLacksError, ExitCode, RecordError, RunError, UsageError, WrongAnswerError
 from hpcai500.results.submission import pack as module
-from hpcai500.results.submission.archive import open_submission
+from hpcai500.results.submission.archive import Submission, open_submission
 from hpcai500.results.submission.claim import claim_of, with_level
+from hpcai500.results.submission.format_page import format_page
+from hpcai500.results.submission.gather import ask_accounting, parse_accounting
+from hpcai500.results.submission.manifest import KINDS, Manifest, kind_of
 from hpcai500.results.submission.pack import Packed, SubmitRequest, pack
 from hpcai500.results.submission.signature import check_signature
+from hpcai500.results.verification.verify import verify_submission
 from hpcai500.system.software import code_hash
 
 CREATED = "2026-11-22T03:00:00Z"
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "submission-format.md"
+
+
+NAMES = ("--system", "A system", "--organisation", "A site")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +78,9 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+Submit = Callable[..., int]
+
+
 def request(campaign: Path, where: Path, **changes: object) -> SubmitRequest:
     return replace(SubmitRequest(campaign, where, "A system", "A site", created=CREATED), **changes)
 
@@ -78,15 +91,20 @@ def packed(campaign: Path, key: Path, tmp_path_factory: pytest.TempPathFactory) 
     return pack(request(campaign, tmp_path_factory.mktemp("packed") / "s.zip", key=key))
 
 
-def test_all_attempts_are_in_it_byte_by_byte(packed: Packed, campaign: Path, tmp_path: Path) -> None:
-    submission = open_submission(packed.path, tmp_path / "out")
+@pytest.fixture
+def opened(packed: Packed, tmp_path: Path) -> Submission:
+    """The same, as its reader opens it."""
+    return open_submission(packed.path, tmp_path / "out")
+
+
+def test_all_attempts_are_in_it_byte_by_byte(opened: Submission, campaign: Path) -> None:
     for record in ("trial-01", "trial-02", "trial-02-attempt-2", "trial-03"):
         for file in ("recipe.toml", "system.json", "events.jsonl"):
-            assert (submission.campaign / record / file).read_bytes() == (campaign / record / file).read_bytes()
-    assert (submission.campaign / "trial-02" / "ERROR").is_file()
-    assert (submission.campaign / "trial-03" / "pictures" / "detections.png").read_bytes() == b"\x89PNG"
-    assert (submission.campaign / "trial-01" / "power" / "node-2.csv").is_file()
-    assert read_campaign(submission.campaign).head == read_campaign(campaign).head
+            assert (opened.campaign / record / file).read_bytes() == (campaign / record / file).read_bytes()
+    assert (opened.campaign / "trial-02" / "ERROR").is_file()
+    assert (opened.campaign / "trial-03" / "pictures" / "detections.png").read_bytes() == b"\x89PNG"
+    assert (opened.campaign / "trial-01" / "power" / "node-2.csv").is_file()
+    assert read_campaign(opened.campaign).head == read_campaign(campaign).head
 
 
 def test_of_checkpoints_the_last_of_each_done_run_is_in_it_stored(packed: Packed, campaign: Path) -> None:
@@ -106,11 +124,10 @@ def test_what_is_left_out_is_told_with_the_reason(packed: Packed) -> None:
     assert not any("hidden" in path for path in reasons)
 
 
-def test_the_code_hash_of_the_records_is_that_of_the_extracted_sources(packed: Packed, tmp_path: Path) -> None:
-    submission = open_submission(packed.path, tmp_path / "out")
-    system = json.loads((submission.campaign / "trial-01" / "system.json").read_text())
+def test_the_code_hash_of_the_records_is_that_of_the_extracted_sources(opened: Submission, packed: Packed) -> None:
+    system = json.loads((opened.campaign / "trial-01" / "system.json").read_text())
     ran = system["installation"]["package"]["code_sha256"]
-    assert code_hash(submission.code) == ran == packed.manifest.code.code_sha256
+    assert code_hash(opened.code) == ran == packed.manifest.code.code_sha256
 
 
 def test_facts_of_the_manifest_come_from_the_records(packed: Packed, campaign: Path) -> None:
@@ -124,10 +141,9 @@ def test_facts_of_the_manifest_come_from_the_records(packed: Packed, campaign: P
     assert any("3 finished runs" in reason for reason in manifest.claim.reasons)
 
 
-def test_it_is_signed_by_the_key(packed: Packed, tmp_path: Path) -> None:
-    submission = open_submission(packed.path, tmp_path / "out")
-    assert submission.signature is not None
-    assert check_signature(submission.manifest_bytes, submission.signature) == packed.signer
+def test_it_is_signed_by_the_key(opened: Submission, packed: Packed) -> None:
+    assert opened.signature is not None
+    assert check_signature(opened.manifest_bytes, opened.signature) == packed.signer
 
 
 def test_the_same_campaign_gives_the_same_bytes(packed: Packed, campaign: Path, key: Path, tmp_path: Path) -> None:
@@ -147,7 +163,7 @@ def test_checkpoints_can_stay_out_and_logs_come_in(campaign: Path, tmp_path: Pat
     assert (submission.folder / "logs" / "slurm_1.out").read_text() == "caf\ufffd\ufffd\n"
 
 
-def test_other_code_than_that_of_the_records_is_refused_with_the_way_out(
+def test_other_code_than_the_records_have_is_told_with_the_way_out(
     campaign: Path, few_sources: Path, tmp_path: Path
 ) -> None:
     (few_sources / "later.py").write_text("# a change\n")
@@ -165,20 +181,33 @@ def test_a_campaign_without_a_finished_run_is_refused(few_sources: Path, tmp_pat
         pack(request(empty, tmp_path / "s.zip"))
 
 
-def test_a_broken_chain_is_refused(campaign: Path, tmp_path: Path) -> None:
-    broken = shutil.copytree(campaign, tmp_path / "campaign")
-    edit_record(broken / "trial-01", lambda events: events[3].update(value=None), rechain=False)
-    with pytest.raises(RecordError, match="chain is broken"):
-        pack(request(broken, tmp_path / "s.zip"))
-    assert [one.name for one in tmp_path.iterdir()] == ["campaign"]
+def unfinished_chain(campaign: Path) -> None:
+    edit_record(campaign / "trial-01", lambda events: events[3].update(value=None), rechain=False)
 
 
-def test_what_would_be_refused_by_its_reader_is_not_written(campaign: Path, tmp_path: Path) -> None:
-    odd = shutil.copytree(campaign, tmp_path / "campaign")
-    (odd / "trial-02" / "result.json").write_text("[NaN]")
-    with pytest.raises(Exception, match=r"would be refused: campaign/trial-02/result.json") as caught:
-        pack(request(odd, tmp_path / "s.zip"))
-    assert "tmp" not in str(caught.value)
+def no_json(campaign: Path) -> None:
+    (campaign / "trial-02" / "result.json").write_text("[NaN]")
+
+
+def lost_folder(campaign: Path) -> None:
+    shutil.rmtree(campaign / "trial-03")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "said"),
+    [
+        (unfinished_chain, RecordError, "chain is broken"),
+        (no_json, WrongAnswerError, r"^(?!.*tmp).*would be refused: campaign/trial-02/result.json"),
+        (lost_folder, UsageError, "trial-03: its folder is missing: restore it; without it .* cannot be ranked"),
+    ],
+)
+def test_what_its_reader_would_refuse_is_not_written(
+    campaign: Path, tmp_path: Path, damage: Callable[[Path], None], error: type[Exception], said: str
+) -> None:
+    damaged = shutil.copytree(campaign, tmp_path / "campaign")
+    damage(damaged)
+    with pytest.raises(error, match=said):
+        pack(request(damaged, tmp_path / "s.zip"))
     assert [one.name for one in tmp_path.iterdir()] == ["campaign"]
 
 
@@ -191,6 +220,8 @@ def test_what_would_be_refused_by_its_reader_is_not_written(campaign: Path, tmp_
         ({"logs": [Path("no-log")]}, "--log no-log"), ({"output": Path("no/folder/s.zip")}, "mkdir -p"),
         ({"output": Path("/tmp")}, "a folder"), ({"output": Path("x" * 300)}, "cannot be written: File name too long"),
         ({"key": Path(__file__)}, "is no OpenSSH key; `ssh-keygen -t ed25519 -f KEY` makes one"),
+        # Nobody can make a file there, root neither.
+        ({"output": Path("/proc/s.zip")}, r"^(?!.*\.tmp).*/proc/s\.zip: .*give another -o FILE"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_told_before_anything_is_packed(
@@ -206,7 +237,7 @@ def test_the_file_may_not_lie_in_the_campaign(campaign: Path) -> None:
         pack(request(campaign, campaign / "s.zip"))
 
 
-def test_a_file_that_is_there_is_replaced_only_by_a_whole_one(
+def test_a_file_is_replaced_only_by_a_whole_one(
     campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "s.zip").write_bytes(b"an older one")
@@ -220,9 +251,7 @@ def test_a_file_that_is_there_is_replaced_only_by_a_whole_one(
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("s.zip", b"an older one")]
 
 
-def test_what_lies_where_the_file_is_written_first_is_neither_followed_nor_in_the_way(
-    campaign: Path, tmp_path: Path
-) -> None:
+def test_what_lies_where_the_file_is_written_first_is_not_followed(campaign: Path, tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("whole")
     (tmp_path / f".s.zip.{os.getpid()}.tmp").symlink_to(tmp_path / "victim")
     pack(request(campaign, tmp_path / "s.zip"))
@@ -248,47 +277,26 @@ def test_what_is_no_file_is_never_replaced(campaign: Path, tmp_path: Path, kind:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_folder_that_cannot_be_written_is_told_by_the_name_that_was_given(campaign: Path) -> None:
-    # Nobody can make a file there, root neither.
-    with pytest.raises(UsageError) as caught:
-        pack(request(campaign, Path("/proc/s.zip")))
-    assert "/proc/s.zip: " in str(caught.value)
-    assert "give another -o FILE" in str(caught.value)
-    assert ".tmp" not in str(caught.value)
-
-
-def test_a_finished_run_whose_folder_is_missing_is_told_with_what_to_do(campaign: Path, tmp_path: Path) -> None:
-    less = shutil.copytree(campaign, tmp_path / "campaign")
-    shutil.rmtree(less / "trial-03")
-    with pytest.raises(
-        UsageError, match=r"trial-03: its folder is missing: restore it; without it .* cannot be ranked"
-    ):
-        pack(request(less, tmp_path / "s.zip"))
-    assert [one.name for one in tmp_path.iterdir()] == ["campaign"]
-
-
-def test_a_disk_that_is_full_is_told_in_one_line_and_leaves_nothing(campaign: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("most_bytes", "said"),
+    [
+        pytest.param(30_000, "File too large", id="the disk"),
+        # Less than a source file.
+        pytest.param(50, "TMPDIR=FOLDER", id="the scratch"),
+    ],
+)
+def test_a_disk_that_is_full_is_told_in_one_line_and_leaves_nothing(
+    campaign: Path, tmp_path: Path, most_bytes: int, said: str
+) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     # The nearest to a full disk that needs no root: no file may grow beyond this.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
     try:
-        with pytest.raises(RunError, match="File too large") as caught:
+        with pytest.raises(RunError, match=said) as caught:
             pack(request(campaign, tmp_path / "s.zip"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_full_scratch_is_told_with_the_way_out(campaign: Path, tmp_path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # Less than a source file.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
-    try:
-        with pytest.raises(RunError, match="TMPDIR=FOLDER"):
-            pack(request(campaign, tmp_path / "s.zip"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
 
 
@@ -301,9 +309,6 @@ def submit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         return main()
 
     return called
-
-
-NAMES = ("--system", "A system", "--organisation", "A site")
 
 
 def test_without_a_choice_both_lines_are_told(
@@ -326,9 +331,7 @@ def test_a_looser_level_than_the_recipe_needs_may_be_claimed(campaign: Path) -> 
 @pytest.mark.parametrize(
     ("needed", "told"), [("system", "stricter than system, which its recipe needs"), (None, "no level allows")]
 )
-def test_a_level_that_is_too_strict_cannot_be_claimed(
-    campaign: Path, needed: Literal["system"] | None, told: str
-) -> None:
+def test_too_strict_a_level_cannot_be_claimed(campaign: Path, needed: Literal["system"] | None, told: str) -> None:
     computed = claim_of(read_campaign(campaign)).model_copy(update={"level": needed})
     with pytest.raises(UsageError, match=told):
         with_level(computed, "hardware", "runs/c")
@@ -343,8 +346,178 @@ def test_the_command_refuses_a_level_for_what_none_allows(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_campaign_is_told(
-    tmp_path: Path, submit: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_campaign_is_told(tmp_path: Path, submit: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert submit(tmp_path, "-o", tmp_path / "s.zip", *NAMES, "--unsigned") == ExitCode.USAGE
     assert "hpcai500 campaign init" in capsys.readouterr().err
+
+
+# The file gets its name only once the whole of verification holds.
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three runs of six, the second at its second attempt, by all sources of this package; nobody ran them."""
+    folder = tmp_path_factory.mktemp("honest") / "c"
+    return write_campaign(folder, recipe="ewa/reference", trials=6, done=3, failing={2})
+
+
+@pytest.fixture
+def all_sources(few_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are installed, not the few of other tests."""
+    monkeypatch.setattr(module, "_PACKAGE", Path(module.__file__).parents[2])
+
+
+@pytest.fixture
+def forged(honest: Path, tmp_path: Path) -> Path:
+    """The honest campaign with another number in the result of one run."""
+    folder = copy_campaign(honest, tmp_path / "c")
+    path = folder / "trial-03" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vflops": 1e18}))
+    return folder
+
+
+@pytest.mark.usefixtures("all_sources")
+def test_what_verification_accepts_is_kept_and_said_to_be_verified(
+    honest: Path, key: Path, tmp_path: Path, submit: Submit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "s.zip"
+    file.write_bytes(b"an older one")
+    assert submit(honest, "-o", file, *NAMES, "--key", key, "--json") == ExitCode.PASS
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert document["signer"].startswith("SHA256:")
+    assert document["claim"]["rankable"] is False
+    assert document["bytes"] == file.stat().st_size
+    assert document["verification"]["verdict"] == verify_submission(file).verdict == "verified"
+    assert "not rankable" in printed.err
+    assert f"{file}: was there, and is replaced" in printed.err
+
+
+@pytest.mark.usefixtures("all_sources")
+def test_what_is_signed_by_nobody_may_lack_the_signature_and_nothing_else(
+    honest: Path, tmp_path: Path, submit: Submit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    untidy = copy_campaign(honest, tmp_path / "c")
+    for name in ("notes.txt", "todo.txt"):
+        (untidy / "trial-01" / name).write_text("what a user left here\n")
+    assert submit(untidy, "-o", tmp_path / "s.zip", *NAMES, "--unsigned", "--no-checkpoints") == ExitCode.PASS
+    printed = capsys.readouterr()
+    for words in (
+        "rankable    no",
+        "3 finished runs",
+        "3 of 6 planned, 4 attempts",
+        " TFLOPS",
+        "signed      by nobody",
+        "verified    yes, all but the signature, which is missing",
+        "and 1 more: no file of a record",
+    ):
+        assert words in printed.out
+    assert "is replaced" not in printed.err
+
+
+@pytest.mark.parametrize("older", [None, b"an older one"])
+@pytest.mark.usefixtures("all_sources")
+def test_what_verification_refuses_is_not_kept_and_an_older_file_stays(
+    forged: Path, key: Path, submit: Submit, capsys: pytest.CaptureFixture[str], older: bytes | None
+) -> None:
+    file = forged.parent / "s.zip"
+    if older:
+        file.write_bytes(older)
+    assert submit(forged, "-o", file, *NAMES, "--key", key) == ExitCode.WRONG_ANSWER
+    printed = capsys.readouterr()
+    assert "result: trial-03: result.json says vflops is 1e+18" in printed.out
+    assert f"{file}: refused by verification" in printed.err
+    assert ("the file that was there stays" in printed.err) == bool(older)
+    assert (file.read_bytes() if file.exists() else None) == older
+    assert {one.name for one in forged.parent.iterdir()} == {"c"} | ({"s.zip"} if older else set())
+
+
+@pytest.mark.usefixtures("all_sources")
+def test_a_refusal_is_one_document_with_json(forged: Path, submit: Submit, capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit(forged, "-o", forged.parent / "s.zip", *NAMES, "--unsigned", "--json") == ExitCode.WRONG_ANSWER
+    document = json.loads(capsys.readouterr().out)
+    assert document["file"] is None
+    found = [one["name"] for one in document["verification"]["findings"] if one["severity"] == "fail"]
+    assert found == ["result"]
+
+
+# What Slurm's accounting says, as it says it, in plain JSON.
+
+
+# As sacct 22.05 prints it (--parsable2 --noheader --duplicates), of a job that went back to the queue once.
+PRINTED = """\
+4711|2026-11-20T10:00:00|2026-11-20T10:01:00|2026-11-20T12:01:00|7200|2|n[01-02]|PREEMPTED|0:0
+4711.batch|2026-11-20T10:01:00|2026-11-20T10:01:00|2026-11-20T12:01:00|7200|1|n01|CANCELLED|0:15
+4711|2026-11-20T12:01:00|2026-11-20T12:05:00|2026-11-20T13:05:00|3600|2|n[03-04]|COMPLETED|0:0
+4711.batch|2026-11-20T12:05:00|2026-11-20T12:05:00|2026-11-20T13:05:00|3600|1|n03|COMPLETED|0:0
+4711.0|2026-11-20T12:05:01|2026-11-20T12:05:01|2026-11-20T13:05:00|3599|2|n[03-04]|COMPLETED|0:0
+"""
+
+
+def test_a_job_is_told_with_its_steps_and_earlier_runs() -> None:
+    told = parse_accounting(PRINTED, "4711")
+    facts = {key: told[key] for key in ("start", "end", "elapsed_seconds", "nodes", "node_list", "state")}
+    assert facts == {
+        "start": "2026-11-20T12:05:00Z", "end": "2026-11-20T13:05:00Z", "elapsed_seconds": 3600, "nodes": 2,
+        "node_list": "n[03-04]", "state": "COMPLETED",
+    }  # fmt: skip
+    assert [step["job_id"] for step in told["steps"]] == ["4711.batch", "4711.batch", "4711.0"]
+    assert [run["state"] for run in told["earlier"]] == ["PREEMPTED"]
+    assert json.loads(json.dumps(told)) == told
+    pending = parse_accounting("12|2026-11-20T10:00:00|Unknown|Unknown|0|1|None assigned|PENDING|0:0\n", "12")
+    assert (pending["start"], pending["end"], pending["node_list"]) == (None, None, None)
+    with pytest.raises(EnvironmentLacksError, match="no such job"):
+        parse_accounting("", "12")
+
+
+def stand_in(folder: Path, body: str) -> dict[str, str]:
+    """Stands for a site's sacct: there is no accounting daemon here."""
+    (folder / "sacct").write_text(f"#!/bin/sh\n{body}\n")
+    (folder / "sacct").chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_sacct_is_asked_for_this_job_in_utc(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text(PRINTED)
+    environment = stand_in(tmp_path, f'echo "$TZ $*" > {tmp_path}/asked; cat {tmp_path}/out')
+    assert ask_accounting("4711", environment)["state"] == "COMPLETED"
+    asked = (tmp_path / "asked").read_text()
+    assert asked.startswith("UTC -j 4711 --duplicates --parsable2 --noheader --format=JobIDRaw,")
+    assert "User" not in asked
+
+
+def test_why_there_is_no_accounting_is_told_in_one_line(tmp_path: Path) -> None:
+    environment = stand_in(tmp_path, "echo 'sacct: error: Slurm accounting storage is disabled' >&2; exit 1")
+    with pytest.raises(EnvironmentLacksError, match="accounting storage is disabled"):
+        ask_accounting("1", environment)
+    with pytest.raises(EnvironmentLacksError, match="no sacct here"):
+        ask_accounting("1", {"PATH": str(tmp_path / "none")})
+
+
+@pytest.mark.parametrize("job", ["", "--help", "1; rm", "1 2", "../../1"])
+def test_what_is_no_job_is_not_asked_for(tmp_path: Path, job: str) -> None:
+    with pytest.raises(EnvironmentLacksError, match="no id of a Slurm job"):
+        ask_accounting(job, stand_in(tmp_path, "exit 0"))
+
+
+# docs/submission-format.md says what the code does, because the code says it.
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == format_page(), (
+        "run: python -m hpcai500.results.submission.format_page > docs/submission-format.md"
+    )
+
+
+def test_every_field_of_the_manifest_has_a_row() -> None:
+    page = format_page()
+    for name, field in Manifest.model_fields.items():
+        assert f"| `{field.alias or name}` |" in page
+        assert field.description
+        assert field.description in page
+
+
+def test_shown_paths_are_paths_of_their_kind() -> None:
+    for kind in KINDS:
+        path = kind.shown.replace("RECORD", "trial-01").replace("MODULE", "a/b").replace("JOB", "17")
+        assert kind_of(path.replace("NAME", "x.csv")) is kind

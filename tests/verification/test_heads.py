@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from hpcai500.results.verification.dates import check_heads
 from hpcai500.results.verification.finding import Finding, guarded
 
 A_DAY_S = 86_400.0
-# Of images a second: so that three epochs take twenty minutes.
-SLOW_RATE = 3200.0
+
+
 Given = Mapping[Head, int]
+Change = Callable[[Given], Given]
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,12 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 @pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Attempts of twenty minutes, three evaluations each."""
+    return case(tmp_path_factory.mktemp("slow"), images_per_second=3200.0)
+
+
+@pytest.fixture(scope="module")
 def anonymous(base: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """The base without names of hosts, and so with other hashes."""
     folder = tmp_path_factory.mktemp("anonymous")
@@ -74,20 +81,29 @@ def anonymous(base: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(base.campaign, submission, read_context(submission, Question(), lambda: None))
 
 
-def test_heads_are_the_hashes_of_the_lines(base: Case) -> None:
+def first_of(heads: Given) -> Head:
+    return min(heads, key=lambda head: head.line)
+
+
+def last_of(heads: Given) -> Head:
+    return max(heads, key=lambda head: head.line)
+
+
+def test_heads_are_the_hashes_of_the_lines(base: Case, tmp_path: Path) -> None:
     campaign = read_campaign(base.campaign)
     lines = (base.campaign / "campaign.jsonl").read_bytes().splitlines()
-    assert [(one.line, one.hash) for one in heads_of(campaign)] == [
-        (number, line_hash(line)) for number, line in enumerate(lines, 1) if number > 1
-    ]
+    hashes = [(number, line_hash(line)) for number, line in enumerate(lines, 1)]
+    assert [(one.line, one.hash) for one in heads_of(campaign)] == hashes[1:]
     first, last = campaign.attempts[0], campaign.attempts[-1]
     assert (last_head(campaign, first).line, last_head(campaign, last).line) == (3, len(lines))
+    assert heads_of(read_campaign(write_campaign(tmp_path / "c", *SHORT, trials=2, done=0))) == ()
 
 
 def test_a_copy_has_the_registered_identity_and_other_heads(base: Case, copy: Case) -> None:
     registered = Question(registered=base.context.campaign.identity)
     for one in (base, copy):
         assert not failed(all_findings(replace(one.context, question=registered)))
+        assert "another copy" in one.told(base.given() | copy.given()), "heads of both copies refuse both"
     assert not failed(base.found(base.given()))
     said = copy.told(base.given())
     assert "line 2 of the journal (trial 1, attempt 1 begun): " in said
@@ -101,63 +117,70 @@ def test_what_holds_is_told_with_how_soon_lines_were_told(base: Case) -> None:
     assert "--heads FILE" in evidence(base.found(None), "heads", "skipped")
 
 
-def test_heads_of_both_copies_refuse_both(base: Case, copy: Case) -> None:
-    for one in (base, copy):
-        assert "another copy" in one.told(base.given() | copy.given())
+def strangers(heads: Given) -> Given:
+    return {Head("0" * 64, head.line, head.hash): ms for head, ms in heads.items()}
 
 
-def test_a_campaign_of_which_nobody_was_told_is_refused(base: Case) -> None:
-    strangers = {Head("0" * 64, head.line, head.hash): ms for head, ms in base.given().items()}
-    assert f"no head of the campaign {base.context.campaign.identity} was given" in base.told(strangers)
+def without(*lines: int) -> Change:
+    return lambda heads: {head: ms for head, ms in heads.items() if head.line not in lines}
 
 
-def test_other_campaigns_of_the_file_are_named(base: Case) -> None:
-    others = {Head(digit * 64, 2, "a" * 64): 0 for digit in "12"}
-    said = base.found(base.given() | others)
-    assert not failed(said)
-    assert "also has heads of 2 other campaigns (111111111111…, 222222222222…)" in evidence(said, "heads", "note")
+def moved(which: Callable[[Given], Head], ms: int) -> Change:
+    return lambda heads: {**heads, which(heads): heads[which(heads)] + ms}
 
 
-def test_lines_after_the_last_head_are_refused(base: Case) -> None:
-    heads = {head: ms for head, ms in base.given().items() if head.line < 8}
-    words = "line 8 of the journal (trial 3, attempt 1 begun), and 1 line after it: no head was given"
-    assert words in base.told(heads)
+def one_too_many(heads: Given) -> Given:
+    return {**heads, Head(first_of(heads).campaign, 12, "a" * 64): max(heads.values())}
+
+
+@pytest.mark.parametrize(
+    ("change", "after_s", "severity", "words"),
+    [
+        (strangers, 5.0, "fail", ["no head of the campaign IDENTITY was given"]),
+        (without(8, 9), 5.0, "fail", ["line 8 of the journal (trial 3, attempt 1 begun), and 1 line after it: no "]),
+        (one_too_many, 5.0, "fail", [f"line 12: {'a' * 64} was given"]),
+        (dict, A_DAY_S, "fail", [
+            "line 2 of the journal (trial 1, attempt 1 begun): the first head that covers it arrived at",
+            "and the attempt ended at"]),
+        (moved(last_of, 3_600_000), 5.0, "warning", [
+            "line 9 of the journal (trial 3, attempt 1 ended)", "time for another run"]),
+        (dict, -3600.0, "warning", ["a clock is wrong, or times were changed"]),
+    ],
+    ids=["of strangers", "no last ones", "beyond the end", "begins too late", "an end too late", "before the line"],
+)  # fmt: skip
+def test_heads_that_are_wrong_are_told(
+    base: Case, change: Change, after_s: float, severity: str, words: list[str]
+) -> None:
+    heads = change(base.given(after_s))
+    said = base.told(heads, severity)
+    assert [one for one in words if one.replace("IDENTITY", base.context.campaign.identity) not in said] == []
+    assert severity == "fail" or not failed(base.found(heads))
 
 
 @pytest.mark.parametrize("lost", [3, 4])
 def test_the_head_of_a_later_line_stands_for_one_that_was_lost(base: Case, lost: int) -> None:
     """An end, and the begin of an attempt that was over within two minutes."""
-    heads = {head: ms for head, ms in base.given().items() if head.line != lost}
-    assert not failed(base.found(heads))
+    assert not failed(base.found(without(lost)(base.given())))
 
 
-def test_a_begin_that_was_told_after_the_end_is_refused(base: Case) -> None:
-    said = base.told(base.given(A_DAY_S))
-    assert "line 2 of the journal (trial 1, attempt 1 begun): the first head that covers it arrived at" in said
-    assert "and the attempt ended at" in said
-
-
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """Attempts of twenty minutes, three evaluations each."""
-    return case(tmp_path_factory.mktemp("slow"), images_per_second=SLOW_RATE)
+def test_other_campaigns_of_the_file_are_named(base: Case) -> None:
+    said = base.found(base.given() | {Head(digit * 64, 2, "a" * 64): 0 for digit in "12"})
+    assert not failed(said)
+    assert "also has heads of 2 other campaigns (111111111111…, 222222222222…)" in evidence(said, "heads", "note")
 
 
 def test_a_begin_that_is_held_back_until_its_last_minute_is_refused(slow: Case) -> None:
-    span_s = [event["time_ms"] / 1000 for event in slow.context.campaign.events[1:3]]
-    length_s = span_s[1] - span_s[0]
-    assert length_s > 600
-    assert "its result was known" in slow.told(slow.given(length_s - 30))
-    assert "(trial 1, attempt 1 begun)" in slow.told(slow.given(length_s + 30))
+    begun, ended = (event["time_ms"] / 1000 for event in slow.context.campaign.events[1:3])
+    assert ended - begun > 600
+    assert "its result was known" in slow.told(slow.given(ended - begun - 30))
+    assert "(trial 1, attempt 1 begun)" in slow.told(slow.given(ended - begun + 30))
 
 
 def test_a_begin_that_was_told_when_qualities_were_known_is_for_people_to_judge(slow: Case) -> None:
-    assert evidence(slow.found(slow.given(120.0)), "heads", "warning") == ""
-    heads = slow.given()
-    heads[min(heads, key=lambda head: head.line)] += 500_000
-    said = slow.found(heads)
-    assert not failed(said)
-    told = evidence(said, "heads", "warning")
+    assert slow.told(slow.given(120.0), "warning") == ""
+    heads = moved(first_of, 500_000)(slow.given())
+    assert not failed(slow.found(heads))
+    told = slow.told(heads, "warning")
     assert "line 2 of the journal (trial 1, attempt 1 begun): the first head that covers it arrived at" in told
     assert "1 of its 3 evaluations were known: it may have been chosen by them" in told
 
@@ -166,61 +189,31 @@ def test_an_attempt_that_was_made_again_after_its_begin_was_told_is_for_people_t
     """The journal begins it ten hours before its first event, or ends it so long after its last."""
     submission = honest(tmp_path / "idle", idle_s=A_DAY_S)
 
-    def begin_early(opened: Path) -> None:
-        edit_journal(
-            opened / "campaign",
-            lambda events: events[1].update(time_ms=events[0]["time_ms"] + 60_000, clock_s=events[0]["clock_s"] + 60),
-        )
+    def begin_early(events: list[Event]) -> None:
+        events[1].update(time_ms=events[0]["time_ms"] + 60_000, clock_s=events[0]["clock_s"] + 60)
 
-    def end_late(opened: Path) -> None:
-        edit_journal(opened / "campaign", lambda events: events[-1].update(time_ms=events[-1]["time_ms"] + 36_000_000))
+    def end_late(events: list[Event]) -> None:
+        events[-1].update(time_ms=events[-1]["time_ms"] + 36_000_000)
 
-    for number, (forge, words) in enumerate(
-        [(begin_early, "trial-01: the journal begins it at"), (end_late, "trial-03: its last event is of")]
-    ):
-        found = all_findings(changed(submission, tmp_path / str(number), forge))
-        assert words in evidence(found, "dates", "warning")
-    assert "dates" not in {
-        one.name for one in all_findings(changed(submission, tmp_path / "as-it-is")) if one.severity != "note"
-    }
+    def told(name: str, change: Callable[[list[Event]], None]) -> str:
+        forged = changed(submission, tmp_path / name, lambda opened: edit_journal(opened / "campaign", change))
+        return evidence(all_findings(forged), "dates", "warning")
 
-
-def test_an_end_that_was_told_after_the_time_of_another_run_is_for_people_to_judge(base: Case) -> None:
-    heads = base.given()
-    heads[max(heads, key=lambda head: head.line)] += 3_600_000
-    said = base.found(heads)
-    assert not failed(said)
-    assert "line 9 of the journal (trial 3, attempt 1 ended)" in evidence(said, "heads", "warning")
-    assert "time for another run" in evidence(said, "heads", "warning")
+    assert "trial-01: the journal begins it at" in told("early", begin_early)
+    assert "trial-03: its last event is of" in told("late", end_late)
+    assert told("as-it-is", lambda events: None) == ""
 
 
 def test_an_attempt_without_a_quality_may_be_told_late(base: Case, tmp_path: Path) -> None:
-    """Nothing was seen of it that could be chosen by."""
-
-    def late(campaign: Path) -> dict[Head, int]:
-        """The failed attempt at trial 2 and its end were told when the next one began."""
-        heads = heads_given(campaign)
-        return {head: ms for head, ms in heads.items() if head.line not in (4, 5)}
+    """The failed attempt at trial 2 and its end were told when the next one began: nothing was seen to choose by."""
 
     def forget(events: list[Event]) -> None:
         events[:] = [event for event in events if event["key"] != "eval_accuracy"]
 
-    def unseen(opened: Path) -> None:
-        edit_record(opened / "campaign/trial-02", forget)
-
-    assert "line 4 of the journal (trial 2, attempt 1 begun)" in base.told(late(base.campaign))
-    context = changed(base.submission, tmp_path, unseen)
-    asked = replace(context, question=Question(heads=late(context.campaign.path)))
-    assert not failed(check_heads(asked))
-
-
-def test_a_head_that_was_known_before_its_line_was_written_tells_of_a_wrong_clock(base: Case) -> None:
-    assert "a clock is wrong, or times were changed" in base.told(base.given(-3600.0), "warning")
-
-
-def test_a_head_beyond_the_end_of_the_journal_is_of_another_copy(base: Case) -> None:
-    more = {Head(base.context.campaign.identity, 12, "a" * 64): max(base.given().values())}
-    assert f"line 12: {'a' * 64} was given" in base.told(base.given() | more)
+    late = without(4, 5)
+    assert "line 4 of the journal (trial 2, attempt 1 begun)" in base.told(late(base.given()))
+    context = changed(base.submission, tmp_path, lambda opened: edit_record(opened / "campaign/trial-02", forget))
+    assert not failed(check_heads(replace(context, question=Question(heads=late(heads_given(context.campaign.path))))))
 
 
 def test_a_journal_that_was_written_anew_is_refused(base: Case, tmp_path: Path) -> None:
@@ -251,29 +244,30 @@ def test_a_file_is_read_with_the_first_receipt_of_each_head(base: Case, tmp_path
     assert read_heads(path) == {head: ms // 1000 * 1000 for head, ms in base.given().items()}
 
 
-IDENTITY, HASH = "a" * 64, "b" * 64
-MOMENT = "2026-11-22T03:00:05Z"
+START, MOMENT = f"HPCAI500 HEAD {'a' * 64}", "2026-11-22T03:00:05Z"
+GOOD = f"{START} 2 {'b' * 64} {MOMENT}"
+TIME, FORM = "expected the time of receipt in UTC", "expected `HPCAI500 HEAD IDENTITY LINE HASH"
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH}", "when was it received? Add that at the end of the line, in UTC"),
-        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH} yesterday", "expected the time of receipt in UTC"),
-        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH} 2026-13-22T03:00:05Z", "expected the time of receipt in UTC"),
-        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH} 2026-11-22T03:00:05+01:00", "expected the time of receipt in UTC"),
-        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH} {MOMENT} x", "expected `HPCAI500 HEAD IDENTITY LINE HASH"),
-        (f"HPCAI500 HEAD {IDENTITY} 0 {HASH} {MOMENT}", "expected `HPCAI500 HEAD IDENTITY LINE HASH"),
-        (f"HPCAI500 HEAD {IDENTITY} 9999999999 {HASH} {MOMENT}", "expected `HPCAI500 HEAD"),
-        (f"HPCAI500 HEAD {IDENTITY} \uff12 {HASH} {MOMENT}", "expected `HPCAI500 HEAD"),
-        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH.upper()} {MOMENT}", "expected `HPCAI500 HEAD"),
-        (f"hpcai500: HPCAI500 HEAD {IDENTITY} 2 {HASH} {MOMENT}", "expected `HPCAI500 HEAD"),
+        (f"{START} 2 {'b' * 64}", "when was it received? Add that at the end of the line, in UTC"),
+        (f"{START} 2 {'b' * 64} yesterday", TIME),
+        (f"{START} 2 {'b' * 64} 2026-13-22T03:00:05Z", TIME),
+        (f"{START} 2 {'b' * 64} 2026-11-22T03:00:05+01:00", TIME),
+        (f"{GOOD} x", FORM),
+        (f"{START} 0 {'b' * 64} {MOMENT}", FORM),
+        (f"{START} 9999999999 {'b' * 64} {MOMENT}", FORM),
+        (f"{START} \uff12 {'b' * 64} {MOMENT}", FORM),
+        (f"{START} 2 {'B' * 64} {MOMENT}", FORM),
+        (f"hpcai500: {GOOD}", FORM),
         ("\x1b[2J\u202eodd" + "x" * 100_000, "got "),
     ],
 )
 def test_a_line_that_is_no_head_is_told_with_its_number(tmp_path: Path, line: str, words: str) -> None:
     path = tmp_path / "heads"
-    path.write_text(f"HPCAI500 HEAD {IDENTITY} 2 {HASH} {MOMENT}\n{line}\n", encoding="utf-8")
+    path.write_text(f"{GOOD}\n{line}\n", encoding="utf-8")
     with pytest.raises(UsageError) as caught:
         read_heads(path)
     said = str(caught.value)
@@ -283,20 +277,20 @@ def test_a_line_that_is_no_head_is_told_with_its_number(tmp_path: Path, line: st
     assert len(said) < 400 + len(str(path))
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n", b"\0" * (2**24 + 1)])
-def test_a_file_without_heads_or_without_end_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no head; expected lines"),
+        (b"\n \n", "no head; expected lines"),
+        (b"\0" * (2**24 + 1), "more than 16 MiB"),
+        (None, "no such file"),
+    ],
+)
+def test_a_file_without_heads_or_without_end_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
     path = tmp_path / "heads"
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"no head; expected lines|more than 16 MiB"):
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=words):
         read_heads(path)
-
-
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file"):
-        read_heads(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="no file"):
         read_heads(tmp_path)
-
-
-def test_a_campaign_that_was_not_begun_has_no_heads(tmp_path: Path) -> None:
-    assert heads_of(read_campaign(write_campaign(tmp_path / "c", *SHORT, trials=2, done=0))) == ()

@@ -1,10 +1,11 @@
-"""Journal, attempts, seeds, recipes, dates: one of them was changed, and all hashes were made to fit."""
+"""Campaign, claim and accounting under verification: one of them was changed, and all hashes were made to fit."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +13,214 @@ import pytest
 from opened import all_findings, changed, evidence, failed, honest
 from written_campaign import edit_journal, edit_record, rewrite_recipe, values
 
+from hpcai500.campaign.journal import NO_EVENTS
 from hpcai500.record import line_hash
 from hpcai500.results.submission.archive import Submission
+from hpcai500.results.submission.manifest import Anonymised, Metric
+from hpcai500.results.verification.campaign import level_of
 from hpcai500.results.verification.context import Question
+from hpcai500.results.verification.dates import check_accounting, names_of_list, short_names
+from hpcai500.results.verification.finding import Finding
 
 Events = list[dict[str, Any]]
+Change = Callable[[Path], object]
+Job = dict[str, Any]
+LAST = "trial-03"
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Submission:
-    """Three trials; the second one's first attempt lost a node."""
-    return honest(tmp_path_factory.mktemp("honest"), failing=(2,))
+    """Three trials of three epochs, with power measured; the second one's first attempt lost a node."""
+    return honest(tmp_path_factory.mktemp("honest"), failing=(2,), watts=700.0)
 
 
-def _record(name: str, change: Callable[[Events], object]) -> Callable[[Path], None]:
+@pytest.fixture(scope="module")
+def system_level(tmp_path_factory: pytest.TempPathFactory) -> Submission:
+    """Two trials of ninety epochs with a compiled model."""
+    return honest(tmp_path_factory.mktemp("system"), "framework.compile=true", short=False, trials=2)
+
+
+def record(change: Callable[[Events], object], name: str = LAST) -> Change:
     return lambda opened: edit_record(opened / "campaign" / name, change)
 
 
-def _journal(change: Callable[[Events], object]) -> Callable[[Path], None]:
+def journal(change: Callable[[Events], object]) -> Change:
     return lambda opened: edit_journal(opened / "campaign", change)
 
 
-def _shift(name: str, seconds: float, *, clock: bool = True) -> Callable[[Path], None]:
+def shifted(seconds: float, *, clock: bool = True) -> Change:
+    """The last trial, moved in time."""
+
     def change(events: Events) -> None:
         for event in events:
             event["time_ms"] += round(1000 * seconds)
             event["clock_s"] += seconds if clock else 0
 
-    return _record(name, change)
+    return record(change)
+
+
+def replaced(path: str, old: bytes, new: bytes) -> Change:
+    """A file whose bytes were changed, and no hash with them."""
+
+    def change(opened: Path) -> None:
+        file = next((opened / "campaign").glob(path))
+        file.write_bytes(file.read_bytes().replace(old, new, 1))
+
+    return change
+
+
+def one_key_twice(opened: Path) -> None:
+    path = opened / "campaign/trial-01/events.jsonl"
+    *lines, last = path.read_bytes().splitlines()
+    doubled = last.replace(b'"value":', b'"value":null,"value":', 1)
+    path.write_bytes(b"".join(line + b"\n" for line in (*lines, doubled)))
+    (path.parent / "DONE").write_text(line_hash(doubled) + "\n")
+
+
+def taken_out(opened: Path) -> None:
+    shutil.rmtree(opened / "campaign/trial-02")
+
+
+def forgotten(opened: Path) -> None:
+    """The failed attempt, in the journal as well."""
+
+    def drop(events: Events) -> None:
+        events[:] = [one for one in events if (one["value"].get("trial"), one["value"].get("attempt")) != (2, 1)]
+
+    taken_out(opened)
+    edit_journal(opened / "campaign", drop)
+
+
+def copied(target: str) -> Change:
+    def change(opened: Path) -> None:
+        shutil.rmtree(opened / "campaign" / target, ignore_errors=True)
+        shutil.copytree(opened / "campaign/trial-01", opened / "campaign" / target)
+
+    return change
+
+
+def told_as_done(events: Events) -> None:
+    next(value for value in values(events, "attempt_stop") if value["status"] == "failed")["status"] = "done"
+
+
+def seeded(*seeds: int) -> Change:
+    def change(events: Events) -> None:
+        for trial, seed in zip(events[0]["value"]["trials"], seeds, strict=True):
+            trial["seed"] = seed
+
+    return journal(change)
+
+
+def set_in_recipe(setting: str) -> Change:
+    return lambda opened: rewrite_recipe(opened / "campaign" / LAST, setting)
+
+
+def at_once(opened: Path) -> None:
+    """The last trial ran while the first one did."""
+    logs = [(opened / "campaign" / name / "events.jsonl").read_bytes() for name in ("trial-01", LAST)]
+    first, last = (json.loads(log.partition(b"\n")[0])["time_ms"] for log in logs)
+    shifted((first - last) / 1000 + 10)(opened)
+
+
+def pasted(key: str, field: str, scale: Callable[[Any], Any] = lambda value: value, target: str = LAST) -> Change:
+    """What the first trial tells of its epochs, in another one."""
+    told: list[Any] = []
+
+    def give(events: Events) -> None:
+        for value, one in zip(values(events, key), told, strict=True):
+            value[field] = scale(one)
+
+    def change(opened: Path) -> None:
+        record(lambda events: told.extend(value[field] for value in values(events, key)), "trial-01")(opened)
+        record(give, target)(opened)
+
+    return change
+
+
+def in_result(change: Callable[[dict[str, Any]], object]) -> Change:
+    def rewrite(opened: Path) -> None:
+        path = opened / "campaign" / LAST / "result.json"
+        document = json.loads(path.read_text())
+        change(document)
+        path.write_text(json.dumps(document))
+
+    return rewrite
+
+
+def unevaluated(events: Events) -> None:
+    events[:] = [event for event in events if event["key"] != "eval_accuracy"]
+
+
+def less_energy(events: Events) -> None:
+    for node in values(events, "power")[-1]["nodes"]:
+        node["energy_joules"] *= 0.9
+
+
+def no_result(opened: Path) -> None:
+    (opened / "campaign" / LAST / "result.json").unlink()
+
+
+def told(**manifest: Any) -> dict[str, Any]:
+    """Another manifest, of the same campaign."""
+    return {"change": lambda opened: None, **manifest}
+
+
+REFUSED: dict[str, tuple[Change | dict[str, Any], str, str]] = {
+    "a line that was edited": (
+        replaced("trial-01/events.jsonl", b'"epoch":2', b'"epoch":3'), "hash-chain", "the chain is broken here"),
+    "a line with one key twice": (one_key_twice, "hash-chain", "no line as hpcai500 writes it"),
+    "a record that is taken out": (taken_out, "attempts", "trial-02: the journal names it, and it is not here"),
+    "an attempt that is forgotten": (
+        forgotten, "attempts", "trial 2 has the attempts [2]; expected 1, 2, 3 …: one was taken out"),
+    "a record that the journal does not know": (copied("trial-09"), "attempts", "trial-09"),
+    "a failed run told as done": (
+        journal(told_as_done), "journal-binding", "done by the journal, error by its record"),
+    "a seed twice": (seeded(1, 1, 3), "seeds", "the seed 1 2 times"),
+    "seeds that were picked": (seeded(1, 5, 9), "seeds", "they were picked"),
+    "seeds that begin elsewhere": (seeded(2, 3, 4), "seeds", "they were picked"),
+    "another recipe": (set_in_recipe("hyperparameters.momentum=0.9"), "recipes", "hyperparameters.momentum is 0.9"),
+    "a run before its journal lines": (shifted(-7200.0), "dates", "the journal says so"),
+    "a run after its journal lines": (shifted(7200.0), "dates", "the journal says so"),
+    "a run in the future": (shifted(50 * 365 * 86400.0), "dates", "trial-03: ends in the future"),
+    "packed before the runs": (
+        told(created="2024-01-01T00:00:00Z"), "dates", "packed at 2024-01-01T00:00:00Z; the last event is of"),
+    "packed at no time": (told(created="soon"), "dates", "expected a time in UTC"),
+    "two trials at once on one node": (at_once, "overlap", "node-1: trial-01 ran until"),
+    "one start of a machine at two times": (shifted(3600.0, clock=False), "clocks", "one of them was moved in time"),
+    "losses of another trial": (
+        pasted("epoch_stop", "loss"), "copied-runs", "trial-03 and trial-01: 3 of 3 losses of epochs are the same"),
+    "times of another trial": (pasted("epoch_stop", "seconds"), "copied-runs", "3 of 3 times of epochs are the same"),
+    "weights of another trial": (pasted("replicas", "digest"), "copied-runs", "3 of 3 weights of epochs are the same"),
+    "more trials": (told(trials=12), "manifest", "trials: the manifest says 12, the campaign 3"),
+    "another benchmark": (told(benchmark="ewa"), "manifest", "benchmark: the manifest says ewa"),
+    "another edition": (told(edition="v3.0"), "manifest", "edition: the manifest says v3.0"),
+    "other accelerators": (
+        told(accelerators="8 x NVIDIA H100 80GB HBM3"), "manifest", "accelerators, in trial-01: the manifest says 8 x"),
+    "another framework": (told(framework="PyTorch 9"), "manifest", "framework, in trial-01: the manifest says PyTorch"),
+    "another campaign": (told(campaign="0" * 64), "manifest", "campaign: the manifest says 000"),
+    "claimed to be rankable": (
+        told(claim={"rankable": True, "reasons": []}), "claim", "claimed is rankable; the records give: 3 finished"),
+    "a result that is better": (
+        in_result(lambda result: result.update(vflops=1.01 * result["vflops"])), "result",
+        "result.json says vflops is"),
+    "False for 0": (
+        in_result(lambda result: result.update(restarts=False)), "result",
+        "result.json says restarts is False; its events give 0"),
+    "a result that is missing": (no_result, "result", "trial-03: result.json is missing"),
+    "a result that cannot be computed": (
+        record(unevaluated), "result", "trial-03: its events give no result: epoch 1"),
+    "less energy than the samples give": (record(less_energy), "power-samples", "give energy_joules"),
+    "samples that were changed": (
+        replaced("trial-03/power/*", b"70", b"60"), "record-files", "not the power samples that the events name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("forged", "name", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_is_not_as_the_campaign_was_is_refused(
+    base: Submission, tmp_path: Path, forged: Change | dict[str, Any], name: str, words: str
+) -> None:
+    arguments = forged if isinstance(forged, dict) else {"change": forged}
+    assert words in evidence(all_findings(changed(base, tmp_path, **arguments)), name)
 
 
 def test_an_honest_campaign_has_nothing_against_it(base: Submission, tmp_path: Path) -> None:
@@ -47,189 +228,203 @@ def test_an_honest_campaign_has_nothing_against_it(base: Submission, tmp_path: P
     assert not failed(found)
     noted = {finding.name for finding in found if finding.severity == "note"}
     assert noted >= {"hash-chain", "attempts", "journal-binding", "seeds", "recipes", "dates", "overlap", "clocks"}
+    assert "3 records give the energies" in evidence(found, "power-samples", "note")
+    assert "none that allows what was changed, as claimed" in evidence(found, "level", "note")
+    assert "not rankable under v2.0: 3 finished runs" in evidence(found, "standing", "note")
+    assert base.manifest.campaign in evidence(found, "registered", "skipped")
 
 
-def test_a_line_that_was_edited_breaks_the_chain(base: Submission, tmp_path: Path) -> None:
-    def change(opened: Path) -> None:
-        path = opened / "campaign/trial-01/events.jsonl"
-        path.write_bytes(path.read_bytes().replace(b'"epoch":2', b'"epoch":3', 1))
-
-    found = all_findings(changed(base, tmp_path, change))
-    assert "the chain is broken here" in evidence(found, "hash-chain")
-
-
-def test_a_line_with_one_key_twice_is_no_line_of_ours(base: Submission, tmp_path: Path) -> None:
-    def change(opened: Path) -> None:
-        path = opened / "campaign/trial-01/events.jsonl"
-        *lines, last = path.read_bytes().splitlines()
-        doubled = last.replace(b'"value":', b'"value":null,"value":', 1)
-        path.write_bytes(b"".join(line + b"\n" for line in (*lines, doubled)))
-        (path.parent / "DONE").write_text(line_hash(doubled) + "\n")
-
-    found = all_findings(changed(base, tmp_path, change))
-    assert "no line as hpcai500 writes it" in evidence(found, "hash-chain")
-
-
-def test_a_record_that_is_taken_out_is_missed(base: Submission, tmp_path: Path) -> None:
-    found = all_findings(changed(base, tmp_path, lambda opened: shutil.rmtree(opened / "campaign/trial-02")))
-    assert "trial-02: the journal names it, and it is not here" in evidence(found, "attempts")
-
-
-def test_an_attempt_that_is_taken_out_of_the_journal_leaves_its_number(base: Submission, tmp_path: Path) -> None:
-    def change(opened: Path) -> None:
-        shutil.rmtree(opened / "campaign/trial-02")
-
-        def drop(events: Events) -> None:
-            events[:] = [
-                event for event in events if (event["value"].get("trial"), event["value"].get("attempt")) != (2, 1)
-            ]
-
-        edit_journal(opened / "campaign", drop)
-
-    found = all_findings(changed(base, tmp_path, change))
-    assert "trial 2 has the attempts [2]; expected 1, 2, 3 …: one was taken out" in evidence(found, "attempts")
-
-
-def test_a_record_that_the_journal_does_not_know_is_foreign(base: Submission, tmp_path: Path) -> None:
-    def change(opened: Path) -> None:
-        shutil.copytree(opened / "campaign/trial-01", opened / "campaign/trial-09")
-
-    assert "trial-09" in evidence(all_findings(changed(base, tmp_path, change)), "attempts")
-
-
-def test_a_record_of_another_attempt_is_not_the_one_that_the_journal_vouches_for(
-    base: Submission, tmp_path: Path
-) -> None:
-    def change(opened: Path) -> None:
-        shutil.rmtree(opened / "campaign/trial-03")
-        shutil.copytree(opened / "campaign/trial-01", opened / "campaign/trial-03")
-
-    found = all_findings(changed(base, tmp_path, change))
+def test_a_record_in_the_place_of_another_is_seen_in_many_ways(base: Submission, tmp_path: Path) -> None:
+    found = all_findings(changed(base, tmp_path, copied(LAST)))
     assert failed(found) >= {"journal-binding", "seeds", "copied-runs", "overlap"}
 
 
-def test_a_failed_run_cannot_be_told_as_done(base: Submission, tmp_path: Path) -> None:
-    def change(events: Events) -> None:
-        stop = next(value for value in values(events, "attempt_stop") if value["status"] == "failed")
-        stop["status"] = "done"
-
-    found = all_findings(changed(base, tmp_path, _journal(change)))
-    assert "done by the journal, error by its record" in evidence(found, "journal-binding")
-
-
-def test_the_registered_identity_is_compared(base: Submission, tmp_path: Path) -> None:
-    right = Question(registered=base.manifest.campaign)
-    assert not failed(all_findings(changed(base, tmp_path / "a", question=right)))
-    wrong = changed(base, tmp_path / "b", question=Question(registered="0" * 64))
-    assert "was registered, and this campaign is" in evidence(all_findings(wrong), "registered")
-    unasked = all_findings(changed(base, tmp_path / "c"))
-    assert base.manifest.campaign in evidence(unasked, "registered", "skipped")
-
-
-@pytest.mark.parametrize(
-    ("seeds", "told"),
-    [((1, 1, 3), "the seed 1 2 times"), ((1, 5, 9), "they were picked"), ((2, 3, 4), "they were picked")],
-)
-def test_seeds_that_are_not_those_of_a_plan_are_seen(
-    base: Submission, tmp_path: Path, seeds: tuple[int, ...], told: str
-) -> None:
-    def change(events: Events) -> None:
-        for trial, seed in zip(events[0]["value"]["trials"], seeds, strict=True):
-            trial["seed"] = seed
-
-    assert told in evidence(all_findings(changed(base, tmp_path, _journal(change))), "seeds")
-
-
-def test_a_record_with_another_seed_than_planned_is_seen(base: Submission, tmp_path: Path) -> None:
-    def change(opened: Path) -> None:
-        rewrite_recipe(opened / "campaign/trial-03", "hyperparameters.seed=8")
-
-    found = all_findings(changed(base, tmp_path, change))
+def test_a_record_with_another_seed_than_planned_is_of_the_same_recipe(base: Submission, tmp_path: Path) -> None:
+    found = all_findings(changed(base, tmp_path, set_in_recipe("hyperparameters.seed=8")))
     assert "trial-03: ran with the seed 8; planned was 3" in evidence(found, "seeds")
     assert "recipes" not in failed(found)
 
 
-def test_a_record_of_another_recipe_is_seen(base: Submission, tmp_path: Path) -> None:
-    def change(opened: Path) -> None:
-        rewrite_recipe(opened / "campaign/trial-03", "hyperparameters.momentum=0.9")
+def test_an_attempt_that_was_killed_before_its_first_event_is_not_missed(base: Submission, tmp_path: Path) -> None:
+    """Its folder was empty, so that no bundle has it; the journal says that it had no event."""
+    why = "it ended before its first event"
 
-    found = all_findings(changed(base, tmp_path, change))
-    assert "hyperparameters.momentum is 0.9" in evidence(found, "recipes")
+    def kill_early(opened: Path) -> None:
+        taken_out(opened)
+        journal(lambda events: values(events, "attempt_stop")[1].update(head=NO_EVENTS, reason=why))(opened)
 
-
-@pytest.mark.parametrize("seconds", [-7200.0, 7200.0])
-def test_a_record_outside_of_its_journal_lines_is_seen(base: Submission, tmp_path: Path, seconds: float) -> None:
-    assert "the journal says so" in evidence(
-        all_findings(changed(base, tmp_path, _shift("trial-03", seconds))), "dates"
-    )
+    found = all_findings(changed(base, tmp_path, kill_early))
+    assert not failed(found)
+    assert f"trial-02: failed before it had a record: {why}" in evidence(found, "attempts", "warning")
 
 
-def test_two_trials_at_once_on_one_node_are_seen(base: Submission, tmp_path: Path) -> None:
-    def change(opened: Path) -> None:
-        campaign = opened / "campaign"
-        begun = {}
-        for name in ("trial-01", "trial-03"):
-            with (campaign / name / "events.jsonl").open() as stream:
-                begun[name] = json.loads(stream.readline())["time_ms"]
-        _shift("trial-03", (begun["trial-01"] - begun["trial-03"]) / 1000 + 10)(opened)
+def test_the_registered_identity_is_compared(base: Submission, tmp_path: Path) -> None:
+    def found(registered: str, **manifest: Any) -> list[Finding]:
+        folder = tmp_path / f"{registered[:4]}-{len(manifest)}"
+        return all_findings(changed(base, folder, question=Question(registered=registered), **manifest))
 
-    found = all_findings(changed(base, tmp_path, change))
-    assert "node-1: trial-01 ran until" in evidence(found, "overlap")
-
-
-def test_the_future_is_seen(base: Submission, tmp_path: Path) -> None:
-    found = all_findings(changed(base, tmp_path, created="2024-01-01T00:00:00Z"))
-    assert "packed at 2024-01-01T00:00:00Z; the last event is of" in evidence(found, "dates")
-    later = all_findings(changed(base, tmp_path / "later", _shift("trial-03", 50 * 365 * 86400.0)))
-    assert "trial-03: ends in the future" in evidence(later, "dates")
-    odd = all_findings(changed(base, tmp_path / "odd", created="soon"))
-    assert "expected a time in UTC" in evidence(odd, "dates")
-
-
-def test_a_machine_cannot_have_been_started_twice_by_one_start(base: Submission, tmp_path: Path) -> None:
-    found = all_findings(changed(base, tmp_path, _shift("trial-03", 3600.0, clock=False)))
-    assert "one of them was moved in time" in evidence(found, "clocks")
-
-
-@pytest.mark.parametrize(
-    ("key", "field", "what"),
-    [("epoch_stop", "loss", "losses"), ("epoch_stop", "seconds", "times"), ("replicas", "digest", "weights")],
-)
-def test_a_log_that_was_pasted_as_another_trial_is_seen(
-    base: Submission, tmp_path: Path, key: str, field: str, what: str
-) -> None:
-    told: list[object] = []
-
-    def take(events: Events) -> None:
-        told.extend(value[field] for value in values(events, key))
-
-    def give(events: Events) -> None:
-        for value, one in zip(values(events, key), told, strict=True):
-            value[field] = one
-
-    def change(opened: Path) -> None:
-        _record("trial-01", take)(opened)
-        _record("trial-03", give)(opened)
-
-    found = all_findings(changed(base, tmp_path, change))
-    assert f"trial-03 and trial-01: 3 of 3 {what} of epochs are the same" in evidence(found, "copied-runs")
+    assert not failed(found(base.manifest.campaign))
+    assert "was registered, and this campaign is" in evidence(found("0" * 64), "registered")
+    # An anonymised bundle is compared by what it was before.
+    before = Anonymised(original_campaign="a" * 64, hosts=2, original_heads={})
+    assert "a" * 64 in evidence(found("a" * 64, anonymised=before), "registered", "warning")
+    assert "a" * 64 in evidence(found(base.manifest.campaign, anonymised=before), "registered")
 
 
 def test_times_that_were_scaled_are_seen(tmp_path: Path) -> None:
     base = honest(tmp_path / "base", "problem.epochs=8", trials=2)
-    told: list[float] = []
+    assert not failed(all_findings(changed(base, tmp_path / "a")))
+    scaled = pasted("epoch_stop", "seconds", lambda seconds: round(1.01 * seconds + 0.2, 6), "trial-02")
+    found = all_findings(changed(base, tmp_path / "b", scaled))
+    assert "the same but for a scale" in evidence(found, "copied-runs")
 
-    def take(events: Events) -> None:
-        told.extend(value["seconds"] for value in values(events, "epoch_stop"))
 
-    def give(events: Events) -> None:
-        for value, one in zip(values(events, "epoch_stop"), told, strict=True):
-            value["seconds"] = round(1.01 * one + 0.2, 6)
+def test_a_claim_is_compared_number_by_number_and_reason_by_reason(base: Submission, tmp_path: Path) -> None:
+    honestly = base.manifest.claim
+
+    def claimed(name: str, **claim: Any) -> str:
+        return evidence(all_findings(changed(base, tmp_path / name, claim=claim)), "claim")
+
+    def scaled(factor: float) -> dict[str, Metric]:
+        mean = honestly.metrics["vflops"].mean * factor
+        return {**honestly.metrics, "vflops": honestly.metrics["vflops"].model_copy(update={"mean": mean})}
+
+    assert "vflops.mean: claimed is" not in claimed("rounded", metrics=scaled(1 + 1e-10))
+    assert "vflops.mean: claimed is" in claimed("a billionth too high", metrics=scaled(1 + 1e-8))
+    fast = Metric(runs=3, mean=1.0, dropped_lowest=None, dropped_highest=None, variation=None)
+    more = claimed("more", metrics={**honestly.metrics, "fastness": fast})
+    assert "fastness: there in the claim, absent by the records" in more
+    fewer = {name: one for name, one in honestly.metrics.items() if name != "vflops"}
+    assert "vflops: absent in the claim" in claimed("fewer", metrics=fewer)
+    assert "that are found only: ['3 finished runs" in claimed("reasons", reasons=honestly.reasons[1:])
+
+
+def test_a_level_that_is_too_strict_is_seen_and_a_looser_one_noted(system_level: Submission, tmp_path: Path) -> None:
+    true = all_findings(changed(system_level, tmp_path / "a"))
+    assert evidence(true, "level", "note").startswith("system, as claimed")
+    strict = all_findings(changed(system_level, tmp_path / "b", claim={"level": "hardware"}))
+    assert "claimed is hardware; needed is system: framework.compile is True" in evidence(strict, "level")
+    loose = changed(system_level, tmp_path / "c", claim={"level": "free"})
+    found = all_findings(loose)
+    assert not failed(found)
+    assert "claimed is free, where system would do" in evidence(found, "level", "note")
+    assert level_of(loose) == "free"
+
+
+def test_another_edition_may_be_asked_for(base: Submission, tmp_path: Path) -> None:
+    context = changed(base, tmp_path, question=Question(edition="v3.0"))
+    found = all_findings(context)
+    assert not failed(found)
+    assert context.asked.results["trial-01"].edition == "v3.0"
+    assert context.claimed.results["trial-01"].edition == "v2.0"
+    assert "those of v3.0, which was asked for" in evidence(found, "edition", "note")
+
+
+@pytest.mark.parametrize("key", ["run_start", "dataset", "system", "epoch_stop", "power", "checkpoint", "ceilings"])
+@pytest.mark.parametrize("value", [None, [7]])
+def test_events_of_any_type_refuse_and_never_raise(base: Submission, tmp_path: Path, key: str, value: Any) -> None:
+    def spoil(events: Events) -> None:
+        for event in events:
+            event["value"] = value if event["key"] == key else event["value"]
+
+    assert failed(all_findings(changed(base, tmp_path, record(spoil))))
+
+
+# Slurm's accounting against the runs that say that they ran in its jobs.
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Submission:
+    """One trial of three epochs."""
+    return honest(tmp_path_factory.mktemp("alone"), trials=1)
+
+
+def accounted(change: Callable[[Job], object] = lambda job: None) -> Change:
+    """The accounting of the job in which trial 1 ran, as honest Slurm would have it, changed."""
+
+    def text(seconds: int) -> str:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def write(opened: Path) -> None:
+        lines = (opened / "campaign/trial-01/events.jsonl").read_text().splitlines()
+        start, end = (json.loads(line)["time_ms"] // 1000 + shift for line, shift in ((lines[0], -20), (lines[-1], 5)))
+        job: Job = {
+            "job_id": "1001", "submit": text(start - 60), "start": text(start), "end": text(end),
+            "elapsed_seconds": end - start, "nodes": 2, "node_list": "node-[1-2]", "state": "COMPLETED",
+            "exit_code": "0:0", "steps": [], "earlier": [],
+        }  # fmt: skip
+        change(job)
+        (opened / "accounting").mkdir()
+        (opened / "accounting/1001.json").write_text(json.dumps(job))
+
+    return write
+
+
+def back_from_the_queue(job: Job) -> None:
+    job["earlier"] = [dict(job)]
+    job.update(start="2030-01-01T00:00:00Z", end="2030-01-01T00:01:00Z", elapsed_seconds=60)
+
+
+def seen_by_the_run(number: str) -> Change:
+    def see(events: Events) -> None:
+        values(events, "system")[0]["nodes"][0]["environment"] = {"SLURM_JOB_ID": number}
 
     def change(opened: Path) -> None:
-        _record("trial-01", take)(opened)
-        _record("trial-02", give)(opened)
+        accounted()(opened)
+        record(see, "trial-01")(opened)
 
-    assert not failed(all_findings(changed(base, tmp_path / "a")))
-    found = all_findings(changed(base, tmp_path / "b", change))
-    assert "the same but for a scale" in evidence(found, "copied-runs")
+    return change
+
+
+def job(**told: Any) -> Change:
+    return accounted(lambda job: job.update(told))
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "words"),
+    [
+        (accounted(), "note", "times and nodes of 1 runs lie within"),
+        (accounted(back_from_the_queue), "note", "times and nodes of 1 runs lie within"),
+        (seen_by_the_run("1001"), "note", "times and nodes of 1 runs lie within"),
+        (seen_by_the_run("2002"), "fail", "2002"),
+        (lambda opened: None, "warning", "Slurm jobs 1001"),
+        (job(job_id="7"), "fail", "tells of the job 7"),
+        (job(start="2024-01-01T00:00:00Z", end="2024-01-01T01:00:00Z"), "fail", "none of its Slurm"),
+        (job(elapsed_seconds=10), "fail", "in Slurm jobs of 10 s together"),
+        (job(elapsed_seconds=10**6), "fail", "1000000 s elapsed between"),
+        (job(nodes=1), "fail", "ran on 2 nodes, its Slurm job had 1"),
+        (job(node_list="node-[2-3]"), "fail", "ran on node-1, which its Slurm job did not have"),
+        (job(node_list=None), "warning", "names no nodes"),
+        (job(state="FAILED"), "warning", "ended as FAILED"),
+        (job(state="CANCELLED by 1000"), "warning", "ended as CANCELLED"),
+        (job(start=None), "warning", "does not tell when"),
+        (accounted(lambda job: job.update(elapsed_seconds=job["elapsed_seconds"] - 65)), "warning", "was suspended"),
+    ],
+)
+def test_a_job_must_hold_its_run(alone: Submission, tmp_path: Path, change: Change, severity: str, words: str) -> None:
+    found = list(check_accounting(changed(alone, tmp_path, change)))
+    assert words in evidence(found, "accounting", severity)
+    assert severity != "note" or len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[01-03,7],login", ["n01", "n02", "n03", "n7", "login"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("n[1-1000000][1-1000000]", None),
+        ("n[1-999999999]", None),
+        ("n[3-1]", None),
+        ("n[1", None),
+        ("n1;rm", None),
+        ("", None),
+        (",", None),
+    ],
+)
+def test_lists_of_hosts_are_expanded_where_that_takes_little(text: str, names: list[str] | None) -> None:
+    assert names_of_list(text) == names
+
+
+def test_a_host_is_its_first_label() -> None:
+    assert short_names(["n1.cluster", "n2"]) == {"n1", "n2"}
