@@ -1,26 +1,34 @@
-"""From placement to communicator: where it cannot work, one line that says why and what to do; never N runs."""
+"""From placement to communicator: where it cannot work, one line that says why and what to do; never N runs.
+
+Ranks that would not do the same thing are refused; Gloo is told the interface by which the hosts have met.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from file_mailbox import communicator
 from many_ranks import clean_environment, free_port
 
 from hpcai500.comm import connect as connecting
+from hpcai500.comm import identity
 from hpcai500.comm.connect import connect, meet
 from hpcai500.comm.horovod_backend import Horovod
-from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.errors import EnvironmentLacksError, RunError, UsageError
 from hpcai500.hosts import Placement, find_placement
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
+from hpcai500.system import network as network_module
+from hpcai500.system.network import interface_addresses, prefer_route
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="no Horovod: make horovod")
 
@@ -141,9 +149,8 @@ def test_a_start_that_takes_long_says_what_it_waits_for(
 
 
 def test_missing_horovod_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_horovod(monkeypatch)
     monkeypatch.setitem(sys.modules, "horovod", None)
-    for name in [name for name in sys.modules if name.startswith("horovod.")]:
-        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(EnvironmentLacksError, match=r"^Horovod is not installed: run `make horovod`"):
         connect(recipe("horovod"), placed(MPIRUN))
 
@@ -156,11 +163,14 @@ def test_horovod_of_another_torch_says_how_to_build_it_anew(monkeypatch: pytest.
     (package / "mpi_ops.py").write_text(
         "raise ImportError('mpi_lib_v2.so: undefined symbol: _ZN3c106detail')", encoding="utf-8"
     )
-    for name in [name for name in sys.modules if name.partition(".")[0] == "horovod"]:
-        monkeypatch.delitem(sys.modules, name)
+    forget_horovod(monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(EnvironmentLacksError, match=r"beside torch 2\..*undefined symbol.*another torch.*make horovod"):
         connect(recipe("horovod"), placed(MPIRUN))
+    forget_horovod(monkeypatch)
+
+
+def forget_horovod(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "horovod"]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -189,12 +199,16 @@ def meet_in_threads(placements: list[Placement]) -> list[object]:
             stores.append(store)
             found[index] = hosts
 
-    threads = [threading.Thread(target=come, args=(index,)) for index in range(len(placements))]
+    in_threads(come, len(placements))
+    return found
+
+
+def in_threads(work: Callable[[int], None], count: int) -> None:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
 
 
 def test_ranks_meet_and_know_each_others_hosts() -> None:
@@ -237,3 +251,128 @@ def test_who_waits_in_vain_says_for_whom(monkeypatch: pytest.MonkeyPatch, capsys
     with pytest.raises(RunError, match=r"^waited 1 s for ranks 1, 2: "):
         meet(at(port, 0, 3), patience=1)
     assert capsys.readouterr().err.count("hpcai500: waiting for ranks 1, 2") == 1
+
+
+# ----------------------------------------------------------------------------------------------------
+# Ranks that would not do the same thing are refused, by rank, host and what differs.
+
+
+ONE, OTHER = "cd34" * 16, "ab12" * 16
+
+
+def refusals(folder: Path, hosts: tuple[str, ...], facts: list[Mapping[str, str | None]]) -> list[str]:
+    """What each rank is told, or "" where it may go on."""
+    told = [""] * len(hosts)
+
+    def ask(rank: int) -> None:
+        try:
+            identity.require_same(communicator(folder, rank, hosts), facts[rank])
+        except UsageError as error:
+            told[rank] = str(error)
+
+    in_threads(ask, len(hosts))
+    return told
+
+
+def test_ranks_that_are_alike_go_on(tmp_path: Path) -> None:
+    facts = {**identity.code_facts(), identity.RECIPE: ONE, identity.DATA: OTHER, identity.CONTENT: None}
+    assert refusals(tmp_path, ("n1", "n2"), [facts, dict(facts)]) == ["", ""]
+
+
+def test_all_ranks_are_told_which_one_differs_in_what_and_what_to_do(tmp_path: Path) -> None:
+    facts: list[Mapping[str, str | None]] = [{identity.DATA: ONE}, {identity.DATA: OTHER}, {identity.DATA: ONE}]
+    told = refusals(tmp_path, ("n1", "n2", "n2"), facts)
+    assert (
+        told
+        == [
+            "rank 1 on host n2 has another data fingerprint (ab12ab12ab12... instead of cd34cd34cd34... on rank 0, "
+            "host n1): give every rank the same files: stage them again on that host, or put --data on a shared "
+            "file system"
+        ]
+        * 3
+    )
+
+
+def test_ranks_of_a_host_that_differ_alike_are_told_together(tmp_path: Path) -> None:
+    new, old = {identity.TORCH: "2.13.0"}, {identity.TORCH: "2.12.1"}
+    told = refusals(tmp_path, ("n1", "n2", "n2", "n3"), [new, old, old, new])
+    assert told[3].startswith(
+        "ranks 1, 2 on host n2 have another version of torch (2.12.1 instead of 2.13.0 on rank 0, host n1): start every"
+    )
+
+
+def test_many_differences_are_counted_and_not_listed(tmp_path: Path) -> None:
+    facts: list[Mapping[str, str | None]] = [{identity.CODE: f"{rank}" * 64} for rank in range(8)]
+    told = refusals(tmp_path, tuple(f"n{rank}" for rank in range(8)), facts)[0]
+    assert "rank 4 on host n4" in told
+    assert told.endswith("; and 3 differences more")
+
+
+def test_what_a_rank_does_not_know_is_not_compared(tmp_path: Path) -> None:
+    facts: list[Mapping[str, str | None]] = [{identity.CONTENT: value} for value in (None, ONE, ONE)]
+    assert refusals(tmp_path / "same", ("n1", "n2", "n3"), facts) == [""] * 3
+    told = refusals(tmp_path / "other", ("n1", "n2", "n3"), [*facts[:2], {identity.CONTENT: OTHER}])
+    assert told[0].startswith(
+        "rank 2 on host n3 has another data content (ab12ab12ab12... instead of cd34cd34cd34... on rank 1, host n2)"
+    )
+
+
+def test_the_facts_hold_the_hashes_of_this_software() -> None:
+    facts = identity.code_facts()
+    assert len(facts[identity.CODE] or "") == len(facts[identity.CORE] or "") == 64
+    assert facts[identity.IMAGE] == "none"
+
+
+def test_a_rank_in_another_image_is_told_to_take_the_same(tmp_path: Path) -> None:
+    facts: list[Mapping[str, str | None]] = [{identity.IMAGE: ONE}, {identity.IMAGE: OTHER}, {identity.IMAGE: "none"}]
+    told = refusals(tmp_path, ("n1", "n2", "n3"), facts)[0]
+    assert told.startswith(
+        "rank 1 on host n2 has another image (ab12ab12ab12... instead of cd34cd34cd34... on rank 0, host n1): start "
+        "every rank from the same image file"
+    )
+    assert "rank 2 on host n3 has another image (none instead of cd34cd34cd34..." in told
+
+
+# ----------------------------------------------------------------------------------------------------
+# Gloo is told the interface by which the hosts of a job have met, and nobody's own choice is overruled.
+
+
+HOSTS = ("n0", "n0", "n1")
+# Rank 1 reached rank 0 on its own host by a loopback address, as Debian's /etc/hosts has it.
+SEEN = ("", "127.0.1.1", "10.0.0.1")
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Set first, so that what is chosen goes again with the test.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    addresses = {"lo": "127.0.0.1", "eth0": "192.168.0.7", "ib0": "10.0.0.1", "ib1": "10.0.0.2"}
+    monkeypatch.setattr(network_module, "interface_addresses", lambda: addresses)
+
+
+@pytest.mark.usefixtures("network")
+@pytest.mark.parametrize(("rank", "own", "chosen"), [(0, "", "ib0"), (1, "127.0.0.1", "ib0"), (2, "10.0.0.2", "ib1")])
+def test_every_host_takes_the_interface_that_leads_to_the_others(rank: int, own: str, chosen: str) -> None:
+    prefer_route(own, SEEN, rank, HOSTS)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == chosen
+
+
+@pytest.mark.usefixtures("network")
+def test_a_users_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    prefer_route("10.0.0.2", SEEN, 2, HOSTS)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+@pytest.mark.usefixtures("network")
+@pytest.mark.parametrize(
+    ("own", "hosts"), [("127.0.0.1", ("n0", "n0", "n0")), ("10.9.9.9", HOSTS), ("127.0.0.1", HOSTS)]
+)
+def test_one_host_and_unknown_addresses_are_left_to_gloo(own: str, hosts: tuple[str, ...]) -> None:
+    prefer_route(own, SEEN, 2, hosts)
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
+
+
+def test_this_machine_has_a_loopback_interface() -> None:
+    assert interface_addresses()["lo"] == "127.0.0.1"

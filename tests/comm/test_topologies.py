@@ -1,4 +1,7 @@
-"""Every topology sums every form of gradients over any ranks that it accepts, and says which it does not."""
+"""Every topology sums every form of gradients over any ranks that it accepts, and counts the bytes that it sends.
+
+The bytes are those that a hand counts, and those of the closed forms that predictions use.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from hpcai500.comm.codecs import Buffers, make_codec
 from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.topologies import make_topology
 from hpcai500.errors import RecipeError
+from hpcai500.methodology.roofline import BYTES_A_VALUE, Topology, gradient_bytes
 
 CPU = torch.device("cpu")
 
@@ -94,17 +98,82 @@ def test_what_is_no_number_on_one_rank_is_none_on_all(topology: str, compression
     assert all(result[:4000].isfinite().all() for result in results)
 
 
-def test_a_torus_that_the_ranks_do_not_fill_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r"6 ranks do not fill rows of 4: use one of 1, 2, 3, 6"):
-        check(["a"] * 6, [1], 0, topology="torus", compression="none", torus_columns=4)
+@pytest.mark.parametrize(
+    ("hosts", "columns", "reason"),
+    [
+        ("aaaaaa", 4, r"6 ranks do not fill rows of 4: use one of 1, 2, 3, 6"),
+        ("aaab", 0, "nodes have 1 or 3 ranks"),
+        ("abab", 0, r"ranks of a node are not consecutive.*block"),
+    ],
+)
+def test_a_torus_that_the_ranks_do_not_make_is_refused(hosts: str, columns: int, reason: str) -> None:
+    with pytest.raises(RecipeError, match=reason):
+        check(list(hosts), [1], 0, topology="torus", compression="none", torus_columns=columns)
 
 
-def test_a_torus_of_uneven_nodes_is_refused() -> None:
-    with pytest.raises(RecipeError, match="nodes have 1 or 3 ranks"):
-        check(["a", "a", "a", "b"], [1], 0, topology="torus", compression="none")
+def test_scattered_ranks_make_a_torus_whose_rows_are_stated() -> None:
+    check(list("abab"), [9], 0, topology="torus", compression="none", torus_columns=2)
 
 
-def test_a_torus_of_nodes_whose_ranks_are_scattered_is_refused_unless_rows_are_stated() -> None:
-    with pytest.raises(RecipeError, match=r"ranks of a node are not consecutive.*block"):
-        check(["a", "b", "a", "b"], [1], 0, topology="torus", compression="none")
-    check(["a", "b", "a", "b"], [9], 0, topology="torus", compression="none", torus_columns=2)
+# ----------------------------------------------------------------------------------------------------
+# Counted bytes.
+
+
+def counted(topology: str, compression: str, hosts: str, size: int, buckets: range) -> list[tuple[float, float]]:
+    """(sent, sent between nodes) of each rank, over these buckets."""
+
+    def count(communicator: Communicator) -> tuple[float, float]:
+        table, buffers = settings(topology=topology, compression=compression), Buffers(CPU)
+        made = make_topology(table, communicator, make_codec(compression, buffers, None, 1), buffers)
+        found = [made.traffic(size, bucket) for bucket in buckets]
+        return sum(one.sent for one in found), sum(one.between_nodes for one in found)
+
+    return run_threads(count, hosts)
+
+
+# Bytes of a bucket with a grain of int8 for each of four ranks on two hosts.
+B = 4 * 4160
+# 2 (n - 1) / n; ranks 1 and 3 have their neighbour on the other host.
+RING = B * 3 // 2
+# int8 goes directly to those who sum, and around a ring back.
+DIRECT = B * 3 // 4
+
+
+@pytest.mark.parametrize(
+    ("topology", "compression", "by_rank"),
+    [
+        *(("flat", name, [(RING, 0), (RING, RING)] * 2) for name in ("none", "fp16", "bf16")),
+        ("flat", "int8", [(2 * DIRECT, B // 2), (2 * DIRECT, B // 2 + DIRECT)] * 2),
+        # A rank gives B to its leader; a leader 2 B (2 - 1) / 2 to the other one and B to its node.
+        ("hierarchical", "none", [(2 * B, B), (B, 0)] * 2),
+        # To a leader of two, B / 2 is sent each way by both; the rest is as without compression.
+        ("hierarchical", "int8", [(3 * B, B), (B, 0)] * 2),
+        # In the row B / 2 twice, in the column 2 (B / 2) (2 - 1) / 2.
+        ("torus", "none", [(B + B // 2, B // 2)] * 4),
+        ("parameter-server", "none", [(B, 0), (3 * B, 2 * B), (B, B), (B, B)]),
+    ],
+)
+def test_each_rank_sends_what_a_hand_counts(topology: str, compression: str, by_rank: list[tuple[int, int]]) -> None:
+    # The server of bucket 5 is rank 1.
+    assert counted(topology, compression, "aabb", B, range(5, 6)) == [pytest.approx(one) for one in by_rank]
+
+
+def test_int8_of_less_than_a_grain_a_rank_is_counted_with_its_padding() -> None:
+    assert counted("flat", "int8", "aabb", 4160, range(1)) == counted("flat", "int8", "aabb", B, range(1))
+
+
+# A whole number of int8's grains for each rank and each piece of a row.
+VALUES = 6 * 6 * 4096
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "aabbcc", "ab", "aaa", "aaabbb"])
+@pytest.mark.parametrize("compression", ["none", "fp16", "int8"])
+@pytest.mark.parametrize("topology", ["ring", "hierarchical", "torus", "parameter-server"])
+def test_the_closed_form_is_what_all_ranks_count(topology: Topology, compression: str, hosts: str) -> None:
+    nodes, ranks = len(set(hosts)), len(hosts)
+    size = round(VALUES * BYTES_A_VALUE[compression])
+    # As many buckets as ranks: each of them serves once.
+    found = counted("flat" if topology == "ring" else topology, compression, hosts, size, range(ranks))
+    closed = gradient_bytes(topology, VALUES, compression, nodes, ranks // nodes)
+    assert sum(sent for sent, _ in found) / ranks == pytest.approx(ranks * closed.rank, rel=1e-3)
+    assert sum(between for _, between in found) / ranks == pytest.approx(closed.node * nodes, rel=1e-3)
