@@ -1,29 +1,22 @@
-"""What `make` would do: everything at first, nothing twice, and only what a change calls for."""
+"""What `make` would do: everything at first, nothing twice, only what a change calls for; what CI lets a test skip."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STAMPS = [
-    ".made-with-python3",
-    ".runtime",
-    ".extra-dali",
-    ".core",
-    ".dali",
-    ".extra-test",
-    ".extra-dev",
-    ".extra-benchmark",
-    ".horovod",
-    ".with-signing",
-    ".with-site",
-]
+    ".made-with-python3", ".runtime", ".extra-dali", ".core", ".dali", ".extra-test", ".extra-dev",
+    ".extra-benchmark", ".horovod", ".with-signing", ".with-site",
+]  # fmt: skip
 # Of the make that runs the tests; they would reach the make under test.
 INHERITED = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PYTHON", "ARGS"}
 
@@ -60,6 +53,12 @@ def would_run(tree: Path, *words: str) -> str:
     return result.stdout
 
 
+def in_order(commands: str, *steps: str) -> bool:
+    """Whether all of `steps` are in `commands`, in this order."""
+    places = [commands.index(step) for step in steps]
+    return places == sorted(places)
+
+
 def test_second_build_does_nothing(tree: Path) -> None:
     assert "Nothing to be done for 'build'" in would_run(tree, "build")
 
@@ -85,23 +84,19 @@ def test_second_call_runs_only_the_target_itself(tree: Path, target: str, only: 
 def test_a_change_redoes_what_it_must(tree: Path, changed: str, runs: list[str], leaves: list[str]) -> None:
     (tree / changed).touch()
     commands = would_run(tree, "build")
-    assert [word for word in runs if word not in commands] == []
-    assert [word for word in leaves if word in commands] == []
+    assert all(word in commands for word in runs)
+    assert not any(word in commands for word in leaves)
 
 
 def test_fresh_tree_does_everything_in_order(tree: Path) -> None:
     shutil.rmtree(tree / ".venv")
-    commands = would_run(tree, "test")
-    steps = ["scripts/bootstrap", "scripts/environment", "build runtime", ".venv dali dali-build", "--editable"]
-    steps += [".venv test"]
-    steps += ["scripts/bootstrap --with mpi", "scripts/install .venv horovod", "scripts/horovod .venv", "-m pytest"]
-    places = [commands.index(step) for step in steps]
-    assert places == sorted(places)
-
-
-def test_dali_is_no_part_of_a_first_run(tree: Path) -> None:
-    shutil.rmtree(tree / ".venv")
-    assert "dali" not in would_run(tree, "ic")
+    assert in_order(
+        would_run(tree, "test"),
+        "scripts/bootstrap", "scripts/environment", "build runtime", ".venv dali dali-build", "--editable",
+        ".venv test", "scripts/bootstrap --with mpi", "scripts/install .venv horovod", "scripts/horovod .venv",
+        "-m pytest",
+    )  # fmt: skip
+    assert "dali" not in would_run(tree, "ic"), "no part of a first run"
 
 
 @pytest.mark.parametrize(("before", "compilations"), [([], 1), ([".core"], 1), ([".extra-dali", ".core"], 0)])
@@ -180,17 +175,16 @@ def test_benchmarks_of_the_makefile_exist() -> None:
 
 def test_an_image_is_built_from_what_is_collected_first(tree: Path) -> None:
     commands = would_run(tree, "image")
-    steps = ["bootstrap --with image", "base-build.squashfs containers", "scripts/wheelhouse cpu"]
-    places = [commands.index(step) for step in [*steps, "scripts/build-wheels", "scripts/image cpu"]]
-    assert places == sorted(places)
+    assert in_order(
+        commands,
+        "bootstrap --with image", "base-build.squashfs containers", "scripts/wheelhouse cpu", "scripts/build-wheels",
+        "scripts/image cpu",
+    )  # fmt: skip
     assert "base-cpu.squashfs containers/packages/runtime" in commands
     assert "cuda" not in commands
-
-
-def test_the_image_for_gpus_has_packages_of_its_own(tree: Path) -> None:
-    commands = would_run(tree, "image", "FLAVOUR=cuda")
-    assert "base-cuda.squashfs containers/packages/runtime containers/packages/cuda" in commands
-    assert "scripts/image cuda" in commands
+    with_gpus = would_run(tree, "image", "FLAVOUR=cuda")
+    assert "base-cuda.squashfs containers/packages/runtime containers/packages/cuda" in with_gpus
+    assert "scripts/image cuda" in with_gpus
 
 
 def test_what_was_collected_is_not_collected_again(tree: Path) -> None:
@@ -204,3 +198,66 @@ def test_what_was_collected_is_not_collected_again(tree: Path) -> None:
     assert "scripts/image cpu" in commands
     assert "wheelhouse cpu" not in commands
     assert "scripts/base" not in commands
+
+
+CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
+# What CI lets a test skip (tests/conftest.py).
+SKIPS = {
+    "excused": "def test_a():\n    pytest.skip('no CUDA device')\n\ndef test_b():\n    pass\n",
+    "in a test": "def test_a():\n    pytest.skip('no ffmpeg')\n\ndef test_b():\n    pass\n",
+    "of a module": "pytest.skip('no ffmpeg', allow_module_level=True)\n",
+    "by mark": "@pytest.mark.skipif(True, reason='no ffmpeg')\ndef test_a():\n    pass\n",
+    "expected failure": "@pytest.mark.xfail\ndef test_a():\n    raise ValueError\n",
+}
+
+
+def run_pytest(folder: Path, source: str, *options: str, require_all: str) -> subprocess.CompletedProcess[str]:
+    """Pytest on one file beside a copy of our conftest.py and one test that passes."""
+    shutil.copy(CONFTEST, folder / "conftest.py")
+    (folder / "test_it.py").write_text(f"import pytest\n\n{source}", encoding="utf-8")
+    (folder / "test_other.py").write_text("def test_passes():\n    pass\n", encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "."],
+        cwd=folder,
+        env={**os.environ, "HPCAI500_REQUIRE_ALL": require_all},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("in a test", ()), ("of a module", ()), ("by mark", ()), ("in a test", ("-n", "2")), ("of a module", ("-n", "2"))],
+)
+def test_unexcused_skip_fails_the_run(tmp_path: Path, kind: str, options: tuple[str, ...]) -> None:
+    result = run_pytest(tmp_path, SKIPS[kind], *options, require_all="1")
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.stdout
+    assert "SKIPPED WITHOUT AN EXCUSE test_it.py" in result.stdout
+    assert result.stdout.count("no ffmpeg") == 1
+    assert "1 skipped" in result.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("kind", "require_all"), [("excused", "1"), ("expected failure", "1"), ("in a test", "")])
+def test_other_runs_stay_as_they_are(tmp_path: Path, kind: str, require_all: str) -> None:
+    result = run_pytest(tmp_path, SKIPS[kind], require_all=require_all)
+    assert result.returncode == pytest.ExitCode.OK, result.stdout
+    assert "WITHOUT AN EXCUSE" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("reason", "without_device", "with_device"),
+    [
+        ("no CUDA device", True, False),
+        ("no CUDA device can be used by a build without CUDA", True, False),
+        ("no CUDA device with it: its generation came before tf32", True, True),
+        ("this machine has a CUDA device", True, True),
+        ("no ffmpeg", False, False),
+    ],
+)
+def test_a_machine_with_a_device_is_not_excused_by_the_lack_of_one(
+    reason: str, without_device: bool, with_device: bool
+) -> None:
+    conftest = runpy.run_path(str(CONFTEST))
+    assert conftest["is_excused"](reason, has_device=False) is without_device
+    assert conftest["is_excused"](reason, has_device=True) is with_device

@@ -1,0 +1,221 @@
+"""What is installed and shipped: pinned dependencies with reasons, the wheel, builds and Apptainer's definitions."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+DOCUMENT = tomllib.loads(PYPROJECT)
+GROUPS = {"runtime": DOCUMENT["project"]["dependencies"], **DOCUMENT["project"]["optional-dependencies"]}
+REQUIREMENTS = [line for group in GROUPS.values() for line in group]
+BUILD = DOCUMENT["build-system"]["requires"]
+
+
+def pins() -> dict[str, str]:
+    """Version by canonical name, from constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+@pytest.mark.parametrize("line", [*REQUIREMENTS, *BUILD])
+def test_a_dependency_has_a_pin_within_its_range_and_a_reason(line: str) -> None:
+    requirement = Requirement(line)
+    version = pins().get(canonicalize_name(requirement.name))
+    assert version is not None, f"constraints.txt has no pin for {requirement.name}: run `make lock`"
+    assert requirement.specifier.contains(version), f"{requirement} excludes its pin {version}: run `make lock`"
+    reason = re.search(rf'"{re.escape(line)}",[ \t]*# \S', PYPROJECT)
+    assert reason or line not in REQUIREMENTS, f"pyproject.toml: say beside {line} what it is for"
+
+
+def test_torch_is_pinned_without_a_build() -> None:
+    assert "+" not in pins()["torch"]
+
+
+def test_scripts_requirements_prints_the_groups() -> None:
+    command = [sys.executable, ROOT / "scripts" / "requirements"]
+    both = subprocess.run([*command, "build", "test"], check=True, text=True, capture_output=True).stdout.splitlines()
+    assert both == [*BUILD, "cmake", "ninja", *GROUPS["test"]]
+    refused = subprocess.run([*command, "tset"], check=False, text=True, capture_output=True)
+    assert refused.returncode != 0
+    assert "no group 'tset'" in refused.stderr
+
+
+def registry_hosts() -> set[str]:
+    """Hosts of the registries that this machine uses, asked of the tools, so that this file names none itself."""
+    from pip._internal.models.index import PyPI
+
+    texts = [f"{PyPI.url} https://{PyPI.file_storage_domain}"]
+    pip = [sys.executable, "-m", "pip", "config", "list"]
+    texts.append(subprocess.run(pip, check=True, text=True, capture_output=True).stdout)
+    apt = Path("/etc/apt")
+    lists = [apt / "sources.list", *(apt / "sources.list.d").glob("*")]
+    texts.extend(path.read_text(encoding="utf-8") for path in lists if path.is_file())
+    urls = re.findall(r"https?://[^\s'\"]+", "\n".join(texts))
+    return {host for url in urls if (host := urlsplit(url).hostname)}
+
+
+def test_no_committed_file_names_a_registry() -> None:
+    hosts = registry_hosts()
+    assert hosts
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+    paths = [ROOT / name for name in listed.decode().split("\0") if name]
+    found = {
+        f"{path.relative_to(ROOT)}: {host}"
+        for path in paths
+        if path.is_file()
+        for host in hosts
+        if host.encode() in path.read_bytes()
+    }
+    assert not found, "leave the registry to each tool's own settings: " + ", ".join(sorted(found))
+
+
+def test_importing_without_the_built_core_says_how_to_build_it() -> None:
+    # -S: without site-packages there is the source tree alone, as in a fresh clone.
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import hpcai500"
+    ended = subprocess.run([sys.executable, "-S", "-c", code, str(ROOT)], capture_output=True, text=True, check=False)
+    last = ended.stderr.splitlines()[-1]
+    assert ended.returncode == 1
+    assert last.startswith("ImportError: hpcai500's C++ core is not built or cannot be loaded")
+    assert "run `make build` in the source tree, or `pip install .`" in last
+
+
+def test_the_wheel_carries_core_recipes_and_editions(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-build-isolation", "--no-deps", "-w", str(tmp_path)]
+    subprocess.run([*command, str(ROOT)], check=True)
+    (wheel,) = tmp_path.glob("hpcai500-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(re.fullmatch(r"hpcai500/_core\..*\.so", name) for name in names)
+    assert {"hpcai500/recipes/ic/reference.toml", "hpcai500/editions/v2.0.toml", "hpcai500/docs/methodology.md"} <= set(
+        names
+    )
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("choice", ["ON", "AUTO", "OFF"])
+def test_a_build_that_must_have_dali_says_where_it_looked_and_another_does_not_look(
+    tmp_path: Path, choice: str
+) -> None:
+    python, scripts = tmp_path / "bare" / "bin" / "python", Path(sys.executable).parent
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    # CMake's first step, of the core alone, with a Python that has no packages but the standard library's.
+    command = [scripts / "cmake", "-S", ROOT, "-B", tmp_path / "build", "-G", "Ninja"]
+    command += [f"-DCMAKE_MAKE_PROGRAM={scripts / 'ninja'}", f"-DPython_EXECUTABLE={python}"]
+    command += ["-DHPCAI500_PYTHON=OFF", "-DHPCAI500_CUDA=OFF", f"-DHPCAI500_DALI={choice}"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode != 0) == (choice == "ON"), ended.stderr
+    said = " ".join((ended.stdout + ended.stderr).split())
+    expected = f"HPCAI500_DALI=ON, but DALI: none in {python}" if choice == "ON" else "DALI not looked for"
+    assert expected in said
+
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU, CUDA = (ROOT / "containers" / f"hpcai500-{flavour}.def" for flavour in ("cpu", "cuda"))
+SHELL = {"post", "environment", "runscript", "test", "apprun"}
+# Of Apptainer's own list, what is allowed here.
+SECTIONS = SHELL | {"files", "labels", "help"}
+
+
+@dataclass
+class Stage:
+    """One stage of a definition: its header, and its sections by name and argument."""
+
+    header: dict[str, str] = field(default_factory=dict)
+    sections: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+def parse(path: Path) -> list[Stage]:
+    """The stages of a definition; a line `Bootstrap:` begins one, a line `%name argument` a section."""
+    stages: list[Stage] = []
+    section: tuple[str, str] | None = None
+    for line in path.read_text().splitlines():
+        if line.startswith("Bootstrap:"):
+            stages.append(Stage())
+            section = None
+        if line.startswith("%"):
+            name, _, argument = line[1:].partition(" ")
+            section = name, argument
+            assert section not in stages[-1].sections, f"{path.name}: {line} twice in one stage"
+            stages[-1].sections[section] = ""
+        elif section:
+            stages[-1].sections[section] += line + "\n"
+        elif line.strip() and not line.startswith("#"):
+            key, separator, value = line.partition(": ")
+            assert separator, f"{path.name}: {line}"
+            stages[-1].header[key] = value
+    return stages
+
+
+@pytest.fixture(params=[CPU, CUDA], ids=["cpu", "cuda"])
+def definition(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def test_every_stage_begins_from_a_local_file_and_only_earlier_stages_are_copied_from(definition: Path) -> None:
+    seen: list[str] = []
+    for stage in parse(definition):
+        assert stage.header["Bootstrap"] == "localimage"
+        assert stage.header["From"] in ("{{ base }}", "{{ build_base }}")
+        sources = [argument.removeprefix("from ") for name, argument in stage.sections if name == "files" and argument]
+        assert set(sources) <= set(seen)
+        seen.append(stage.header["Stage"])
+    assert seen[-1] == "final"
+
+
+def test_only_known_sections_with_shell_that_parses(definition: Path) -> None:
+    for stage in parse(definition):
+        for (name, _), text in stage.sections.items():
+            assert name in SECTIONS
+            if name in SHELL:
+                checked = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+                assert checked.returncode == 0, checked.stderr
+
+
+def test_every_argument_is_given_by_the_script_that_builds(definition: Path) -> None:
+    asked = set(re.findall(r"\{\{ (\w+) \}\}", definition.read_text()))
+    given = set(re.findall(r'--build-arg "(\w+)=', (ROOT / "scripts" / "image").read_text()))
+    assert asked == given
+
+
+def test_no_definition_or_list_names_a_server(definition: Path) -> None:
+    files = [definition, *(ROOT / "containers").rglob("*"), *(ROOT / "scripts").iterdir()]
+    for path in files:
+        if path.is_file():
+            named = re.findall(r"\w+://[\w.-]+", path.read_text())
+            assert set(named) <= {"https://apptainer.org"}, path
+
+
+def test_what_follows_the_build_is_the_same_in_both() -> None:
+    cpu, cuda = parse(CPU)[-1], parse(CUDA)[-1]
+    assert cpu.sections.keys() == cuda.sections.keys()
+    for key in cpu.sections.keys() - {("help", ""), ("labels", "")}:
+        assert cpu.sections[key] == cuda.sections[key], key
+    # Help and labels differ in the image's name and in --nv alone.
+    for key in (("labels", ""), ("help", "")):
+        assert cpu.sections[key].count("\n") == cuda.sections[key].count("\n"), key
+    assert "--nv" not in CPU.read_text()
+    assert "--nv" in cuda.sections["help", ""]
+
+
+def test_every_app_is_a_command_and_in_the_help(definition: Path) -> None:
+    final = parse(definition)[-1]
+    apps = {argument: text for (name, argument), text in final.sections.items() if name == "apprun"}
+    assert set(apps) == {"ic", "ewa", "doctor"}
+    for name, text in apps.items():
+        assert text.strip() == f'exec hpcai500 {name} "$@"'
+        assert f"{definition.stem}.sif {name}" in final.sections["help", ""]
