@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 import subprocess
+import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,20 @@ from written_campaign import SHORT, write_campaign
 
 from hpcai500 import _core
 from hpcai500.cli.commands import app
+from hpcai500.drawing import drawn
+from hpcai500.engine import replay_command, vote_command
 from hpcai500.interpreter import module_command, python_command, without_code
+from hpcai500.job_options import (
+    Measurement,
+    MicroOptions,
+    PreflightOptions,
+    ReplayOptions,
+    StepOptions,
+    SystemOptions,
+    as_argument,
+    read_options,
+)
+from hpcai500.measure import preflight_command, step_command
 from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.system.software import package_code_hash
 
@@ -30,7 +43,6 @@ PACKAGE = Path(module_command.__code__.co_filename).parent
 MODULES = ("pydantic", "typer", "numpy", "torch", "rich", "json", "subprocess", "dataclasses", "ctypes")
 AT_START = ("hpcai500", "sitecustomize", "usercustomize")
 PROGRAMS = ("ssh-keygen", "git", "lscpu", "mpirun", "horovodrun", "sacct", "squeue", "sbatch", "bash", "python")
-
 # Tells which of them was imported or run, and goes on: one finding must not hide the next.
 STRANGER = "import os\nos.write(os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT), b'{name}\\n')\n"
 # What every interpreter of an installation runs first: tells how it was started.
@@ -61,7 +73,6 @@ activate = 1
 """
 # Stands for torch: what would compute ends before it begins.
 TORCH = "import os\nos._exit(9)\n"
-
 # What each command is called with, and whether it then starts processes of the in-job half.
 TINY = "--set problem.dataset=synthetic-tiny --data {images}"
 LINES: dict[str, tuple[str, bool]] = {
@@ -104,6 +115,18 @@ LINES: dict[str, tuple[str, bool]] = {
 }
 
 
+# Hashes of a figure.
+DRAWS = """
+import hashlib
+from hpcai500.drawing import drawn
+def draw(figure):
+    figure.text(0.1, 0.1, "micro.json is not signed")
+    figure.subplots().set_title("a title")
+for kind, content in drawn(draw, (4, 3), 100, ("svg", "png")).items():
+    print(kind, hashlib.sha256(content).hexdigest())
+"""
+
+
 def commands(group: Any = None, before: str = "") -> Iterator[str]:
     """Every command of the command line."""
     group = group or typer.main.get_command(app)
@@ -119,6 +142,15 @@ def put_strangers(folder: Path, names: tuple[str, ...], log: Path) -> Path:
     for name in names:
         (folder / f"{name}.py").write_text(STRANGER.format(log=str(log), name=name))
     return folder
+
+
+def python_free() -> dict[str, str]:
+    """This process's environment, without what Python heeds."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def ended(command: Sequence[str | Path], **where: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, **where)
 
 
 @pytest.fixture
@@ -144,18 +176,19 @@ def here(tmp_path: Path, log: Path) -> Path:
 def hostile(tmp_path: Path, log: Path, here: Path) -> dict[str, str]:
     """An environment with all that Python heeds, but for what it runs before the first line of any program."""
     elsewhere = put_strangers(tmp_path / "elsewhere", MODULES, log)
-    cached = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONUSERBASE": str(tmp_path / "user")}
     (tmp_path / "provider.c").write_text(PROVIDER.replace("{log}", str(log)))
     library = tmp_path / "provider.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "provider.c"], check=True)
     (tmp_path / "openssl.cnf").write_text(OPENSSL_CONF.format(library=library))
-    at_end = {"PYTHONSTARTUP": str(here / "json.py"), "PYTHONINSPECT": "1", "PYTHONBREAKPOINT": "pydantic.stop"}
     return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        **python_free(),
         "PATH": f":.:here:{os.environ['PATH']}",
         "PYTHONPATH": f":{elsewhere}",
-        **cached,
-        **at_end,
+        "PYTHONPYCACHEPREFIX": str(tmp_path / "cache"),
+        "PYTHONUSERBASE": str(tmp_path / "user"),
+        "PYTHONSTARTUP": str(here / "json.py"),
+        "PYTHONINSPECT": "1",
+        "PYTHONBREAKPOINT": "pydantic.stop",
         "OPENSSL_CONF": str(tmp_path / "openssl.cnf"),
     }
 
@@ -219,24 +252,20 @@ def test_a_command_runs_no_strangers_code(
     # Its folder is on PYTHONPATH by an empty entry: what Python itself imports from there comes before any program.
     for module in AT_START:
         (here / f"{module}.py").unlink()
-    ended = subprocess.run(
-        [command, *name.split(), *words.format(**places).split()],
-        cwd=here, env=hostile, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert log.read_text() == "", ended.stderr
-    assert "Traceback" not in ended.stderr
+    done = ended([command, *name.split(), *words.format(**places).split()], cwd=here, env=hostile)
+    assert log.read_text() == "", done.stderr
+    assert "Traceback" not in done.stderr
     interpreters = [ast.literal_eval(line) for line in started.read_text().splitlines()]
     # The first one was started by us, here.
     assert all(flags == [True, 1, 1] for *flags, _ in interpreters[1:]), interpreters
     jobs = [words for *_, words in interpreters if "-m" in words]
-    assert bool(jobs) == starts_jobs, ended.stdout + ended.stderr
+    assert bool(jobs) == starts_jobs, done.stdout + done.stderr
 
 
 def test_the_current_folder_gives_no_code_even_before_the_first_line(
     here: Path, log: Path, torchless: tuple[Path, Path]
 ) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    subprocess.run([torchless[0], "version"], cwd=here, env=environment, check=True, capture_output=True)
+    assert ended([torchless[0], "version"], cwd=here, env=python_free()).returncode == 0
     assert log.read_text() == ""
 
 
@@ -244,24 +273,9 @@ def test_our_own_interpreters_heed_no_variable_and_no_folder(here: Path, hostile
     hostile["PYTHONPATH"] = str(here)
     hostile["PYTHONWARNINGS"] = "ignore::pydantic.Old"
     code = "import sys, json, hpcai500, numpy; assert not sys.flags.interactive; print(json.dumps(sys.path))"
-    words = [*python_command(), "-c", code]
-    ended = subprocess.run(
-        words, cwd=here, env=hostile, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    assert (ended.returncode, log.read_text()) == (0, ""), ended.stderr
-    assert not {"", str(here)} & set(json.loads(ended.stdout))
-
-
-def test_interpreters_are_started_in_one_place() -> None:
-    """Whoever starts one anew must not forget the options: probes of single files are isolated besides."""
-    told = [
-        f"{path.relative_to(PACKAGE)}: {line.strip()}"
-        for path in PACKAGE.rglob("*.py")
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if path.name != "interpreter.py" and "sys.executable" in line
-        if not re.search(r'sys\.executable, "-I", |Path\(sys\.executable\)\.with_name', line)
-    ]
-    assert told == []
+    done = ended([*python_command(), "-c", code], cwd=here, env=hostile)
+    assert (done.returncode, log.read_text()) == (0, ""), done.stderr
+    assert not {"", str(here)} & set(json.loads(done.stdout))
 
 
 def test_what_does_no_harm_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,32 +289,27 @@ def test_what_does_no_harm_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert subprocess.check_output([*python_command(), "-c", code], text=True).split() == ["True", "True"]
 
 
-def test_an_environment_without_code() -> None:
-    given = {"PYTHONPATH": "/a", "PYTHONSTARTUP": "/b", "PYTHONHASHSEED": "0", "PYTHONHOME": "", "HOME": "/home/me"}
-    folders = {"PATH": ":/bin:.:bin:/sbin", "LD_LIBRARY_PATH": "/lib:"}
-    assert without_code({**given, **folders}) == {
-        "PYTHONHASHSEED": "0", "PYTHONHOME": "", "HOME": "/home/me", "PATH": "/bin:/sbin", "LD_LIBRARY_PATH": "/lib",
-        "HPCAI500_NOT_HEEDED": "PYTHONPATH",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("path", ["", ".", ".:bin", "::"])
-def test_a_path_that_only_leads_into_the_current_folder_is_none_at_all(path: str) -> None:
-    """An empty one is the current folder."""
-    kept = without_code({"PATH": path, "LD_LIBRARY_PATH": path})
-    assert kept == {}
-    assert "" not in os.get_exec_path(kept)
-
-
-def test_every_separator_of_the_dynamic_linker_ends_a_folder() -> None:
-    assert without_code({"LD_LIBRARY_PATH": "/a;.;/b:lib;"}) == {"LD_LIBRARY_PATH": "/a:/b"}
-    assert without_code({"PATH": "/a;.:/b"}) == {"PATH": "/a;.:/b"}
-
-
-def test_what_makes_libcrypto_load_code_is_taken_away_and_named() -> None:
-    given = {"OPENSSL_CONF": "mine.cnf", "OPENSSL_MODULES": "/m", "OPENSSL_ENGINES": "/e", "PYTHONPATH": "/p"}
-    names = "PYTHONPATH, OPENSSL_CONF, OPENSSL_MODULES, OPENSSL_ENGINES"
-    assert without_code(given) == {"HPCAI500_NOT_HEEDED": names}
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"PYTHONPATH": "/a", "PYTHONSTARTUP": "/b"}, {"HPCAI500_NOT_HEEDED": "PYTHONPATH"}),
+        (
+            {"OPENSSL_CONF": "mine.cnf", "OPENSSL_MODULES": "/m", "OPENSSL_ENGINES": "/e", "PYTHONPATH": "/p"},
+            {"HPCAI500_NOT_HEEDED": "PYTHONPATH, OPENSSL_CONF, OPENSSL_MODULES, OPENSSL_ENGINES"},
+        ),
+        (
+            {"PATH": ":/bin:.:bin:/sbin", "LD_LIBRARY_PATH": "/lib:"},
+            {"PATH": "/bin:/sbin", "LD_LIBRARY_PATH": "/lib"},
+        ),
+        # The dynamic linker knows another separator.
+        ({"LD_LIBRARY_PATH": "/a;.;/b:lib;", "PATH": "/a;.:/b"}, {"LD_LIBRARY_PATH": "/a:/b", "PATH": "/a;.:/b"}),
+        # An empty one is the current folder.
+        *(({"PATH": path, "LD_LIBRARY_PATH": path}, {}) for path in ("", ".", ".:bin", "::")),
+    ],
+)  # fmt: skip
+def test_an_environment_without_code(given: dict[str, str], kept: dict[str, str]) -> None:
+    harmless = {"PYTHONHASHSEED": "0", "PYTHONHOME": "", "HOME": "/home/me"}
+    assert without_code(given | harmless) == kept | harmless
 
 
 @pytest.fixture(scope="module")
@@ -320,14 +329,11 @@ def test_a_checkout_that_is_not_installed_is_refused_with_the_way_out(
     uninstalled: tuple[Path, Path], tmp_path: Path, path: str | None, start: list[str]
 ) -> None:
     python, source = uninstalled
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment |= {"PYTHONPATH": path.format(src=source)} if path else {}
+    environment = python_free() | ({"PYTHONPATH": path.format(src=source)} if path else {})
     here = tmp_path if path and "{src}" in path else source
-    ended = subprocess.run(
-        [python, *start, "version"], cwd=here, env=environment, capture_output=True, text=True, check=False
-    )
-    assert (ended.returncode, ended.stdout) == (69, "")
-    (line,) = ended.stderr.splitlines()
+    done = ended([python, *start, "version"], cwd=here, env=environment)
+    assert (done.returncode, done.stdout) == (69, "")
+    (line,) = done.stderr.splitlines()
     assert line.startswith("hpcai500: error: ")
     assert "is found by PYTHONPATH, or in the folder where Python was started, which are ignored" in line
     assert "install hpcai500 with pip" in line
@@ -335,8 +341,60 @@ def test_a_checkout_that_is_not_installed_is_refused_with_the_way_out(
 
 def test_a_checkout_that_is_installed_may_be_where_its_command_is_started() -> None:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    ended = subprocess.run(
-        [python_command()[0], "-m", "hpcai500.cli", "version"],
-        cwd=PACKAGE.parent, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stderr) == (0, "")
+    done = ended([python_command()[0], "-m", "hpcai500.cli", "version"], cwd=PACKAGE.parent, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_matplotlibrc_in_the_current_folder_changes_no_figure(tmp_path: Path) -> None:
+    # All text white, on a white ground.
+    hostile = "text.color: ffffff\nfont.size: 1\nsvg.fonttype: path\naxes.titlecolor: ffffff\n"
+    command = [sys.executable, "-W", "error::DeprecationWarning:matplotlib", "-c", DRAWS]
+    plain = ended(command, cwd=tmp_path)
+    (tmp_path / "matplotlibrc").write_text(hostile)
+    again = ended(command, cwd=tmp_path)
+    assert (plain.returncode, again.returncode) == (0, 0), plain.stderr
+    assert again.stdout == plain.stdout != ""
+
+
+def test_no_figure_runs_tex() -> None:
+    import matplotlib as mpl
+
+    with mpl.rc_context({"text.usetex": True}):
+        assert b">seen<" in drawn(lambda figure: figure.text(0.1, 0.1, "seen"), (4, 3), 100, ["svg"])["svg"]
+        assert mpl.rcParams["text.usetex"], "others keep their settings"
+
+
+# No text in any encoding: a path may hold such bytes.
+ODD = os.fsdecode(b"a \xff'\"\n")
+
+
+def measured(options: Any) -> Measurement[Any]:
+    return Measurement(ODD, ("problem.epochs=1", f'a.b="{ODD}"'), Path(ODD), Path("doing"), options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Measurement[StepOptions], measured(StepOptions(3, 0.1))),
+        (Measurement[StepOptions], measured(StepOptions(classes=9))),
+        (Measurement[MicroOptions], measured(MicroOptions(("gemm", "input"), 2.0, {"ic": Path(ODD)}))),
+        (Measurement[SystemOptions], measured(SystemOptions({"data": None, "out": Path("runs")}))),
+        (PreflightOptions, PreflightOptions("ic/smoke", (), Path("log"), ("ranks",), None, Path(ODD), None, 60.0)),
+        (ReplayOptions, ReplayOptions(Path("r"), Path(ODD), Path("d"), Path("out"), held_back=Path("h"), device="cpu")),
+    ],
+)
+def test_options_come_back_as_they_were(kind: type, told: Any) -> None:
+    argument = as_argument(told)
+    assert argument.isascii()
+    assert read_options(kind, [argument]) == told
+
+
+@pytest.mark.parametrize("main", [replay_command.main, vote_command.main, step_command.main, preflight_command.main])
+@pytest.mark.parametrize("arguments", [[], ["--recipe", "x"], ["{}"], ["[1]"], ["{"], ['{"recipe": 3, "no": 4}']])
+def test_a_command_that_is_started_by_hand_says_so_in_a_line(
+    main: Callable[[Sequence[str]], int], arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("hpcai500: error: expected one argument, ")
+    assert line.endswith(" as JSON: other commands of hpcai500 start this one")
