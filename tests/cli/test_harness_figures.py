@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
+import runpy
 import subprocess
 import sys
 import types
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from called import hpcai500
 from tiny_runs import train_arguments, weather_arguments
 
 from hpcai500.methodology.result import Result
@@ -56,10 +58,7 @@ def ramble(monkeypatch: pytest.MonkeyPatch) -> StandInForRamble:
     monkeypatch.setitem(sys.modules, "ramble", types.ModuleType("ramble"))
     monkeypatch.setitem(sys.modules, "ramble.appkit", stand_in.module())
     path = HARNESS / "ramble" / "applications" / "hpcai500" / "application.py"
-    spec = importlib.util.spec_from_file_location("hpcai500_of_ramble", path)
-    assert spec is not None
-    assert spec.loader is not None
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    runpy.run_path(str(path))
     return stand_in
 
 
@@ -87,8 +86,7 @@ def figures_of(output: str) -> dict[str, tuple[str, str]]:
 
 
 def run(record: Path, *words: str) -> Run:
-    code = "import sys; from hpcai500.cli import main; sys.exit(main())"
-    ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    ended = hpcai500(*words, cwd=record.parent)
     assert ended.returncode in (0, 2), ended.stderr
     return Run(ended.stdout, score_record(record))
 
@@ -123,44 +121,31 @@ def matched(pattern: str, output: str) -> str | None:
     return found[0] if found else None
 
 
-def patterns_of(jube: ET.Element) -> dict[str, ET.Element]:
+def require_reads(patterns: Mapping[str, str | None], run: Run) -> None:
+    """Each pattern finds its figure in what a run printed, and no other."""
+    read = {name: matched(pattern or "", run.output) for name, pattern in patterns.items()}
+    assert {name: value for name, value in read.items() if value} == {
+        name: value for name, (value, _) in run.figures.items()
+    }
+
+
+def test_jube_looks_for_each_figure_in_its_unit_and_shows_it(jube: ET.Element, runs: list[Run]) -> None:
     figures = next(one for one in jube.iter("patternset") if one.get("name") == "figures")
-    return {pattern.get("name", ""): pattern for pattern in figures}
-
-
-def test_jube_looks_for_each_figure_in_its_unit(jube: ET.Element, runs: list[Run]) -> None:
-    units = {name: pattern.get("unit") for name, pattern in patterns_of(jube).items() if name != "verdict"}
-    assert units == all_that_can_be_printed(runs)
-
-
-def test_jube_reads_what_a_run_prints(jube: ET.Element, runs: list[Run]) -> None:
-    for one in runs:
-        read = {name: matched(pattern.text or "", one.output) for name, pattern in patterns_of(jube).items()}
-        verdict = read.pop("verdict")
-        assert {name: value for name, value in read.items() if value} == {
-            name: value for name, (value, _) in one.figures.items()
-        }
-        assert verdict == ("PASS" if one is runs[0] else "FAIL")
-
-
-def test_jube_shows_each_figure_in_the_table_for_programs(jube: ET.Element) -> None:
+    patterns = {pattern.get("name", ""): pattern for pattern in figures}
+    verdict = patterns.pop("verdict")
+    assert {name: pattern.get("unit") for name, pattern in patterns.items()} == all_that_can_be_printed(runs)
+    for one, said in zip(runs, ("PASS", "FAIL"), strict=True):
+        require_reads({name: pattern.text for name, pattern in patterns.items()}, one)
+        assert matched(verdict.text or "", one.output) == said
     table = next(one for one in jube.iter("table") if one.get("name") == "figures")
-    columns = {column.text for column in table}
-    assert {"verdict_last", "exit_code"} | (patterns_of(jube).keys() - {"verdict"}) <= columns
+    assert {"verdict_last", "exit_code", *patterns} <= {column.text for column in table}
 
 
 def test_ramble_looks_for_each_figure_in_its_unit(ramble: StandInForRamble, runs: list[Run]) -> None:
-    units = {name: how["units"] for name, how in ramble.figures.items()}
-    assert units == all_that_can_be_printed(runs)
-
-
-def test_ramble_reads_what_a_run_prints(ramble: StandInForRamble, runs: list[Run]) -> None:
+    assert {name: how["units"] for name, how in ramble.figures.items()} == all_that_can_be_printed(runs)
+    assert all(re.compile(how["fom_regex"]).groupindex == {how["group_name"]: 1} for how in ramble.figures.values())
     for one in runs:
-        read = {name: matched(how["fom_regex"], one.output) for name, how in ramble.figures.items()}
-        assert {name: value for name, value in read.items() if value} == {
-            name: value for name, (value, _) in one.figures.items()
-        }
-        assert all(re.compile(how["fom_regex"]).groupindex == {how["group_name"]: 1} for how in ramble.figures.values())
+        require_reads({name: how["fom_regex"] for name, how in ramble.figures.items()}, one)
 
 
 def test_ramble_knows_a_run_that_passed_from_one_that_did_not(ramble: StandInForRamble, runs: list[Run]) -> None:

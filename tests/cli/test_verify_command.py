@@ -7,6 +7,7 @@ import re
 import subprocess
 import zipfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,19 @@ def _verify(*arguments: Any) -> tuple[int, str]:
     return ended.exit_code, ended.stdout
 
 
+def failed(verification: Verification) -> list[Finding]:
+    return [finding for finding in verification.findings if finding.severity == "fail"]
+
+
 def test_an_honest_submission_is_verified_and_the_verdict_comes_first(folder: Path) -> None:
     code, said = _verify(folder / "signed.zip")
     assert code == 0, said
     assert said.startswith("VERIFIED")
     assert "a key that nobody here vouches for" in " ".join(said.split())
-    first = said.splitlines()[0]
+    first, *_, last = said.splitlines()
     assert re.fullmatch(r"VERIFIED  .*signed\.zip: \d+ to be judged, \d+ hold, \d+ not checked", first)
-    for words in ("\nto be judged:\n", "\nhold:\n", "\nnot checked:\n"):
-        assert words in said
-    assert "docs/verification.md" in said.splitlines()[-1]
+    assert all(words in said for words in ("\nto be judged:\n", "\nhold:\n", "\nnot checked:\n"))
+    assert "docs/verification.md" in last
 
 
 def test_text_fits_the_terminal_and_hangs_below_its_first_word(folder: Path) -> None:
@@ -67,11 +71,7 @@ def test_text_fits_the_terminal_and_hangs_below_its_first_word(folder: Path) -> 
     assert not continued[place].isspace()
     # A hash stays in one piece, wherever it ends.
     assert all(len(line) <= 90 or re.search(r"[0-9a-f]{64}", line) for line in lines[1:])
-
-
-def test_metrics_have_units(folder: Path) -> None:
-    said = list(verification_lines(Path("s.zip"), verify_submission(folder / "signed.zip")))
-    vflops = next(line for line in said if line.startswith("vflops "))
+    vflops = next(line for line in lines if line.startswith("vflops "))
     assert re.fullmatch(r"vflops +[\d.]+ [kMGTPE]?FLOPS \(mean of 2 runs, variation [\d.]+%\)", vflops)
 
 
@@ -88,10 +88,12 @@ def test_the_last_sentence_advises_nothing_that_was_done(replayed: bool, registe
     assert said.endswith("docs/verification.md")
 
 
-def test_a_file_that_cannot_be_opened_gets_no_advice(tmp_path: Path) -> None:
+def test_what_is_no_submission_is_refused_in_one_finding_without_advice(tmp_path: Path) -> None:
     (tmp_path / "odd.zip").write_bytes(b"no zip at all")
     code, said = _verify(tmp_path / "odd.zip")
     assert (code, "--replay" in said, "not shown" in said) == (2, False, False)
+    (finding,) = json.loads(_verify(tmp_path / "odd.zip", "--json")[1])["findings"]
+    assert (finding["name"], "\n" in finding["evidence"]) == ("archive", False)
 
 
 def test_a_refused_submission_is_not_replayed(folder: Path) -> None:
@@ -105,21 +107,18 @@ def test_a_refused_submission_is_not_replayed(folder: Path) -> None:
 
 
 def test_a_replay_that_was_asked_for_and_cannot_be_made_refuses(folder: Path, tmp_path: Path) -> None:
-    campaign = folder / "campaign"
-    pack(SubmitRequest(campaign, tmp_path / "s.zip", "System", "Us", key=folder / "key", checkpoints=False))
+    request = SubmitRequest(folder / "campaign", tmp_path / "s.zip", "System", "Us", key=folder / "key")
+    pack(replace(request, checkpoints=False))
     code, said = _verify(tmp_path / "s.zip", "--replay", tmp_path)
-    assert code == 2
-    assert said.startswith("REFUSED")
+    assert (code, said.startswith("REFUSED")) == (2, True)
     assert "trial-02: its last checkpoint is not here" in said
 
 
 def test_json_is_one_document(folder: Path) -> None:
     code, said = _verify(folder / "signed.zip", "--json")
     document = json.loads(said)
-    assert code == 0
     assert document.keys() == {"verdict", "rankable", "reasons", "level", "signer", "metrics", "findings"}
-    assert document["verdict"] == "verified"
-    assert document["rankable"] is False
+    assert (code, document["verdict"], document["rankable"]) == (0, "verified", False)
     assert document["metrics"]["vflops"]["runs"] == 2
     assert {"name", "severity", "evidence"} == document["findings"][0].keys()
     severities = [finding["severity"] for finding in document["findings"]]
@@ -128,8 +127,7 @@ def test_json_is_one_document(folder: Path) -> None:
 
 def test_an_unsigned_submission_is_refused(folder: Path) -> None:
     code, said = _verify(folder / "unsigned.zip")
-    assert code == 2
-    assert said.startswith("REFUSED")
+    assert (code, said.startswith("REFUSED")) == (2, True)
     assert "manifest.json.sig is missing" in said
 
 
@@ -139,18 +137,14 @@ def test_a_key_that_is_vouched_for_is_named_and_another_refused(folder: Path, tm
     signers.write_text(f'site@example namespaces="hpcai500" {public}')
     verification = verify_submission(folder / "signed.zip", signers=signers)
     assert verification.verdict == "verified"
-    assert verification.signer is not None
-    assert verification.signer.endswith("(site@example)")
-    assert not [
-        finding for finding in verification.findings if finding.severity == "warning" and finding.name == "signature"
-    ]
+    assert str(verification.signer).endswith("(site@example)")
+    assert ("warning", "signature") not in [(finding.severity, finding.name) for finding in verification.findings]
     for options, why in (
         ('namespaces="other"', "but not for the namespace"),
         ('valid-before="20200101"', "has expired"),
     ):
         signers.write_text(f"site@example {options} {public}")
-        refused = verify_submission(folder / "signed.zip", signers=signers)
-        (found,) = (finding for finding in refused.findings if finding.severity == "fail")
+        (found,) = failed(verify_submission(folder / "signed.zip", signers=signers))
         assert found.name == "signature"
         assert f"{signers}:1 lists for site@example, " in found.evidence
         assert why in found.evidence
@@ -158,26 +152,13 @@ def test_a_key_that_is_vouched_for_is_named_and_another_refused(folder: Path, tm
 
 def test_a_signature_of_another_manifest_is_refused(folder: Path, tmp_path: Path) -> None:
     opened = open_submission(folder / "signed.zip", tmp_path / "opened")
-    forged = tmp_path / "forged.zip"
-    _with_manifest(folder / "signed.zip", forged, opened.manifest_bytes.replace(b'"System"', b'"Better"'))
-    verification = verify_submission(forged)
-    assert {finding.name for finding in verification.findings if finding.severity == "fail"} == {"signature"}
-    assert verification.signer is None
-
-
-def _with_manifest(source: Path, target: Path, manifest: bytes) -> None:
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+    manifest = opened.manifest_bytes.replace(b'"System"', b'"Better"')
+    with zipfile.ZipFile(folder / "signed.zip") as old, zipfile.ZipFile(tmp_path / "forged.zip", "w") as new:
         for name in old.namelist():
             add_file(new, name, manifest if name == "manifest.json" else old.read(name))
-
-
-def test_what_is_no_submission_is_refused_in_one_finding(tmp_path: Path) -> None:
-    (tmp_path / "odd.zip").write_bytes(b"no zip at all")
-    code, said = _verify(tmp_path / "odd.zip", "--json")
-    findings = json.loads(said)["findings"]
-    assert code == 2
-    assert [finding["name"] for finding in findings] == ["archive"]
-    assert "\n" not in findings[0]["evidence"]
+    verification = verify_submission(tmp_path / "forged.zip")
+    assert {finding.name for finding in failed(verification)} == {"signature"}
+    assert verification.signer is None
 
 
 def test_the_registered_identity_is_compared(folder: Path) -> None:
@@ -232,8 +213,7 @@ def test_wrong_usage_is_told_in_one_line(
 
 def test_a_campaign_of_very_many_runs_is_refused_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "_MOST_RUNS", 1)
-    verification = verify_submission(folder / "signed.zip")
-    assert [finding.name for finding in verification.findings if finding.severity == "fail"] == ["campaign"]
+    assert [finding.name for finding in failed(verify_submission(folder / "signed.zip"))] == ["campaign"]
 
 
 def test_many_findings_of_one_kind_are_cut_and_hide_no_other() -> None:

@@ -1,0 +1,7 @@
+"""What all tests of the command line use."""
+
+from __future__ import annotations
+
+from called import typed
+
+__all__ = ["typed"]

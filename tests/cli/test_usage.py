@@ -1,0 +1,177 @@
+"""What is typed wrongly is told in one line, with exit code 64, before anything runs; and help that teaches.
+
+tests/golden holds the words of the commonest mistakes; here are the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from called import HPCAI500, INVALID, Ended, Typed, error_of, hpcai500
+from many_ranks import start
+from tiny_runs import TINY
+
+from hpcai500.campaign.journal import create_campaign
+from hpcai500.recipe import load_recipe
+
+SMOKE = "ic --recipe ic/smoke --data {images}"
+TWO_OF_FOUR = "--set hardware.nodes=1 --set hardware.accelerators_per_node=2"
+HERE = "srun, mpirun or torchrun (docs/launching.md), or try it on this host with --procs 2"
+
+# What is typed, and the words that it is answered with.
+MISTAKES = [
+    # Runs.
+    ("score", "Missing argument"),
+    ("ic --trials 0", "--trials"),
+    ("ic --recipe nope.toml", "nope.toml: no such recipe file; the recipes that come with hpcai500 are"),
+    ("ic --set problem.epochs=many", "--set problem.epochs: [problem] epochs: expected a valid integer"),
+    ("ic --recipe ic/reference", "the recipe trains on imagenet-1k; give its folder with --data DIR"),
+    ("ic --data nowhere --set accelerator.device=cpu", "nowhere"),
+    ("ic --resume", "no unfinished ic run to resume; name its record: --resume --out DIR"),
+    ("ic --resume --trials 2", "leave out --recipe, --set, --input and --trials"),
+    ("flops icc", "icc"),
+    ("data chek ic x", "chek"),
+    # Ranks.
+    (f"{SMOKE} --procs 0", "Invalid value for '--procs'"),
+    (f"{SMOKE} --procs many", "Invalid value for '--procs'"),
+    (
+        f"{SMOKE} --procs 2 --set hardware.accelerators_per_node=4",
+        "--procs 2: 2 ranks, but the recipe's hardware is 1 x 4 (nodes x accelerators_per_node): leave out --procs, "
+        f"or add {TWO_OF_FOUR}",
+    ),
+    (f"{SMOKE} --procs 1 --set communication.backend=torch", "`torch` is for two ranks or more"),
+    (
+        f"{SMOKE} --procs 2 --set communication.backend=local",
+        "`local` is one process, but hardware asks for 2",
+    ),
+    (
+        f"{SMOKE} --set hardware.nodes=2 --set communication.backend=torch",
+        f"hardware.nodes is 2: start the command on all of them with {HERE}",
+    ),
+    # Estimates and predictions.
+    ("ic --machine v100-64", "add --estimate"),
+    ("ewa --estimate --data somewhere --resume", "leave out --data, --resume"),
+    ("ic --estimate --machine no-such", "no such machine file"),
+    ("ic --estimate --recipe ewa/reference --machine v100-64", "hpcai500 ewa --estimate"),
+    ("ic --estimate --machine v100-64 --set hardware.nodes=99999", "more than imagenet-1k has"),
+    ("ic --estimate --recipe ic/smoke", "how many samples it has is not known"),
+    ("scale --predict 64 ic", "which machine?"),
+    ("scale --predict 64 ic --machine v100-64 --procs 1,2", "leave out --procs"),
+    ("scale --predict 64 ic ewa --machine v100-64", "expected one benchmark"),
+    ("scale ic --machine v100-64", "add --predict"),
+    # Profiles.
+    ("profile resnet", "profile: expected one of ic, ewa, got 'resnet'"),
+    ("profile ic ewa", "expected one benchmark, got ic ewa; folders are drawn with --draw"),
+    ("profile ic --steps 0", "--steps"),
+    ("profile ewa --recipe ic/smoke", "ic/smoke: a recipe of ic; run `hpcai500 profile ic …`"),
+    ("profile --draw a b c d e f g", "at most 6 profiles fit a figure, got 7"),
+    # Rules.
+    ("rules --level hardware", "of what? hpcai500 rules ic/reference --level hardware"),
+    ("rules ic/reference --level x", "--level: expected one of hardware, system, free, got x"),
+    ("rules ic/none", "no such recipe file; the recipes that come with hpcai500 are"),
+    ("rules ic/reference --edition v9", "edition: expected one of v2.0, v3.0, got 'v9'"),
+    ("rules /", "not a record"),
+    # Campaigns.
+    ("campaign init c --recipe ic/reference", "the recipe trains on imagenet-1k: give its folder with --data DIR"),
+    ("campaign status c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
+    ("campaign run c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
+    ("campaign heads c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
+]
+
+
+@pytest.fixture
+def answer(typed: Typed, tmp_path: Path) -> Typed:
+    """As `typed`, but for two commands which become other programs: they get a process."""
+
+    def run(*words: str | Path) -> Ended:
+        return hpcai500(*words, cwd=tmp_path) if words[0] in ("data", "flops") else typed(*words)
+
+    return run
+
+
+@pytest.mark.parametrize(("line", "told"), MISTAKES, ids=[line for line, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    answer: Typed, images: Path, tmp_path: Path, line: str, told: str
+) -> None:
+    ended = answer(*line.format(images=images).split())
+    assert told in error_of(ended)
+    assert ended.stdout in ("", f"{INVALID}\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("line", ["score nowhere", "ic --recipe nope"])
+def test_a_failure_is_a_json_document_and_a_verdict_too(typed: Typed, line: str) -> None:
+    document = json.loads(typed(*line.split(), "--json").stdout)
+    assert (document["verdict"], document["exit_code"]) == ("INVALID", 64)
+    assert typed(*line.split()).stdout.splitlines()[-1] == INVALID
+
+
+def test_a_traceback_is_shown_on_request(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCAI500_TRACEBACK", "1")
+    assert "Traceback" in typed("score", "nowhere").stderr
+
+
+def test_copies_of_a_run_of_one_rank_are_refused(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "1"}
+    for name, value in {**step, "PMI_RANK": "0", "PMI_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    ended = typed("ic")
+    assert "PMI_SIZE=1, but SLURM_STEP_NUM_TASKS=2: this would be 2 copies of a run of one rank each" in error_of(ended)
+    assert ended.stdout.splitlines()[-1] == INVALID
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--procs", "2"], "--procs starts the ranks itself, but torchrun has started 2 already: leave out --procs"),
+        (["--recipe", "nope"], "nope: no such recipe file"),
+        (["--set", "hardware.nodes=4"], "torchrun: 2 ranks, but the recipe's hardware is 4 x 1"),
+        (
+            ["--data", ".", "--trials", "3", "--set", "communication.backend=horovod"],
+            "--trials: Horovod starts only once under one torchrun",
+        ),
+    ],
+)
+def test_of_many_copies_one_says_what_is_wrong_and_all_end_with_its_code(
+    tmp_path: Path, arguments: list[str], expected: str
+) -> None:
+    ended = start([*HPCAI500, "ic", *arguments], 2, "processes", cwd=tmp_path)
+    assert ended.exit_codes == [64, 64]
+    (error,) = [line for line in ended.output.splitlines() if "error: " in line]
+    assert expected in error
+    assert ended.output.count(INVALID) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_runs_of_a_series_have_one_number_of_ranks(typed: Typed, images: Path, tmp_path: Path) -> None:
+    create_campaign(tmp_path / "t", load_recipe("ic/smoke", TINY), 2, images)
+    told = error_of(typed("ic", "--resume", "--out", "t", "--procs", "2"))
+    assert "the runs of this series have 1 rank each, and here are 2: start as many" in told
+
+
+LAUNCHERS = ("--procs N", "mpirun, torchrun or horovodrun", "docs/launching.md")
+
+
+@pytest.mark.parametrize(
+    ("line", "taught"),
+    [
+        ("--help", ()),
+        ("ic -h", (*LAUNCHERS, "srun hpcai500 ic", "never scored", "no RESULT line")),
+        ("ewa --help", (*LAUNCHERS, "srun hpcai500 ewa")),
+        ("score --help", ()),
+        ("flops --help", ()),
+        ("data --help", ()),
+        ("campaign init --help", ("two more than the edition's least runs",)),
+        ("campaign run --help", ("srun hpcai500 campaign run DIR", "send it to your committee at once")),
+        ("campaign status --help", ("whether the campaign can be ranked, or why not",)),
+        ("campaign heads --help", ("hpcai500 verify FILE --heads HEADS",)),
+    ],
+)
+def test_help_teaches(answer: Typed, line: str, taught: Sequence[str]) -> None:
+    ended = answer(*line.split())
+    text = " ".join(ended.stdout.split())
+    assert (ended.returncode, len(text.split()) > 20) == (0, True)
+    assert [words for words in taught if words not in text] == []
