@@ -63,7 +63,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.zip" for name in ("quick", "few", "quick-again", "cut")}
 
 
-def test_submissions_are_verified_ranked_and_put_on_a_site(
+def test_submissions_are_ranked_on_a_site(
     packed: dict[str, Path], ranked: Callable[..., Ended], tmp_path: Path
 ) -> None:
     ended = ranked(*packed.values(), tmp_path / "gone.zip", "--json", "--published", "--html", tmp_path / "site")
@@ -97,9 +97,7 @@ def test_published_alone_prints_nine_systems(ranked: Callable[..., Ended]) -> No
     assert max(map(len, text.out.partition("VFLOPS = ")[2].splitlines())) <= 100
 
 
-def test_with_heads_only_what_was_told_of_is_ranked(
-    packed: dict[str, Path], ranked: Callable[..., Ended], tmp_path: Path
-) -> None:
+def test_heads_decide_who_is_ranked(packed: dict[str, Path], ranked: Callable[..., Ended], tmp_path: Path) -> None:
     heads = write_heads(tmp_path / "heads", heads_given(packed["quick"].parent / "quick"))
     document = json.loads(ranked(packed["quick"], packed["few"], "--heads", heads, "--json").out)
     assert [entry["system"] for entry in document["entries"]] == ["System <b>quick</b>"]
@@ -159,7 +157,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
         (KeyError("\u202e\x1b[31m"), "KeyError: '\\u202e\\x1b[31m'"),
     ],
 )
-def test_one_file_never_stops_the_others(
+def test_no_file_stops_others(
     monkeypatch: pytest.MonkeyPatch, bundles: list[Path], error: Exception, said: str
 ) -> None:
     def answer(path: Path, **_: object) -> Verification:
@@ -215,9 +213,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
     replaced(monkeypatch, answer)
 
 
-def test_facts_and_report_are_taken_while_the_file_lies_open(
-    monkeypatch: pytest.MonkeyPatch, bundles: list[Path]
-) -> None:
+def test_facts_and_report_are_taken_while_a_file_is_open(monkeypatch: pytest.MonkeyPatch, bundles: list[Path]) -> None:
     opened(monkeypatch)
     facts = examine(bundles, make_report=lambda _: "<page>")[0].facts
     assert facts.manifest_sha256 == hashlib.sha256(b"a.zip").hexdigest()

@@ -382,8 +382,6 @@ def test_a_date_that_is_none_is_unknown(created: str) -> None:
 
 
 SYSTEMS = {one.system: one for one in published_page().systems}
-
-
 # As the page prints them.
 PRINTED = {
     "Fujitsu": (31.41, 1.2, 0.751),
@@ -396,8 +394,6 @@ PRINTED = {
     "IBM": (0.75, 50, 0.750),
     "Facebook": (0.70, 60, 0.763),
 }
-
-
 REPRODUCED = ("Fujitsu", "Sony", "Tencent", "Preferred Network", "Berkeley", "Intel", "IBM")
 
 

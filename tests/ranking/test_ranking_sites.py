@@ -28,8 +28,6 @@ from hpcai500.results.ranking.site_folder import MARKER, check_place, write_site
 from hpcai500.results.verification.finding import Finding
 
 DAY = date(2026, 11, 22)
-
-
 ATTACKS = (
     "<script>document.title='pwned'</script>",
     '"><img src=x onerror=alert(1)>',
@@ -39,11 +37,7 @@ ATTACKS = (
     "{{ 7777*7777 }}{% raw %}",
     "\u202egnp.exe\u2066\x1b[31m",
 )
-
-
 NAMES = ("system", "organisation", "accelerators", "framework", "contact", "created")
-
-
 FILES = {"index.html": "one", "method/rules.html": "rules"}
 
 

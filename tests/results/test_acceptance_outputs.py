@@ -1,23 +1,34 @@
-"""The verdict for harnesses, programs, Jenkins and signatories: the same numbers, and nothing that escapes."""
+"""`hpcai500 accept` for harnesses, programs, Jenkins and signatories: the same numbers, and nothing that escapes.
+
+On a record of a real run, and on written ones.
+"""
 
 from __future__ import annotations
 
 import html
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from tiny_runs import train_arguments
 from written_campaign import SHORT, write_campaign
+from written_record import write_record
 
-from hpcai500.results.acceptance.contract import load_contract
+from hpcai500 import train
+from hpcai500.cli import main
+from hpcai500.results.acceptance.contract import contracts_folder, load_contract
 from hpcai500.results.acceptance.page import acceptance_page
 from hpcai500.results.acceptance.verdict import Acceptance, Request, accept, acceptance_lines, bar, junit_xml
 from hpcai500.streams import show
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;"
+
 CONTRACT = """
 title = {title}
 contract = {title}
@@ -48,6 +59,22 @@ reference = 13
 unit = "kW"
 upper = 0.0
 """
+TINY = """
+title = "a tiny run"
+[require]
+rankable = false
+[[criteria]]
+metric = "images_per_second"
+reference = {rate}
+unit = "images/s"
+lower = -0.1
+[[criteria]]
+metric = "quality"
+reference = 1
+unit = "%"
+lower = 0.0
+statistic = "every"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +89,9 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Acceptance:
 
 
 def test_the_page_holds_verdict_numbers_hashes_and_a_line_for_each_signature(judged: Acceptance) -> None:
-    text = " ".join(
-        html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", " ", acceptance_page(judged), flags=re.S)).split()
-    )
-    text = text.replace("\N{NO-BREAK SPACE}", " ")
-    order = [
+    plain = re.sub(r"<style>.*?</style>|<[^>]+>", " ", acceptance_page(judged), flags=re.S)
+    text = " ".join(html.unescape(plain).split())
+    order = (
         "NOT ACCEPTED",
         "1 of 3 criteria are kept",
         "Criteria",
@@ -74,19 +99,16 @@ def test_the_page_holds_verdict_numbers_hashes_and_a_line_for_each_signature(jud
         "Worst node",
         "Evidence",
         "Signatures",
-    ]
+    )
     places = [text.index(word) for word in order]
     assert places == sorted(places)
-    contract = judged.request.contract
-    assert contract is not None
-    heads = [run.head for run in judged.evidence.runs]
-    for word in (*heads, judged.evidence.campaigns[0].head, contract.sha256, "judged on 2027-05-04 12:00 UTC"):
+    contract, evidence = judged.request.contract, judged.evidence
+    package = evidence.runs[0].record.system["installation"]["package"]
+    heads = (evidence.campaigns[0].head, *(run.head for run in evidence.runs))
+    for word in (*heads, contract.sha256, package["code_sha256"], "judged on 2027-05-04 12:00 UTC"):
         assert word in text
-    package = judged.evidence.runs[0].record.system["installation"]["package"]
-    assert package["code_sha256"] in text
     assert text.count("Place, date") == len(contract.spec.parties)
-    for one in judged.criteria:
-        assert one.name in text
+    assert [one.name for one in judged.criteria if one.name not in text] == []
 
 
 def test_nothing_that_people_or_records_say_becomes_markup(judged: Acceptance) -> None:
@@ -110,30 +132,24 @@ def test_junit_xml_is_well_formed_and_counts_what_failed(judged: Acceptance) -> 
     content = junit_xml(judged)
     assert content.startswith(b"<?xml")
     root = ET.fromstring(content)
-    assert root.tag == "testsuites"
     suites = list(root)
-    assert [suite.get("name") for suite in suites] == ["requirements", "criteria"]
+    assert (root.tag, [suite.get("name") for suite in suites]) == ("testsuites", ["requirements", "criteria"])
     assert {one.tag for suite in suites for one in suite} == {"properties", "testcase"}
     for suite in (root, *suites):
-        cases = list(suite.iter("testcase"))
-        assert suite.get("tests") == str(len(cases))
-        assert suite.get("failures") == str(len(list(suite.iter("failure"))))
-        assert (suite.get("errors"), suite.get("skipped")) == ("0", "0")
-    for case in root.iter("testcase"):
-        assert case.get("classname")
-        assert case.get("time") is not None
-    failures = {case.get("name"): case.find("failure") for case in suites[1].iter("testcase")}
-    assert failures["vflops (mean)"] is None
-    missed, missing = failures["images_per_second (every run)"], failures["watts (mean)"]
-    assert missed is not None
-    assert missing is not None
+        counted = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
+        cases, failures = (str(len(list(suite.iter(tag)))) for tag in ("testcase", "failure"))
+        assert counted == {"tests": cases, "failures": failures, "errors": "0", "skipped": "0"}
+    assert all(case.get("classname") and case.get("time") is not None for case in root.iter("testcase"))
+    found = {case.get("name"): case.find("failure") for case in suites[1].iter("testcase")}
+    missed, missing = found["images_per_second (every run)"], found["watts (mean)"]
+    assert found["vflops (mean)"] is None
     assert (missed.get("type"), missing.get("type")) == ("fail", "missing")
-    assert "contracted ≥ 99,000 images/s" in (missed.get("message") or "")
-    assert "--power" in (missing.text or "")
+    assert "contracted ≥ 99,000 images/s" in missed.get("message")
+    assert "--power" in missing.text
     assert suites[0].get("timestamp") == "2027-05-04T12:00:00"
 
 
-def test_junit_xml_and_terminals_survive_what_they_cannot_hold(
+def test_junit_xml_and_terminals_survive_what_they_cannot_show(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A path may hold what colours a terminal, turns the direction of writing, or has no width.
@@ -184,11 +200,122 @@ def test_the_document_has_plain_numbers_in_the_metrics_own_units(judged: Accepta
 
 
 def test_a_bar_has_the_limit_in_the_middle_and_what_is_better_on_its_right(judged: Acceptance) -> None:
-    kept, missed, missing = judged.criteria
-    kept_bar, missed_bar = bar(kept), bar(missed)
-    assert len(kept_bar) == len(missed_bar)
-    assert kept_bar.index("|") == len(kept_bar) // 2
-    marks = "●«»"
-    assert next(place for place, cell in enumerate(kept_bar) if cell in marks) > len(kept_bar) // 2
-    assert missed_bar[0] == "«", "more than ten per cent below"
-    assert bar(missing) == ""
+    kept, missed, missing = (bar(one) for one in judged.criteria)
+    assert len(kept) == len(missed)
+    assert kept.index("|") == len(kept) // 2
+    assert next(place for place, cell in enumerate(kept) if cell in "●«»") > len(kept) // 2
+    assert missed[0] == "«", "more than ten per cent below"
+    assert missing == ""
+
+
+# The command.
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def result(self) -> tuple[int, str]:
+        """Exit code and last line."""
+        return self.code, self.out.splitlines()[-1]
+
+
+@pytest.fixture
+def accepted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """The command as it is typed."""
+
+    def typed(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["hpcai500", "accept", *map(str, arguments)])
+        return Ended(main(), *capsys.readouterr())
+
+    return typed
+
+
+Accept = Callable[..., Ended]
+PASS, FAIL, INVALID = (f"HPCAI500 RESULT {verdict}" for verdict in ("PASS", "FAIL", "INVALID"))
+
+
+@pytest.fixture(scope="module")
+def real(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of a run that was really made."""
+    record = tmp_path_factory.mktemp("real") / "record"
+    assert train.main(train_arguments(images, record)) == 0
+    return record
+
+
+def contract(folder: Path, rate: float) -> Path:
+    path = folder / "contract.toml"
+    path.write_text(TINY.format(rate=rate), encoding="utf-8")
+    return path
+
+
+def test_a_real_run_is_accepted_by_a_contract_that_it_keeps_alone(accepted: Accept, real: Path, tmp_path: Path) -> None:
+    junit, page = tmp_path / "a.xml", tmp_path / "a.html"
+    assert accepted(contract(tmp_path, 0.001), real, "--junit", junit, "--html", page).result == (0, PASS)
+    assert ET.parse(junit).getroot().get("failures") == "0"
+    assert "✓ ACCEPTED" in page.read_text(encoding="utf-8")
+    missed = accepted(contract(tmp_path, 1e9), real)
+    assert missed.result == (5, FAIL)
+    assert "HPCAI500 FOM accept_images_per_second_mean=" in missed.out
+
+
+def test_json_is_one_document_whatever_happens(accepted: Accept, real: Path, tmp_path: Path) -> None:
+    good = accepted(contract(tmp_path, 0.001), real, "--json")
+    assert (good.code, json.loads(good.out)["verdict"]) == (0, "PASS")
+    bad = accepted(contract(tmp_path, 0.001), tmp_path / "nowhere", "--json")
+    document = json.loads(bad.out)
+    assert (bad.code, document["verdict"], document["criteria"]) == (64, "INVALID", [])
+    assert "does not exist" in document["error"]
+
+
+def test_the_contract_of_the_smoke_run_comes_along(accepted: Accept, tmp_path: Path) -> None:
+    ended = accepted("smoke", write_record(tmp_path / "smoke"))
+    assert ended.result == (0, PASS), ended.err
+    assert "Accepted: 4 of 4 criteria are kept." in ended.out
+
+
+def test_without_a_contract_all_names_are_records_that_the_baseline_judges(accepted: Accept, tmp_path: Path) -> None:
+    old, new, more = (write_record(tmp_path / f"{seed}", f"hyperparameters.seed={seed}") for seed in (1, 2, 3))
+    # Written in no time, their clocks differ by chance: only that they are all judged is looked at.
+    ended = accepted(new, more, "--baseline", old, "--min-ratio", "0.5", "--json")
+    document = json.loads(ended.out)
+    assert ended.code in (0, 5), ended.err
+    assert [len(one["values"]) for one in document["criteria"]] == [2] * len(document["criteria"])
+    assert (document["contract"], document["min_ratio"]) == (None, 0.5)
+
+
+def test_the_example_is_printed_to_begin_with(accepted: Accept, tmp_path: Path) -> None:
+    ended = accepted("--example")
+    assert (ended.code, ended.out) == (0, (contracts_folder() / "example.toml").read_text(encoding="utf-8"))
+    path = tmp_path / "contract.toml"
+    path.write_text(ended.out, encoding="utf-8")
+    assert accepted(path, write_record(tmp_path / "r")).result == (2, FAIL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{record}"], "a folder, where a contract file must be first"),
+        (["smoke"], "accept smoke: which records? hpcai500 accept smoke RECORD..."),
+        (["smoke", "{record}", "--min-ratio", "0.9"], "--min-ratio: of what? give --baseline OLD as well"),
+        (["{record}", "--baseline", "{record}", "--min-ratio", "0"], "--min-ratio 0: expected a number from 0.5"),
+        (["{record}", "--baseline", "{record}", "--min-ratio", "1e-6"], "below which nothing is ever missed"),
+        (["smoke", "{record}", "--micro", "{record}/nothing.json"], "nothing.json: cannot be read"),
+        (["smoke", "{record}", "--html", "{record}/no/where.html"], "where.html: cannot be written"),
+        (["smoke", "{record}", "--html", "."], ".: a folder; give a file: --html NAME"),
+        (["smoke", "{record}", "--html", "{record}/a", "--junit", "{record}/../r/a"], "another file of this command"),
+        (["smoke", "{record}", "--micro", "m.json", "--junit", "m.json"], "another file of this command"),
+        (["smoke", "{record}", "--baseline", "{record}"], "a run is always as good as itself"),
+        (["smoke", "{record}/DONE"], "a file, and no submission: records are folders, submissions are ZIP files"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_in_one_line(accepted: Accept, tmp_path: Path, arguments: list[str], said: str) -> None:
+    record = write_record(tmp_path / "r")
+    ended = accepted(*(word.format(record=record) for word in arguments))
+    assert (ended.code, ended.out) == (64, f"{INVALID}\n")
+    assert said in ended.err
+    assert len(ended.err.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""A profile as people and harnesses read it, and as a figure."""
+"""A profile and the ceilings of `hpcai500 micro`, as people and harnesses read them, and as a figure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_texts import require_text
 from written_profile import profile, write_profile
 
 from hpcai500.errors import ExitCode, RecordError
+from hpcai500.results.micro import figure_of_merit_lines, shown, table_lines
 from hpcai500.results.profile import comparison_lines, draw_profiles, exit_code, profile_lines, read_profile
 
 PNG = b"\x89PNG\r\n\x1a\n"
+LAUNCH = {
+    "seconds": 4.0, "compute_seconds": 2.0, "communication_seconds": 0.4, "copy_seconds": 0.2, "idle_seconds": 1.4,
+    "idle_share": 0.35, "idle_share_without_profiler": 0.25, "bound": "host", "gaps": 80,
+    "idle_seconds_by_cause": {"host": 1.0, "input": 0.2, "device": 0.2},
+    "longest": [{"t": 0.1, "seconds": 2e-4, "cause": "host", "before": "sgemm", "after": "relu", "host": "aten::mm"},
+                {"t": 0.2, "seconds": 1e-4, "cause": "device", "before": "relu", "after": "sgemm", "host": None}],
+    "launches": 400, "launch_seconds": 0.5, "synchronisations": 4, "host_seconds": 3.0, "works": 440,
+    "lane_seconds": 1.0, "lane": [[0.0, 1.0, 0.0, 0.0], [0.25, 0.5, 0.25, 0.0], [0.5, 0.0, 0.0, 0.0], [0.75, 0, 0, 1]],
+}  # fmt: skip
 
 
 def lines(**changes: Any) -> list[str]:
@@ -22,38 +33,21 @@ def line(start: str, **changes: Any) -> str:
     return next(one for one in lines(**changes) if one.startswith(start))
 
 
-def test_the_table_tells_share_time_and_calls_of_a_step() -> None:
-    assert line("profile").split(": ")[1] == (
-        "ic, 2 ranks (Gloo), 1 core a rank, fp32, batch 8, channels first, gradients as fp16"
-    )
-    assert line("convolution").split() == ["convolution", "50.0%", "500.000", "2.0"]
-    assert line("pooling").split() == ["pooling", "0.0%", "0.000", "0.0"]
-    assert line("unclassified").split() == ["unclassified", "0.00%"]
-    assert line("step ").endswith("1000.0 ms without the profiler: data wait 25.0%, communication wait 25.0%")
-    assert "25.0% longer under the profiler" in line("overhead")
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("profile", {}),
+        ("profile-of-a-device", {"device": "cuda", "device_name": "GPU", "launch": LAUNCH}),
+        ("profile-alone", {"bandwidth": [], "utilisation": [], "channels_last": True, "launch": None}),
+    ],
+)
+def test_a_profile_is_told_as_it_always_was(name: str, changes: dict[str, Any]) -> None:
+    require_text(name, lines(**changes))
+
+
+def test_what_a_profile_cannot_tell_it_does_not_tell() -> None:
     assert "cannot be told" in line("overhead", overhead={"step_seconds": 1.0, "fraction": -0.01})
-    assert line("utilisation") == "utilisation 75.0% of this rank's cores"
-    assert line("bandwidth") == "bandwidth   2 MB/s sent on average, 3 MB/s at most (loopback of a)"
-
-
-def test_layouts_are_called_out_with_what_to_measure_next() -> None:
-    assert line("layout").endswith("5.0% of kernel time changes the layout of tensors, 4.0% of it inside operators")
-    told = lines()
-    assert "    4.0%  NCHW -> blocks aBcd16b, 8x3x4x4, 2 a step: inside convolution" in told
-    assert "    1.0%  NHWC -> NCHW, 8x3x4x4, 1 a step: aten::conv2d" in told
-    assert any("--set framework.channels_last=true" in one for one in told)
-    assert not any("--set framework.channels_last=true" in one for one in lines(channels_last=True))
-
-
-def test_harnesses_get_a_line_for_each_number_and_the_verdict_last() -> None:
-    told = lines()
-    assert "HPCAI500 FOM profile_batch_normalisation_share=0.125 fraction" in told
-    assert "HPCAI500 FOM profile_all_reduce_share=0.125 fraction" in told
-    assert "HPCAI500 FOM profile_step_seconds=1 s" in told
-    assert "HPCAI500 FOM profile_sent_bytes_per_second=2e+06 B/s" in told
-    assert told[-1] == "HPCAI500 RESULT PASS"
-    alone = lines(bandwidth=[], utilisation=[])
-    assert not any("sent_bytes" in one or "utilisation" in one for one in alone)
+    assert "CUDA graphs, fused optimizer" in line("profile", cuda_graphs=True, fused_optimizer=True)
 
 
 def test_kernels_that_no_rule_knows_are_a_wrong_answer_that_names_them() -> None:
@@ -92,71 +86,81 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, content: str | None, reas
         read_profile(tmp_path)
 
 
-def test_a_figure_has_what_was_measured_and_is_the_same_file_again() -> None:
-    files = draw_profiles([("ic", profile())])
+def drawn(*profiles: tuple[str, dict[str, Any]]) -> str:
+    """The figure's letters; it is the same file every time."""
+    files = draw_profiles(profiles)
     assert sorted(files) == ["profile.png", "profile.svg"]
     assert files["profile.png"].startswith(PNG)
-    text = files["profile.svg"].decode()
-    for word in ("transformation", "50.0%", "Device utilisation", "loopback of a", "MB/s"):
-        assert word in text
-    assert draw_profiles([("ic", profile())]) == files
+    assert draw_profiles(profiles) == files
+    return files["profile.svg"].decode()
 
 
-def test_without_other_ranks_there_is_no_bandwidth_to_draw() -> None:
-    text = draw_profiles([("ic", profile(bandwidth=[], bandwidth_of=None))])["profile.svg"].decode()
-    assert "Communication" not in text
-    assert "Device utilisation" in text
+@pytest.mark.parametrize(
+    ("profiles", "words", "not_words"),
+    [
+        pytest.param(
+            {"ic": {}}, ["transformation", "50.0%", "Device utilisation", "loopback of a", "MB/s"], ["in one step"],
+            id="one"),
+        pytest.param(
+            {"ic": {"bandwidth": [], "bandwidth_of": None, "launch": None}}, ["Device utilisation"],
+            ["Communication", "in one step"], id="alone"),
+        pytest.param({"ic": {}, "ewa": {"bandwidth": []}}, [">ewa<", ">ic<"], [], id="two"),
+        pytest.param(
+            {"graphs": {"launch": LAUNCH}, "eager": {}},
+            ["What the device did in one step", ">graphs<", "idle 25%", "only communicates"], [], id="device"),
+    ],
+)  # fmt: skip
+def test_a_figure_has_what_there_is(
+    profiles: dict[str, dict[str, Any]], words: list[str], not_words: list[str]
+) -> None:
+    text = drawn(*((name, profile(**changes)) for name, changes in profiles.items()))
+    assert [word for word in words if word not in text] == []
+    assert [word for word in not_words if word in text] == []
 
 
-def test_two_workloads_share_a_figure() -> None:
-    text = draw_profiles([("ic", profile()), ("ewa", profile(bandwidth=[]))])["profile.svg"].decode()
-    assert ">ewa<" in text
-    assert ">ic<" in text
+# Ceilings.
 
 
-LAUNCH = {
-    "seconds": 4.0, "compute_seconds": 2.0, "communication_seconds": 0.4, "copy_seconds": 0.2, "idle_seconds": 1.4,
-    "idle_share": 0.35, "idle_share_without_profiler": 0.25, "bound": "host", "gaps": 80,
-    "idle_seconds_by_cause": {"host": 1.0, "input": 0.2, "device": 0.2},
-    "longest": [{"t": 0.1, "seconds": 2e-4, "cause": "host", "before": "sgemm", "after": "relu", "host": "aten::mm"},
-                {"t": 0.2, "seconds": 1e-4, "cause": "device", "before": "relu", "after": "sgemm", "host": None}],
-    "launches": 400, "launch_seconds": 0.5, "synchronisations": 4, "host_seconds": 3.0, "works": 440,
-    "lane_seconds": 1.0, "lane": [[0.0, 1.0, 0.0, 0.0], [0.25, 0.5, 0.25, 0.0], [0.5, 0.0, 0.0, 0.0], [0.75, 0, 0, 1]],
-}  # fmt: skip
+def entry(**more: Any) -> dict[str, Any]:
+    base = {
+        "value": 1.5e12,
+        "unit": "FLOPS",
+        "interval": [1.4e12, 1.6e12],
+        "spread": 0.01,
+        "shape": "m 8, n 8, k 8",
+        "call": "torch.mm",
+    }
+    return base | more
 
 
-def test_launch_gaps_are_told_with_whom_the_device_waited_for() -> None:
-    told = lines(device="cuda", device_name="GPU", launch=LAUNCH)
-    assert "device      computes 50.0%, only communicates 10.0%, only copies 5.0%, idles 35.0%" in told
-    gaps = "launch gaps 20 a step, 35.0% of the time: 25.0% waiting for the host, 5.0% for input, 5.0% between queued "
-    assert f"{gaps}works" in told
-    assert line("bound by", launch=LAUNCH) == (
-        "bound by    the host: framework.cuda_graphs or framework.compile may help (without the profiler the device "
-        "idles 25.0% of a step)"
-    )
-    assert line("launches", launch=LAUNCH) == (
-        "launches    100 a step for 110 works: the host needs 750.0 ms a step, the device 650.0 ms"
-    )
-    assert "     200.0 us  sgemm -> relu (host; host: aten::mm)" in told
-    assert "     100.0 us  relu -> sgemm (device)" in told
-    assert "HPCAI500 FOM profile_idle_share=0.25 fraction" in told
-    assert "HPCAI500 FOM profile_launches_a_step=100 launches" in told
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1.2345e12, "FLOPS", "1.23 TFLOPS"),
+        (2.5e10, "bytes/s", "25 GB/s"),
+        (12.0, "bytes/s", "12 B/s"),
+        (5290.6, "samples/s", "5291 samples/s"),
+    ],
+)
+def test_numbers_have_three_digits_and_a_prefix(value: float, unit: str, text: str) -> None:
+    assert shown(value, unit) == text
 
 
-def test_options_of_a_step_are_told_where_they_are_on() -> None:
-    assert "CUDA graphs, fused optimizer" in line("profile", cuda_graphs=True, fused_optimizer=True)
-
-
-@pytest.mark.parametrize("launch", [None, ...])
-def test_a_processors_profile_has_no_launch_gaps(launch: object) -> None:
-    changes = {} if launch is ... else {"launch": launch}
-    assert not any("launch" in one for one in lines(**changes))
-    assert "in one step" not in draw_profiles([("ic", profile(**changes))])["profile.svg"].decode()
-
-
-def test_the_figure_shows_what_the_device_did_in_a_step() -> None:
-    text = draw_profiles([("graphs", profile(launch=LAUNCH)), ("eager", profile())])["profile.svg"].decode()
-    for word in ("What the device did in one step", ">graphs<", "idle 25%", "only communicates"):
-        assert word in text
-    both = [("a", profile(launch=LAUNCH)), ("b", profile(launch=LAUNCH))]
-    assert draw_profiles(both) == draw_profiles(both)
+def test_ceilings_are_told_as_they_always_were() -> None:
+    row = {"bytes": 16, "seconds": 1e-5, "spread": 0.1, "algorithm_bandwidth": 1.6e6, "bus_bandwidth": 1.6e6}
+    link = {"latency_seconds": 5e-6, "bytes_per_second": 1e9}
+    ring = entry(unit="bytes/s", ranks=2, table=[row], link=link, link_error=0.05)
+    needs = {"value": 100.0, "unit": "samples/s", "needed_at_most": 50.0}
+    document = {
+        "gemm fp32": entry(per_rank=[10.0, 10.0, 10.0, 7.0], slowest={"rank": 3, "host": "node7", "value": 7.0}),
+        "gemm bf16": entry(per_rank=[10.0, 9.5], slowest={"rank": 1, "host": "node7", "value": 9.5}),
+        "copy": entry(value=2e10, unit="bytes/s", spread=0.5),
+        "input ic": entry(**needs, enough=True),
+        "input ewa": entry(**needs, enough=False),
+        # Of one name each, they are one table; without a link, there is none to tell of.
+        "allreduce node": ring,
+        "allreduce system": ring,
+    }
+    require_text("micro", table_lines(document))
+    require_text("micro-figures", figure_of_merit_lines(document))
+    assert not any("as a ring" in line for line in table_lines({"allreduce node": {**ring, "link": None}}))

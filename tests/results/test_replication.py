@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,24 @@ def submitted(submission: Path) -> Side:
     return read_submission(submission)
 
 
+@pytest.fixture(scope="module")
+def theirs(original: Path) -> Side:
+    """The original's campaign, read."""
+    return read_side(original)
+
+
 def _repeated(folder: Path, *settings: str, **story: Any) -> Side:
     path = write_campaign(folder / "repetition", *SHORT, *settings, **{"start_s": _LATER_S, **story})
     return read_side(path)
+
+
+@pytest.fixture
+def compared(theirs: Side, tmp_path: Path) -> Callable[..., Replication]:
+    """The original compared with a repetition that has seeds of its own."""
+    return lambda *settings, **story: compare_sides(theirs, _repeated(tmp_path, _OWN_SEEDS, *settings, **story))
+
+
+Compared = Callable[..., Replication]
 
 
 def _verdicts(found: Replication) -> dict[str, str]:
@@ -71,92 +87,84 @@ def _deciding(found: Replication) -> set[str]:
     return {row.metric.name for row in found.rows if row.decides}
 
 
-def test_the_same_on_the_same_system_is_replicated(original: Path, tmp_path: Path) -> None:
-    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, images_per_second=40_400.0))
-    assert (found.verdict, found.exit_code, found.same_system) == ("replicated", 0, True)
+def test_the_same_on_the_same_system_is_replicated(compared: Compared) -> None:
+    found = compared(images_per_second=40_400.0)
+    assert (found.verdict, found.exit_code, found.same_system, found.reasons) == ("replicated", 0, True, ())
     assert _deciding(found) == {"top1", "vflops", "flops", "images_per_second", "seconds"}
-    assert found.reasons == ()
     assert any(note.startswith("neither is rankable: all 12 finished runs") for note in found.notes)
     row = next(row for row in found.rows if row.metric.name == "images_per_second")
     assert row.found.ratio == pytest.approx(1.01, abs=0.002)
-    assert row.found.difference is not None
     assert row.found.difference.low < row.found.difference.mean < row.found.difference.high
 
 
-def test_another_speed_of_the_same_system_is_not_replicated(original: Path, tmp_path: Path) -> None:
-    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, images_per_second=36_000.0))
-    assert (found.verdict, found.exit_code) == ("not replicated", 2)
-    assert _verdicts(found)["top1"] == "replicated"
+def test_another_speed_of_the_same_system_is_not_replicated(compared: Compared) -> None:
+    found = compared(images_per_second=36_000.0)
+    assert (found.verdict, found.exit_code, _verdicts(found)["top1"]) == ("not replicated", 2, "replicated")
     assert "images_per_second: not replicated" in found.reasons
 
 
-def test_on_another_system_quality_decides_and_speed_is_told(original: Path, tmp_path: Path) -> None:
-    other = _repeated(tmp_path, _OWN_SEEDS, images_per_second=20_000.0, accelerator="NVIDIA A100")
-    found = compare_sides(read_side(original), other)
-    assert (found.verdict, found.same_system) == ("replicated", False)
-    assert _deciding(found) == {"top1"}
+def test_on_another_system_quality_decides_and_speed_is_told(
+    compared: Compared, original: Path, tmp_path: Path
+) -> None:
+    found = compared(images_per_second=20_000.0, accelerator="NVIDIA A100")
+    assert (found.verdict, found.same_system, _deciding(found)) == ("replicated", False, {"top1"})
     assert _verdicts(found)["images_per_second"] == "not replicated"
     assert any("16 x NVIDIA H100 80GB HBM3 in the original, 16 x NVIDIA A100" in note for note in found.notes)
     lines = list(replication_lines(found))
-    text = "\n".join(lines)
     assert max(len(line) for line in lines if str(tmp_path) not in line and str(original) not in line) <= 100
-    assert "(not replicated)" in text
-    assert "verdict     replicated" in text
+    assert "(not replicated)" in "\n".join(lines)
+    assert "verdict     replicated" in "\n".join(lines)
 
 
-def test_another_system_may_have_fewer_accelerators_for_the_same_update(original: Path, tmp_path: Path) -> None:
+def test_another_system_may_have_fewer_accelerators_for_the_same_update(compared: Compared) -> None:
     half = ("hardware.nodes=1", "hyperparameters.accumulation_steps=2")
-    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, *half, images_per_second=20_000.0))
+    found = compared(*half, images_per_second=20_000.0)
     assert (found.verdict, found.same_system) == ("replicated", False)
     assert "hardware.nodes is 2 in the original, 1 in the repetition" in found.notes
 
 
-def test_another_quality_is_not_replicated_anywhere(original: Path, tmp_path: Path) -> None:
-    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, quality=0.74, accelerator="other"))
-    assert found.verdict == "not replicated"
-    assert found.reasons == ("top1: not replicated",)
+def test_another_quality_is_not_replicated_anywhere(compared: Compared) -> None:
+    found = compared(quality=0.74, accelerator="other")
+    assert (found.verdict, found.reasons) == ("not replicated", ("top1: not replicated",))
 
 
-def test_few_runs_that_vary_are_inconclusive_and_no_pass(original: Path, tmp_path: Path) -> None:
-    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, trials=2, spread=0.05))
+def test_few_runs_that_vary_are_inconclusive_and_no_pass(compared: Compared) -> None:
+    found = compared(trials=2, spread=0.05)
     assert (found.verdict, found.exit_code) == ("inconclusive", 2)
     assert "top1: inconclusive" in found.reasons
 
 
-def test_one_run_is_inconclusive(original: Path, tmp_path: Path) -> None:
-    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, trials=1))
+def test_one_run_is_inconclusive(compared: Compared) -> None:
+    found = compared(trials=1)
     assert found.verdict == "inconclusive"
     assert "fewer than two runs" in "\n".join(replication_lines(found))
 
 
-def test_the_tolerance_of_quality_follows_from_that_of_speed_or_is_given(original: Path, tmp_path: Path) -> None:
-    one, other = read_side(original), _repeated(tmp_path, _OWN_SEEDS)
-    assert compare_sides(one, other).quality_tolerance == pytest.approx(1.05**0.2 - 1)
-    assert compare_sides(one, other, 0.05, 0.1).quality_tolerance == 0.1
+def test_the_tolerance_of_quality_follows_from_that_of_speed_or_is_given(theirs: Side, tmp_path: Path) -> None:
+    other = _repeated(tmp_path, _OWN_SEEDS, trials=2)
+    assert compare_sides(theirs, other).quality_tolerance == pytest.approx(1.05**0.2 - 1)
+    assert compare_sides(theirs, other, 0.05, 0.1).quality_tolerance == 0.1
     with pytest.raises(UsageError, match="a share between 0 and 1, got 5"):
-        compare_sides(one, other, 5)
+        compare_sides(theirs, other, 5)
+
+
+OTHER_DATA = {"dataset": {"fingerprint": "ab" * 32, "content_fingerprint": "cd" * 32}}
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "story", "said"),
     [
-        (("hyperparameters.momentum=0.9",), "hyperparameters.momentum is 0.875 in the original, 0.9 in the repetition"),
-        (("hyperparameters.batch_size=128",), "over 4096 samples in the original, over 2048 in the repetition"),
-        (("hardware.nodes=1",), "over 4096 samples in the original, over 2048"),
-        (("framework.compile=true",), "framework.compile is False"),
+        (["hyperparameters.momentum=0.9"], {}, "hyperparameters.momentum is 0.875 in the original, 0.9 in the repetit"),
+        (["hyperparameters.batch_size=128"], {}, "over 4096 samples in the original, over 2048 in the repetition"),
+        (["hardware.nodes=1"], {}, "over 4096 samples in the original, over 2048"),
+        (["framework.compile=true"], {}, "framework.compile is False"),
+        ([], OTHER_DATA, "other data: the fingerprint is"),
     ],
 )
-def test_other_work_is_no_repetition(original: Path, tmp_path: Path, settings: tuple[str, ...], said: str) -> None:
-    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, *settings, trials=3))
+def test_other_work_is_no_repetition(compared: Compared, settings: list[str], story: dict[str, Any], said: str) -> None:
+    found = compared(*settings, trials=3, **story)
     assert (found.verdict, found.exit_code) == ("not a repetition", 2)
     assert any(said in reason for reason in found.reasons)
-
-
-def test_other_data_are_no_repetition(original: Path, tmp_path: Path) -> None:
-    data = {"fingerprint": "ab" * 32, "content_fingerprint": "cd" * 32}
-    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, trials=2, dataset=data))
-    assert found.verdict == "not a repetition"
-    assert found.reasons[0].startswith("other data: the fingerprint is")
 
 
 def _with_data(side: Side, **facts: Any) -> Side:
@@ -169,11 +177,11 @@ def _with_data(side: Side, **facts: Any) -> Side:
     return dataclasses.replace(side, records=tuple(records))
 
 
-def test_fingerprints_of_one_kind_are_compared(original: Path, tmp_path: Path) -> None:
+def test_fingerprints_of_one_kind_are_compared(theirs: Side, tmp_path: Path) -> None:
     """Whoever has not checked the content still has the list of files."""
-    first, other = read_side(original), _repeated(tmp_path, _OWN_SEEDS, trials=2)
-    assert likeness(first, _with_data(other, content_fingerprint=None)).obstacles == ()
-    [obstacle] = likeness(first, _with_data(other, content_fingerprint=None, fingerprint="ab" * 32)).obstacles
+    other = _repeated(tmp_path, _OWN_SEEDS, trials=2)
+    assert likeness(theirs, _with_data(other, content_fingerprint=None)).obstacles == ()
+    [obstacle] = likeness(theirs, _with_data(other, content_fingerprint=None, fingerprint="ab" * 32)).obstacles
     assert obstacle.startswith("other data: the fingerprint is")
 
 
@@ -201,9 +209,9 @@ def test_made_years_are_told_with_the_line_that_makes_them_again(submitted: Side
     )
 
 
-def test_another_level_is_not_replicated(original: Path, tmp_path: Path) -> None:
-    first, side = read_side(original), _repeated(tmp_path, _OWN_SEEDS)
-    found = compare_sides(dataclasses.replace(first, level="hardware"), dataclasses.replace(side, level="free"))
+def test_another_level_is_not_replicated(theirs: Side, tmp_path: Path) -> None:
+    side = dataclasses.replace(_repeated(tmp_path, _OWN_SEEDS), level="free")
+    found = compare_sides(dataclasses.replace(theirs, level="hardware"), side)
     assert found.verdict == "not replicated"
     assert found.reasons == ("the level is hardware in the original, free in the repetition",)
 
@@ -220,53 +228,52 @@ def test_a_level_that_nobody_can_tell_is_no_proof(submitted: Side, tmp_path: Pat
     assert "level unknown" in "\n".join(replication_lines(found))
 
 
-def test_runs_of_the_original_are_no_repetition_of_it(original: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a repetition needs runs of its own"):
-        compare_sides(read_side(original), read_side(original))
-    with pytest.raises(UsageError, match="a repetition needs runs of its own"):
-        compare_sides(read_side(original), read_side(copy_campaign(original, tmp_path / "copy")))
-    edit_journal(tmp_path / "copy", lambda events: events[0]["value"].update(data="/data/of-the-repetition"))
-    with pytest.raises(
-        UsageError, match=r"copy: 12 of 12 runs are those of .*campaign \(the same losses, times, weights"
-    ):
-        compare_sides(read_side(original), read_side(tmp_path / "copy"))
+def test_runs_of_the_original_are_no_repetition_of_it(theirs: Side, original: Path, tmp_path: Path) -> None:
+    copy = copy_campaign(original, tmp_path / "copy")
+    for same in (theirs, read_side(copy)):
+        with pytest.raises(UsageError, match="a repetition needs runs of its own"):
+            compare_sides(theirs, same)
+    edit_journal(copy, lambda events: events[0]["value"].update(data="/data/of-the-repetition"))
+    said = r"copy: 12 of 12 runs are those of .*campaign \(the same losses, times, weights"
+    with pytest.raises(UsageError, match=said):
+        compare_sides(theirs, read_side(copy))
 
 
-@pytest.mark.parametrize("what", ["losses", "weights", "checkpoints"])
-def test_what_the_original_learnt_is_no_repetition_under_other_seeds(original: Path, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "key", "field"),
+    [("losses", "epoch_stop", "loss"), ("weights", "replicas", "digest"), ("checkpoints", "checkpoint", "sha256")],
+)
+def test_what_the_original_learnt_is_no_repetition_under_other_seeds(
+    theirs: Side, original: Path, tmp_path: Path, what: str, key: str, field: str
+) -> None:
     path = write_campaign(tmp_path / "repetition", *SHORT, _OWN_SEEDS, trials=3, start_s=_LATER_S)
-    key, field = {
-        "losses": ("epoch_stop", "loss"),
-        "weights": ("replicas", "digest"),
-        "checkpoints": ("checkpoint", "sha256"),
-    }[what]
-    theirs = [value[field] for value in values(list(read_record(original / "trial-02").events), key)]
+    learnt = [value[field] for value in values(list(read_record(original / "trial-02").events), key)]
 
     def learn(events: list[Event]) -> None:
-        for value, copied in zip(values(events, key), theirs, strict=True):
+        for value, copied in zip(values(events, key), learnt, strict=True):
             value[field] = copied
 
     edit_record(path / "trial-03", learn)
     said = rf"1 of 3 runs are those of .*campaign under other seeds \(the same {what}\): a repetition needs runs"
     with pytest.raises(UsageError, match=said):
-        compare_sides(read_side(original), read_side(path))
+        compare_sides(theirs, read_side(path))
 
 
-def test_shared_seeds_and_other_software_are_noted(original: Path, tmp_path: Path) -> None:
-    found = compare_sides(
-        read_side(original), _repeated(tmp_path, trials=5, images_per_second=40_100.0, package_code="ef" * 32)
-    )
-    assert any(note.startswith("5 seeds are the same") for note in found.notes)
-    assert any(note.startswith("code: ") and "efefef" in note for note in found.notes)
-    assert any(note.startswith("the repetition is not rankable: 5 finished runs") for note in found.notes)
+def test_shared_seeds_and_other_software_are_noted(theirs: Side, tmp_path: Path) -> None:
+    other = _repeated(tmp_path, trials=5, images_per_second=40_100.0, package_code="ef" * 32)
+    notes = compare_sides(theirs, other).notes
+    assert any(note.startswith("5 seeds are the same") for note in notes)
+    assert any(note.startswith("code: ") and "efefef" in note for note in notes)
+    assert any(note.startswith("the repetition is not rankable: 5 finished runs") for note in notes)
 
 
-def test_a_metric_that_a_run_lacks_is_left_out(original: Path, tmp_path: Path) -> None:
-    side = read_side(original)
-    lacking = (side.results[0].model_copy(update={"time_to_quality_seconds": None}), *side.results[1:])
-    found = compare_sides(dataclasses.replace(side, results=lacking), _repeated(tmp_path, _OWN_SEEDS, trials=2))
-    assert "time_to_quality_seconds" not in _verdicts(found)
-    assert "watts" not in _verdicts(found)
+def test_a_metric_that_a_run_lacks_is_left_out(theirs: Side, tmp_path: Path) -> None:
+    lacking = (theirs.results[0].model_copy(update={"time_to_quality_seconds": None}), *theirs.results[1:])
+    found = compare_sides(dataclasses.replace(theirs, results=lacking), _repeated(tmp_path, _OWN_SEEDS, trials=2))
+    assert {"time_to_quality_seconds", "watts"}.isdisjoint(_verdicts(found))
+
+
+# The plan of a repetition.
 
 
 def _planned(submitted: Side, folder: Path, **request: Any) -> Plan:
@@ -291,22 +298,20 @@ def test_the_same_seeds_are_taken_where_they_are_asked_for(submitted: Side, tmp_
     assert "no independent draws" in plan.guide.read_text()
 
 
-def test_the_guide_names_all_that_is_needed(submitted: Side, tmp_path: Path) -> None:
+def test_the_guide_names_all_that_is_needed_and_what_a_stranger_named_is_only_text(
+    submitted: Side, tmp_path: Path
+) -> None:
     guide = _planned(submitted, tmp_path / "again").guide.read_text()
     record = submitted.records[0]
     package = record.system["installation"]["package"]
+    dataset = next(event["value"] for event in record.events if event["key"] == "dataset")
     for needed in (
         package["version"], package["code_sha256"], "srun python -m hpcai500.train --out trial-01", "(launcher: slurm)",
         "hpcai500 data check ic DATA", "again is run by ('slurm', 2, 8) --data DATA", "NVIDIA H100 80GB HBM3",
         f"hpcai500 replicate {submitted.path} --with {tmp_path / 'again' / 'campaign'}", "the seeds 13 to 24",
+        dataset["content_fingerprint"],
     ):  # fmt: skip
         assert needed in guide
-    dataset = next(event["value"] for event in record.events if event["key"] == "dataset")
-    assert dataset["content_fingerprint"] in guide
-
-
-def test_what_a_stranger_named_is_only_text_in_the_guide(submitted: Side, tmp_path: Path) -> None:
-    guide = _planned(submitted, tmp_path / "again").guide.read_text()
     assert "<script>" not in guide
     assert guide.startswith("# To repeat: &lt;script&gt;\\`\\|Big (Their Site)\n")
 
@@ -369,23 +374,26 @@ def test_a_submission_that_does_not_hold_is_refused(original: Path, submission: 
 
 
 def test_the_command_lays_out_then_compares(submission: Path, tmp_path: Path) -> None:
-    runner, file = CliRunner(), tmp_path / "theirs.zip"
+    file = tmp_path / "theirs.zip"
     shutil.copy(submission, file)
-    nowhere = runner.invoke(app, ["replicate", str(file), "--json"])
+
+    def replicate(*arguments: object) -> Any:
+        return CliRunner().invoke(app, ["replicate", str(file), *map(str, arguments)])
+
+    nowhere = replicate("--json")
     assert "hpcai500 does not make: give the folder of the same data with --data DIR" in str(nowhere.exception)
     assert not (tmp_path / "theirs-replication").exists()
-    laid = runner.invoke(app, ["replicate", str(file), "--json", "--data", str(tmp_path)])
+    laid = replicate("--json", "--data", tmp_path)
     assert laid.exit_code == 0, laid.output
     document = json.loads(laid.stdout)
     assert document["folder"] == str(tmp_path / "theirs-replication")
     assert "hpcai500 campaign run" in Path(document["guide"]).read_text()
     repetition = write_campaign(tmp_path / "repetition", *SHORT, _OWN_SEEDS, start_s=_LATER_S)
-    compared = runner.invoke(app, ["replicate", str(file), "--with", str(repetition), "--json"])
+    compared = replicate("--with", repetition, "--json")
     assert compared.exit_code == 0, compared.output
     found = json.loads(compared.stdout)
     assert (found["verdict"], found["original"]["system"]) == ("replicated", "<script>`|Big")
     assert {row["name"]: row["decides"] for row in found["metrics"]}["top1"] is True
-    gone = runner.invoke(app, ["replicate", str(file), "--with", "nodir"])
+    gone = replicate("--with", "nodir")
     assert str(gone.exception) == "--with nodir: no such campaign (its folder) or submission (its file)"
-    wrong = runner.invoke(app, ["replicate", str(file), "--with", str(repetition), "--same-seeds"])
-    assert "leave out --same-seeds" in str(wrong.exception)
+    assert "leave out --same-seeds" in str(replicate("--with", repetition, "--same-seeds").exception)

@@ -27,17 +27,11 @@ from hpcai500.results.submission.gather import Gathered, gather_campaign
 from hpcai500.results.submission.manifest import Anonymised
 
 HOSTS = ("jzx0097.cluster.example.org", "jzx0098")
-
-
 NAMES = (
     "jzx0097", "jzx0098", "jzx[", "cluster.example.org", "login7", "adelaide", "10.11.12.13",
     "fe80::1ff:fe23:4567:890a", "02:42:ac:11:00:02",
 )  # fmt: skip
-
-
 ACCOUNTING = {"job_id": "1001", "nodes": 2, "node_list": "jzx[0097-0098]", "steps": [{"node_list": "jzx0097"}]}
-
-
 LOG = """\
 srun: error: Node failure on JZX0098
 jzx[0097-0099]: lost; jzx00970 and ajzx0097 are other words, version 12.4.1 at 12:34:56

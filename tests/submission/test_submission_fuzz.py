@@ -35,8 +35,6 @@ from hpcai500.results.submission.archive import Budget, parse_json, read_manifes
 
 # The stated bound, and what a Python that has loaded all this has mapped before it begins.
 BOUND_BYTES = 1 << 30
-
-
 _CODE = """
 import resource, sys
 from pathlib import Path

@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import pytest
 from written_campaign import SHORT, copy_campaign, edit_record, write_campaign
@@ -33,12 +33,7 @@ from hpcai500.results.verification.verify import verify_submission
 from hpcai500.system.software import code_hash
 
 CREATED = "2026-11-22T03:00:00Z"
-
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "submission-format.md"
-
-
-NAMES = ("--system", "A system", "--organisation", "A site")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,9 +71,6 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
     return path
-
-
-Submit = Callable[..., int]
 
 
 def request(campaign: Path, where: Path, **changes: object) -> SubmitRequest:
@@ -300,55 +292,54 @@ def test_a_disk_that_is_full_is_told_in_one_line_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+class Ended(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+Submit = Callable[..., Ended]
+
+
 @pytest.fixture
-def submit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def submit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Submit:
     """The command, in this process, which has few sources."""
 
-    def called(*arguments: str | Path) -> int:
-        monkeypatch.setattr(sys, "argv", ["hpcai500", "submit", *map(str, arguments)])
-        return main()
+    def called(campaign: Path, target: Path, *arguments: str | Path) -> Ended:
+        names = ("--system", "A system", "--organisation", "A site")
+        monkeypatch.setattr(
+            sys, "argv", ["hpcai500", "submit", *map(str, (campaign, "-o", target, *names, *arguments))]
+        )
+        return Ended(main(), *capsys.readouterr())
 
     return called
 
 
-def test_without_a_choice_both_lines_are_told(
-    campaign: Path, tmp_path: Path, submit: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert submit(campaign, "-o", tmp_path / "s.zip", *NAMES) == ExitCode.USAGE
-    printed = capsys.readouterr()
-    assert printed.err.count("\n") == 1
+def test_without_a_choice_both_lines_are_told(campaign: Path, tmp_path: Path, submit: Submit) -> None:
+    ended = submit(campaign, tmp_path / "s.zip")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (ExitCode.USAGE, "", 1)
     for line in ("ssh-keygen -t ed25519", "--key ~/.ssh/hpcai500", "--unsigned"):
-        assert line in printed.err
-    assert printed.out == ""
+        assert line in ended.err
 
 
-def test_a_looser_level_than_the_recipe_needs_may_be_claimed(campaign: Path) -> None:
+def test_a_level_may_be_looser_than_the_recipe_needs_and_not_stricter(campaign: Path) -> None:
     computed = claim_of(read_campaign(campaign)).model_copy(update={"level": "system"})
     assert with_level(computed, None, "x") == computed == with_level(computed, "system", "x")
     assert with_level(computed, "free", "x") == computed.model_copy(update={"level": "free"})
-
-
-@pytest.mark.parametrize(
-    ("needed", "told"), [("system", "stricter than system, which its recipe needs"), (None, "no level allows")]
-)
-def test_too_strict_a_level_cannot_be_claimed(campaign: Path, needed: Literal["system"] | None, told: str) -> None:
-    computed = claim_of(read_campaign(campaign)).model_copy(update={"level": needed})
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match="stricter than system, which its recipe needs"):
         with_level(computed, "hardware", "runs/c")
+    with pytest.raises(UsageError, match="no level allows"):
+        with_level(computed.model_copy(update={"level": None}), "hardware", "runs/c")
 
 
-def test_the_command_refuses_a_level_for_what_none_allows(
-    campaign: Path, tmp_path: Path, submit: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = (*NAMES, "--unsigned", "--level", "free")
-    assert submit(campaign, "-o", tmp_path / "s.zip", *asked) == ExitCode.USAGE
-    assert f"hpcai500 rules {campaign}" in capsys.readouterr().err
+def test_the_command_tells_what_it_cannot_submit(campaign: Path, tmp_path: Path, submit: Submit) -> None:
+    ended = submit(campaign, tmp_path / "s.zip", "--unsigned", "--level", "free")
+    assert (ended.code, f"hpcai500 rules {campaign}" in ended.err) == (ExitCode.USAGE, True)
+    ended = submit(tmp_path, tmp_path / "s.zip", "--unsigned")
+    assert (ended.code, "hpcai500 campaign init" in ended.err) == (ExitCode.USAGE, True)
     assert not list(tmp_path.iterdir())
-
-
-def test_no_campaign_is_told(tmp_path: Path, submit: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert submit(tmp_path, "-o", tmp_path / "s.zip", *NAMES, "--unsigned") == ExitCode.USAGE
-    assert "hpcai500 campaign init" in capsys.readouterr().err
 
 
 # The file gets its name only once the whole of verification holds.
@@ -362,9 +353,10 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def all_sources(few_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they are installed, not the few of other tests."""
+def submit_all(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> Submit:
+    """The command with all sources, as they are installed."""
     monkeypatch.setattr(module, "_PACKAGE", Path(module.__file__).parents[2])
+    return submit
 
 
 @pytest.fixture
@@ -376,32 +368,25 @@ def forged(honest: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("all_sources")
-def test_what_verification_accepts_is_kept_and_said_to_be_verified(
-    honest: Path, key: Path, tmp_path: Path, submit: Submit, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_verification_accepts_is_kept(honest: Path, key: Path, tmp_path: Path, submit_all: Submit) -> None:
     file = tmp_path / "s.zip"
     file.write_bytes(b"an older one")
-    assert submit(honest, "-o", file, *NAMES, "--key", key, "--json") == ExitCode.PASS
-    printed = capsys.readouterr()
-    document = json.loads(printed.out)
+    ended = submit_all(honest, file, "--key", key, "--json")
+    assert ended.code == ExitCode.PASS
+    document = json.loads(ended.out)
     assert document["signer"].startswith("SHA256:")
-    assert document["claim"]["rankable"] is False
-    assert document["bytes"] == file.stat().st_size
+    assert (document["claim"]["rankable"], document["bytes"]) == (False, file.stat().st_size)
     assert document["verification"]["verdict"] == verify_submission(file).verdict == "verified"
-    assert "not rankable" in printed.err
-    assert f"{file}: was there, and is replaced" in printed.err
+    assert "not rankable" in ended.err
+    assert f"{file}: was there, and is replaced" in ended.err
 
 
-@pytest.mark.usefixtures("all_sources")
-def test_what_is_signed_by_nobody_may_lack_the_signature_and_nothing_else(
-    honest: Path, tmp_path: Path, submit: Submit, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_signed_by_nobody_may_lack_nothing_else(honest: Path, tmp_path: Path, submit_all: Submit) -> None:
     untidy = copy_campaign(honest, tmp_path / "c")
     for name in ("notes.txt", "todo.txt"):
         (untidy / "trial-01" / name).write_text("what a user left here\n")
-    assert submit(untidy, "-o", tmp_path / "s.zip", *NAMES, "--unsigned", "--no-checkpoints") == ExitCode.PASS
-    printed = capsys.readouterr()
+    ended = submit_all(untidy, tmp_path / "s.zip", "--unsigned", "--no-checkpoints")
+    assert ended.code == ExitCode.PASS
     for words in (
         "rankable    no",
         "3 finished runs",
@@ -411,32 +396,30 @@ def test_what_is_signed_by_nobody_may_lack_the_signature_and_nothing_else(
         "verified    yes, all but the signature, which is missing",
         "and 1 more: no file of a record",
     ):
-        assert words in printed.out
-    assert "is replaced" not in printed.err
+        assert words in ended.out
+    assert "is replaced" not in ended.err
 
 
 @pytest.mark.parametrize("older", [None, b"an older one"])
-@pytest.mark.usefixtures("all_sources")
-def test_what_verification_refuses_is_not_kept_and_an_older_file_stays(
-    forged: Path, key: Path, submit: Submit, capsys: pytest.CaptureFixture[str], older: bytes | None
+def test_what_verification_refuses_is_not_kept(
+    forged: Path, key: Path, submit_all: Submit, older: bytes | None
 ) -> None:
     file = forged.parent / "s.zip"
     if older:
         file.write_bytes(older)
-    assert submit(forged, "-o", file, *NAMES, "--key", key) == ExitCode.WRONG_ANSWER
-    printed = capsys.readouterr()
-    assert "result: trial-03: result.json says vflops is 1e+18" in printed.out
-    assert f"{file}: refused by verification" in printed.err
-    assert ("the file that was there stays" in printed.err) == bool(older)
+    ended = submit_all(forged, file, "--key", key)
+    assert ended.code == ExitCode.WRONG_ANSWER
+    assert "result: trial-03: result.json says vflops is 1e+18" in ended.out
+    assert f"{file}: refused by verification" in ended.err
+    assert ("the file that was there stays" in ended.err) == bool(older)
     assert (file.read_bytes() if file.exists() else None) == older
     assert {one.name for one in forged.parent.iterdir()} == {"c"} | ({"s.zip"} if older else set())
 
 
-@pytest.mark.usefixtures("all_sources")
-def test_a_refusal_is_one_document_with_json(forged: Path, submit: Submit, capsys: pytest.CaptureFixture[str]) -> None:
-    assert submit(forged, "-o", forged.parent / "s.zip", *NAMES, "--unsigned", "--json") == ExitCode.WRONG_ANSWER
-    document = json.loads(capsys.readouterr().out)
-    assert document["file"] is None
+def test_a_refusal_is_one_document_with_json(forged: Path, submit_all: Submit) -> None:
+    ended = submit_all(forged, forged.parent / "s.zip", "--unsigned", "--json")
+    document = json.loads(ended.out)
+    assert (ended.code, document["file"]) == (ExitCode.WRONG_ANSWER, None)
     found = [one["name"] for one in document["verification"]["findings"] if one["severity"] == "fail"]
     assert found == ["result"]
 

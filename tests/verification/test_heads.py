@@ -21,8 +21,6 @@ from hpcai500.results.verification.dates import check_heads
 from hpcai500.results.verification.finding import Finding, guarded
 
 A_DAY_S = 86_400.0
-
-
 Given = Mapping[Head, int]
 Change = Callable[[Given], Given]
 

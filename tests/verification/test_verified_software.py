@@ -22,14 +22,8 @@ from hpcai500.results.verification.verify import RECORD_CHECKS
 from hpcai500.system.software import code_hash
 
 PACKAGE = Path(hpcai500.__file__).parent
-
-
 TRIALS = ("trial-01", "trial-02", "trial-03")
-
-
 Events = list[dict[str, Any]]
-
-
 Change = Callable[[Events], object]
 
 
