@@ -16,22 +16,21 @@ import numpy as np
 import pytest
 from sample_years import LAYOUTS, SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
 
-from hpcai500.data.climate import repack as repack_estimate
-from hpcai500.data.climate import repack as repack_year
+from hpcai500.data.climate import repack as repacking_module
 from hpcai500.data.climate.check import check_climate
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
-from hpcai500.data.climate.repack import FILTERS, Filter, Repacking, RepackReport, compress
+from hpcai500.data.climate.repack import FILTERS, Filter, Repacking, RepackReport, compress, only_writer
 from hpcai500.data.climate.values import load_contents
 from hpcai500.data.climate.years import open_year
 from hpcai500.errors import DataError, RunError
+from hpcai500.progress import silent
 
 KINDS: tuple[Filter, ...] = ("none", "lzf")
 
 
 @pytest.fixture(autouse=True)
-def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
-    # Several ranges a year, as real ones have.
+def several_ranges_a_year(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As real years have."""
     monkeypatch.setattr("hpcai500.data.climate.values.BLOCK_BYTES", 1)
 
 
@@ -47,6 +46,20 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "target"
 
 
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were read only to be compared: the folder's name and the file's."""
+    paths: list[str] = []
+    original = repacking_module.scan_years
+
+    def scan(years: Any, workers: int) -> Any:
+        paths.append(f"{years[0].path.parent.name}/{years[0].year}")
+        return original(years, workers)
+
+    monkeypatch.setattr(repacking_module, "scan_years", scan)
+    return paths
+
+
 def repack(source: Path, target: Path, **options: Any) -> RepackReport:
     return Repacking(source, target, workers=1, **options).run()
 
@@ -55,11 +68,19 @@ def visible(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
+def touch(path: Path) -> None:
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+
+
 def assert_same(old: Path, new: Path) -> None:
     with h5py.File(old) as a, h5py.File(new) as b:
         assert a.keys() == b.keys()
         assert np.array_equal(a["images"][:].view(np.int32), b["images"][:].view(np.int32))
         assert np.array_equal(a["boxes"][:], b["boxes"][:])
+
+
+def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -73,14 +94,11 @@ def test_every_layout_becomes_one_chunk_an_image(
     report = repack(tmp_path / "source", target, kind=kind)
     new = open_year(target / "climo_1979.h5")
     assert (new.storage.chunk, new.storage.filters) == ((1, 16, 24, 36), FILTERS[kind])
+    assert kind == "lzf" or not (new.storage.addresses % 4096).any(), "uncompressed images begin at pages"
     assert_same(old, new.path)
     assert (report.written, report.kept, report.converted, report.samples) == ((1979,), (), (), 12)
-    assert sorted(path.name for path in target.iterdir()) == [
-        ".hpcai500-climate.json",
-        ".hpcai500-repack.json",
-        ".hpcai500-repack.lock",
-        "climo_1979.h5",
-    ]
+    of_the_repacking = {".hpcai500-climate.json", ".hpcai500-repack.json", ".hpcai500-repack.lock"}
+    assert {path.name for path in target.iterdir()} == {"climo_1979.h5", *of_the_repacking}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,18 +112,16 @@ def test_the_new_set_has_the_fingerprints_of_the_old(source: Path, target: Path,
     assert report.content_fingerprint == load_content_fingerprint(index) == check.content_fingerprint
 
 
-def test_uncompressed_images_begin_at_pages(source: Path, target: Path) -> None:
-    repack(source, target)
-    assert not (open_year(target / "climo_1979.h5").storage.addresses % 4096).any()
-
-
-def test_attributes_and_other_datasets_are_copied(source: Path, target: Path) -> None:
+def test_attributes_links_and_other_datasets_are_copied(source: Path, target: Path) -> None:
     with h5py.File(source / "climo_1979.h5", "r+") as file:
         file.attrs["title"] = "CAM5"
         file["images"].attrs["channels"] = ["PRECT", "PS"]
         file["boxes"].attrs["scale"] = np.float32(0.25)
         file["latitude"] = np.linspace(-90, 90, 24)
         file["images"].attrs["reference"] = file["boxes"].ref
+        # Links that lead nowhere stay links.
+        file["soft"] = h5py.SoftLink("/gone")
+        file["external"] = h5py.ExternalLink("gone.h5", "/latitude")
     repack(source, target)
     with h5py.File(target / "climo_1979.h5") as file:
         assert file.attrs["title"] == "CAM5"
@@ -113,6 +129,9 @@ def test_attributes_and_other_datasets_are_copied(source: Path, target: Path) ->
         assert file["boxes"].attrs["scale"] == np.float32(0.25)
         assert file["latitude"].shape == (24,)
         assert "reference" not in file["images"].attrs
+        assert file.get("soft", getlink=True).path == "/gone"
+        assert file.get("external", getlink=True).filename == "gone.h5"
+        assert np.array_equal(file["images"][:], images_of(12, seed=1979))
 
 
 def test_a_compressed_chunk_is_what_h5py_writes(tmp_path: Path) -> None:
@@ -134,33 +153,28 @@ def test_only_the_years_asked_for_are_repacked(source: Path, target: Path) -> No
         repack(source, target, years=(1980, 1981))
 
 
-def test_boxes_are_converted_only_when_asked(tmp_path: Path, target: Path) -> None:
-    write_year(tmp_path / "source", 1979, boxes=swapped(boxes_of(12)))
-    write_year(tmp_path / "source", 1980)
+def test_boxes_are_converted_only_when_asked_and_never_when_ambiguous(tmp_path: Path, target: Path) -> None:
+    source = tmp_path / "source"
+    write_year(source, 1979, boxes=swapped(boxes_of(12)))
+    write_year(source, 1980)
     with pytest.raises(DataError, match=r"climo_1979\.h5: dataset boxes: x and y are swapped.* add --convert-boxes"):
-        repack(tmp_path / "source", target)
-    report = repack(tmp_path / "source", target, convert_boxes=True)
-    assert report.converted == (1979,)
+        repack(source, target)
+    assert repack(source, target, convert_boxes=True).converted == (1979,)
     years = load_climate_index(target).years
     assert np.array_equal(years[0].boxes, boxes_of(12))
     assert np.array_equal(years[1].boxes, boxes_of(12, seed=1980))
-    assert repack(tmp_path / "source", target, convert_boxes=True).kept == (1979, 1980)
-
-
-def test_ambiguous_boxes_are_not_repacked(tmp_path: Path, target: Path) -> None:
-    write_year(tmp_path / "source", boxes=np.ascontiguousarray(boxes_of(12)[..., [1, 0, 3, 2, 4]]))
+    assert repack(source, target, convert_boxes=True).kept == (1979, 1980)
+    write_year(source, 1979, boxes=np.ascontiguousarray(boxes_of(12)[..., [1, 0, 3, 2, 4]]))
     with pytest.raises(DataError, match=r"of no known variant .*classes 0, 1, 2, 3 count from 0"):
-        repack(tmp_path / "source", target, convert_boxes=True)
+        repack(source, tmp_path / "other", convert_boxes=True)
 
 
-@pytest.mark.parametrize(("place", "message"), [("source", "is there already"), ("source/new", "inside the set")])
-def test_a_set_is_never_repacked_into_itself(source: Path, place: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        repack(source, source.parent / place)
+def test_a_set_is_never_repacked_into_itself_behind_a_link_either(source: Path) -> None:
     link = source.parent / "link"
     link.symlink_to(source)
-    with pytest.raises(DataError, match="is there already"):
-        repack(source, link)
+    for place, message in ((source, "is there already"), (link, "is there already"), (source / "new", "inside the")):
+        with pytest.raises(DataError, match=message):
+            repack(source, place)
 
 
 def test_files_of_others_are_not_touched(source: Path, target: Path) -> None:
@@ -177,7 +191,7 @@ def test_files_of_others_are_not_touched(source: Path, target: Path) -> None:
 def test_a_disk_without_room_is_refused_before_it_starts(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repack_estimate, "_free_bytes", lambda folder: 10_000)
+    monkeypatch.setattr(repacking_module, "_free_bytes", lambda folder: 10_000)
     with pytest.raises(DataError, match=r"repacking needs 5\.\d+ MB, and 0\.01 MB are free"):
         Repacking(source, target, workers=1).estimate()
     assert not target.exists()
@@ -203,26 +217,25 @@ def test_years_that_are_done_are_not_done_again(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, kind: Filter, after: int
 ) -> None:
     written: list[tuple[int, int]] = []
-    original = repack_year._write_range
+    original, most = repacking_module._write_range, after
 
-    def stop_after(task: Any) -> Any:
-        if len(written) == after:
+    def write(task: Any) -> Any:
+        if len(written) == most:
             raise KeyboardInterrupt
         written.append((task.year.year, task.first))
         return original(task)
 
-    monkeypatch.setattr(repack_year, "_write_range", stop_after)
+    monkeypatch.setattr(repacking_module, "_write_range", write)
     with pytest.raises(KeyboardInterrupt):
         repack(source, target, kind=kind)
-    assert visible(target) == (["climo_1979.h5"] if after == 4 else [])
+    done = (1979,) if after == 4 else ()
+    assert visible(target) == [f"climo_{year}.h5" for year in done]
     # Half a year is no use to the next call, and as large as a year.
     assert not list(target.glob(".climo*"))
     written.clear()
-    monkeypatch.setattr(
-        repack_year, "_write_range", lambda task: written.append((task.year.year, task.first)) or original(task)
-    )
-    assert repack(source, target, kind=kind).kept == ((1979,) if after == 4 else ())
-    assert written == [(1979, 0), (1979, 5), (1979, 10), (1980, 0), (1980, 5)][3 if after == 4 else 0 :]
+    most = 100
+    assert repack(source, target, kind=kind).kept == done
+    assert written == [(1979, 0), (1979, 5), (1979, 10), (1980, 0), (1980, 5)][3 * len(done) :]
     assert_same(source / "climo_1979.h5", target / "climo_1979.h5")
 
 
@@ -242,22 +255,29 @@ def test_what_an_earlier_version_left_half_done_is_removed(source: Path, target:
 def test_a_disk_that_does_not_keep_what_is_written_is_found_out(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, kind: Filter
 ) -> None:
-    original = repack_year._verified
+    original = repacking_module._verified
 
     def spoiled(job: Any, scans: Any, workers: int) -> Any:
-        with h5py.File(job.part) as file:
-            address = file["images"].id.get_chunk_info(7).byte_offset
-        with job.part.open("r+b") as stream:
-            stream.seek(address + 100)
-            stream.write(bytes(8))
+        damage_chunk(job.part, 7, 100)
         return original(job, scans, workers)
 
-    monkeypatch.setattr(repack_year, "_verified", spoiled)
+    monkeypatch.setattr(repacking_module, "_verified", spoiled)
     with pytest.raises(RunError, match=r"image 7 reads back with other values|image 7, channels PRECT") as caught:
         repack(source, target, kind=kind)
     assert str(caught.value).endswith("run the same command again, which writes this year anew")
     assert "copy" not in str(caught.value)
     assert visible(target) == []
+
+
+def test_a_file_that_rots_before_it_is_read_back_is_never_kept(source: Path, target: Path) -> None:
+    def spoil(total: int, description: str, unit: str) -> Any:
+        if "verifying" in description:
+            (target / ".climo_1979.h5.part").write_bytes(b"rotten")
+        return silent(total, description, unit)
+
+    with pytest.raises(RunError, match=r"\.part: no longer the file that was written: .* writes this year anew$"):
+        repack(source, target, progress=spoil)
+    assert repack(source, target).written == (1979, 1980)
 
 
 def test_a_corrupt_source_is_named(source: Path, target: Path) -> None:
@@ -319,8 +339,9 @@ def test_killed_at_any_time_it_goes_on(tmp_path: Path, target: Path) -> None:
         process = subprocess.Popen(
             [*command, "--workers", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline and not (target / seen).exists():
+        limit = time.monotonic() + 600
+        while process.poll() is None and not (target / seen).exists():
+            assert time.monotonic() < limit
             time.sleep(0.001)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -333,3 +354,88 @@ def test_killed_at_any_time_it_goes_on(tmp_path: Path, target: Path) -> None:
     assert not list(target.glob(".climo*"))
     for year in (1979, 1980, 1981):
         assert_same(tmp_path / "source" / f"climo_{year}.h5", target / f"climo_{year}.h5")
+
+
+# --- in a folder that holds something already
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_year_made_from_other_values_is_never_kept(tmp_path: Path, target: Path, swap: bool) -> None:
+    boxes = swapped(boxes_of(12)) if swap else boxes_of(12)
+    write_year(tmp_path / "source", 1979, images_of(12), boxes, **SHIPPED)
+    repack(tmp_path / "source", target, convert_boxes=swap)
+    made = (target / "climo_1979.h5").read_bytes()
+    changed = images_of(12)
+    changed[7, 5, 3, 2] += 1
+    write_year(tmp_path / "source", 1979, changed, boxes, **SHIPPED)
+    told = r"target/climo_1979\.h5: not what .*source/climo_1979\.h5 becomes; remove it"
+    for _ in range(2):
+        with pytest.raises(DataError, match=told):
+            repack(tmp_path / "source", target, convert_boxes=swap)
+    assert (target / "climo_1979.h5").read_bytes() == made
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_source_that_was_only_copied_again_is_compared_once(
+    tmp_path: Path, target: Path, swap: bool, compared: list[str]
+) -> None:
+    source = tmp_path / "source"
+    path = write_year(source, boxes=swapped(boxes_of(12)) if swap else None, **SHIPPED)
+    assert repack(source, target, convert_boxes=swap).written == (1979,)
+    for _ in range(2):
+        report = repack(source, target, convert_boxes=swap)
+        assert (report.written, report.kept) == ((), (1979,))
+    assert compared == []
+    touch(path)
+    for _ in range(2):
+        assert repack(source, target, convert_boxes=swap).kept == (1979,)
+        # What the new file holds is known since it was written.
+        assert compared == ["source/1979"]
+    touch(target / "climo_1979.h5")
+    assert repack(source, target, convert_boxes=swap).kept == (1979,)
+    assert compared == ["source/1979", "source/1979", "target/1979"]
+
+
+def test_a_call_that_was_killed_right_after_renaming_is_trusted(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, compared: list[str]
+) -> None:
+    def killed(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repacking_module, "sync_folder", killed)
+        with pytest.raises(KeyboardInterrupt):
+            repack(source, target)
+    report = repack(source, target)
+    assert (report.kept, report.written, compared) == ((1979,), (1980,), [])
+
+
+def test_a_damaged_year_is_told_to_be_removed_not_copied(source: Path, target: Path) -> None:
+    repack(source, target)
+    made = target / "climo_1979.h5"
+    made.write_bytes(made.read_bytes()[:-5000])
+    with pytest.raises(DataError, match=r"not what .* becomes; remove it, or choose another folder$"):
+        repack(source, target)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_estimate_changes_nothing(source: Path, target: Path, kind: Filter) -> None:
+    target.mkdir()
+    # As a call leaves it that was killed.
+    (target / ".climo_1979.h5.part").write_bytes(b"half")
+    for images in (19, 0):
+        before = everything(target)
+        assert Repacking(source, target, kind=kind, workers=1).estimate().images == images
+        assert everything(target) == before
+        if images:
+            assert repack(source, target, kind=kind).written == (1979, 1980)
+
+
+def test_two_repackings_never_write_into_one_folder(source: Path, target: Path) -> None:
+    planned = Repacking(source, target, workers=1)
+    target.mkdir()
+    with only_writer(target), pytest.raises(RunError, match=f"^{target}: another repacking writes there: wait for it"):
+        planned.run()
+    assert repack(source, target).written == (1979, 1980)
+    # Its plan is older than what the other one wrote.
+    assert planned.run().kept == (1979, 1980)
