@@ -14,9 +14,18 @@ import torch
 from climate_files import SHAPE, fields, write_year
 from image_tree import write_tree
 
+from hpcai500 import _core
 from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches
-from hpcai500.data.climate.years import storage_of
-from hpcai500.data.device_batches import DeviceBatches, DeviceForm, HostCopyStream, MemoryBatches, convert_images
+from hpcai500.data.climate.years import Storage, storage_of
+from hpcai500.data.device_batches import (
+    DeviceBatches,
+    DeviceForm,
+    HeldSlots,
+    HostCopyStream,
+    MemoryBatches,
+    convert_images,
+    make_copy_stream,
+)
 from hpcai500.data.imagenet.index import ImageIndex, load_index
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.errors import DataError
@@ -33,18 +42,19 @@ def converted(dtype: torch.dtype, memory_format: torch.memory_format) -> DeviceF
 
 
 @pytest.fixture(scope="module")
-def year(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_year(tmp_path_factory.mktemp("years") / "year.h5", fields(seed=4))
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Storage]]:
+    """One year."""
+    path = write_year(tmp_path_factory.mktemp("years") / "year.h5", fields(seed=4))
+    with h5py.File(path) as file:
+        return [(path, storage_of(file["images"]))]
 
 
 @pytest.fixture
-def make(year: Path) -> Iterator[Any]:
+def make(files: Any) -> Iterator[Any]:
     """Makes batches on the CPU as the device, of a real loader, with the loader's settings and the wrapper's."""
     made = []
 
     def build(form: DeviceForm, stream: Any = None, **settings: Any) -> DeviceBatches[ClimateBatch]:
-        with h5py.File(year) as file:
-            files = [(year, storage_of(file["images"]))]
         loader = ClimateBatches(files, SAMPLES, **{"batch_size": 2, "threads": 2, **settings})
         made.append(DeviceBatches(loader, device=CPU, batch_size=2, form=form, stream=stream or HostCopyStream()))
         return made[-1]
@@ -240,13 +250,7 @@ def test_an_epoch_goes_on_where_it_is_asked_to(make: Any) -> None:
     assert all(one.equal(other) for one, other in zip(whole[2:], rest, strict=True))
 
 
-def test_batches_that_are_held_are_those_that_were_converted(make: Any) -> None:
-    batches = make(converted(torch.float16, torch.channels_last))
-    held = MemoryBatches(batches.epoch(EPOCH[:2], seed=0, epoch=0))
-    expected = convert_images(torch.from_numpy(fields(seed=4)), MEAN.tolist(), STD.tolist(), torch.float16)
-    for batch, ids in zip(held.epoch(EPOCH[:3], seed=0, epoch=0), [*EPOCH[:2], EPOCH[0]], strict=True):
-        assert batch.images.is_contiguous(memory_format=torch.channels_last)
-        assert batch.images.contiguous().equal(expected[ids])
+# --- images of JPEG files
 
 
 @pytest.fixture
@@ -273,3 +277,106 @@ def test_levels_of_jpegs_are_normalised_within_half_a_level(index: ImageIndex, l
         assert ours.labels.tolist() == theirs.labels.tolist()
     here.close()
     there.close()
+
+
+# --- batches that are held in memory
+
+
+def test_batches_that_are_held_are_those_that_were_converted(make: Any) -> None:
+    batches = make(converted(torch.float16, torch.channels_last))
+    held = MemoryBatches(batches.epoch(EPOCH[:2], seed=0, epoch=0))
+    expected = convert_images(torch.from_numpy(fields(seed=4)), MEAN.tolist(), STD.tolist(), torch.float16)
+    for batch, ids in zip(held.epoch(EPOCH[:3], seed=0, epoch=0), [*EPOCH[:2], EPOCH[0]], strict=True):
+        assert batch.images.is_contiguous(memory_format=torch.channels_last)
+        assert batch.images.contiguous().equal(expected[ids])
+
+
+def test_held_batches_repeat_with_all_that_belongs_to_their_images(files: Any, index: ImageIndex) -> None:
+    settings: dict[str, Any] = {"batch_size": 2, "threads": 2}
+    pictures = JpegBatches(index.train, index.root, size=16, mode="random", layout="nhwc", **settings)
+    weather = ClimateBatches(files, SAMPLES, roll=True, **settings)
+    wanted = cut([1, 6], [0, 2])
+    asked, stored = [[5, 6], [3, 4], [4]], [[1, 6], [0, 2], [1]]
+    for source, name, samples in ((pictures, "labels", asked), (weather, "rolls", stored)):
+        first = [(one.images.clone(), getattr(one, name)) for one in source.epoch(wanted, seed=0, epoch=1)]
+        held = MemoryBatches(source.epoch(wanted, seed=0, epoch=1))
+        # The slots hold other images by then.
+        list(source.epoch(cut(*[[3, 5]] * 8), seed=0, epoch=2))
+        batches = list(held.epoch(cut(*asked), seed=3, epoch=3))
+        assert [batch.samples.tolist() for batch in batches] == samples
+        for batch, (images, beside) in zip(batches, [*first, first[0]], strict=True):
+            assert torch.equal(batch.images, images[: len(batch.samples)])
+            assert batch.images.stride() == images.stride()
+            assert getattr(batch, name).tolist() == beside.tolist()[: len(batch.samples)]
+        with pytest.raises(ValueError, match="3 was asked for, and 2 images"):
+            list(held.epoch(cut([1, 2, 3]), seed=0, epoch=0))
+        source.close()
+    with pytest.raises(ValueError, match="at least one"):
+        MemoryBatches([])
+
+
+# --- a slot is not refilled while a device may still read it
+
+
+class FakeEvent:
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name, self.passed = log, name, False
+
+    def query(self) -> bool:
+        return self.passed
+
+    def synchronize(self) -> None:
+        self.log.append(f"waited for {self.name}")
+        self.passed = True
+
+
+@pytest.mark.parametrize(
+    ("most_held", "passed", "expected"),
+    [
+        (2, [], ["waited for 0", "released 0"]),
+        (2, [0], ["released 0"]),
+        (1, [], ["waited for 0", "released 0", "waited for 1", "released 1"]),
+        (0, [], ["waited for 0", "released 0", "waited for 1", "released 1", "waited for 2", "released 2"]),
+    ],
+    ids=["the oldest of too many", "one whose event has passed", "one may be held", "a ring without spare slots"],
+)
+def test_a_slot_waits_for_its_event_and_not_longer(most_held: int, passed: list[int], expected: list[str]) -> None:
+    log: list[str] = []
+    slots = HeldSlots(lambda slot: log.append(f"released {slot}"), most_held)
+    events = [FakeEvent(log, str(number)) for number in range(3)]
+    for slot, event in enumerate(events):
+        slots.add(slot, event)
+        if slot == 1:
+            for number in passed:
+                events[number].passed = True
+    assert log == expected
+    slots.flush()
+    assert log[-2:] == ["waited for 2", "released 2"]
+    length = len(log)
+    slots.flush()
+    assert len(log) == length
+
+
+# --- on a CUDA device
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(not _core.cuda_architectures(), reason="no CUDA device can be used by a build without CUDA")
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("on_device", [True, False])
+def test_batches_stay_whole_while_long_steps_compute(files: Any, depth: int, on_device: bool) -> None:
+    device = torch.device("cuda", 0)
+    moments_of: dict[str, Any] = {} if on_device else {"mean": MEAN, "std": STD}
+    loader = ClimateBatches(files, SAMPLES, batch_size=2, threads=2, depth=depth, pin_memory=True, **moments_of)
+    form = DeviceForm(torch.float32, torch.channels_last, converted=on_device, mean=tuple(MEAN), std=tuple(STD))
+    batches = DeviceBatches(loader, device=device, batch_size=2, form=form, stream=make_copy_stream(device))
+    order = [np.array([at % 7, (3 * at) % 7]) for at in range(40)]
+    kept = []
+    for batch in batches.epoch(order, seed=0, epoch=0):
+        torch.cuda._sleep(3_000_000)
+        kept.append(batch.images.clone())
+    batches.close()
+    expected = convert_images(torch.from_numpy(fields(seed=4)), MEAN.tolist(), STD.tolist())
+    for images, ids in zip(kept, order, strict=True):
+        assert images.cpu().contiguous().equal(expected[ids])
