@@ -1,4 +1,4 @@
-"""An epoch's order and its shards: every sample once, whatever the ranks."""
+"""An epoch's order, its shards and shares: every sample once, in the same updates, whatever the ranks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from philox_twin import philox
 
-from hpcai500.data.samplers import Sharding, Tail, epoch_order, evaluation_shard, windowed_order
+from hpcai500.data.samplers import Sharding, Shares, Tail, epoch_order, evaluation_shard, windowed_order
 from hpcai500.errors import DataError
 
 SAMPLES = st.integers(1, 200)
 BATCH = st.integers(1, 9)
 WORLD = st.integers(1, 9)
+WORD = st.integers(0, 2**64 - 1)
 
 
 def shards(samples: int, batch_size: int, world_size: int, tail: Tail) -> list[Sharding]:
@@ -30,29 +31,20 @@ def test_the_order_of_an_epoch_never_changes() -> None:
     assert hashlib.sha256(imagenet).hexdigest() == "8ea86c22c93f24298a35d036b60158f2fbfd8f5513798668a03ba18a912c59b9"
 
 
-@given(st.integers(1, 40), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+@given(st.integers(1, 40), WORD, WORD)
 def test_the_order_sorts_the_samples_by_their_random_numbers(samples: int, seed: int, epoch: int) -> None:
     keys = philox((seed, epoch), samples)
-    assert epoch_order(samples, seed, epoch).tolist() == sorted(range(samples), key=lambda i: (keys[i], i))
-
-
-@given(SAMPLES, st.integers(0, 2**64 - 1), st.integers(0, 1000))
-def test_an_order_is_a_permutation(samples: int, seed: int, epoch: int) -> None:
     order = epoch_order(samples, seed, epoch)
     assert order.dtype == np.int64
-    assert sorted(order.tolist()) == list(range(samples))
+    assert order.tolist() == sorted(range(samples), key=lambda i: (keys[i], i))
 
 
-def test_seed_and_epoch_both_change_the_order() -> None:
+def test_seed_and_epoch_both_change_the_order_and_favour_no_position() -> None:
     orders = {tuple(epoch_order(50, seed, epoch).tolist()) for seed in range(4) for epoch in range(4)}
     assert len(orders) == 16
-
-
-def test_orders_are_not_biased_towards_a_position() -> None:
     first = [int(epoch_order(10, seed=7, epoch=epoch)[0]) for epoch in range(3000)]
-    counts = np.bincount(first, minlength=10)
     # 300 expected in each; six standard deviations are 99.
-    assert abs(counts - 300).max() < 99
+    assert abs(np.bincount(first, minlength=10) - 300).max() < 99
 
 
 @pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (2**64, 0), (0, -1)])
@@ -141,6 +133,7 @@ def test_an_evaluation_sees_each_sample_exactly_once(samples: int, batch_size: i
         assert all(0 < len(batch) <= batch_size for batch in batches)
 
 
+# --- windows: images that share chunks of their file
 WINDOWS = st.lists(st.integers(0, 12), min_size=1, max_size=150).map(lambda numbers: np.array(numbers, np.int64))
 
 
@@ -193,3 +186,44 @@ def test_a_windowed_order_never_changes() -> None:
 def test_less_than_one_stream_is_refused(streams: int) -> None:
     with pytest.raises(ValueError, match="streams must be at least 1"):
         windowed_order(np.zeros(3, np.int64), 0, 0, streams)
+
+
+# --- shares of an update
+
+
+def updates(shares: Shares, order: np.ndarray, turns: int, first_step: int = 0) -> list[list[list[int]]]:
+    """For each update, for each share in turn, its real samples."""
+    flat = [share.ids[: share.real].tolist() for share in shares.of_epoch(order, first_step)]
+    return [flat[at : at + turns] for at in range(0, len(flat), turns)]
+
+
+@given(
+    samples=st.integers(1, 60),
+    batch_size=st.integers(1, 5),
+    tail=st.sampled_from(["pad", "drop"]),
+    sizes=st.sampled_from([(1, 1), (2, 1), (4, 2), (6, 3), (6, 2), (12, 4)]),
+)
+def test_an_update_holds_the_same_samples_whatever_the_number_of_processes(
+    samples: int, batch_size: int, tail: Tail, sizes: tuple[int, int]
+) -> None:
+    total, processes = sizes
+    if tail == "drop" and samples < batch_size * total:
+        return
+    order = epoch_order(samples, seed=3, epoch=1)
+    alone = updates(Shares(samples, batch_size, total, range(total), tail), order, total)
+    together = [
+        updates(Shares(samples, batch_size, total, range(rank, total, processes), tail), order, total // processes)
+        for rank in range(processes)
+    ]
+    assert len(alone) == len(together[0]) == Sharding(samples, batch_size, total, 0, tail).steps_per_epoch
+    for step, shares in enumerate(alone):
+        dealt = {
+            rank + turn * processes: share for rank, own in enumerate(together) for turn, share in enumerate(own[step])
+        }
+        assert [dealt[number] for number in range(total)] == shares
+
+
+def test_shares_come_in_the_order_of_the_batch_and_from_any_update_on() -> None:
+    assert updates(Shares(8, 2, 2, (0, 1), "pad"), np.arange(8), 2) == [[[0, 2], [1, 3]], [[4, 6], [5, 7]]]
+    order, shares = epoch_order(20, seed=1, epoch=2), Shares(20, 2, 4, (1, 3), "pad")
+    assert updates(shares, order, 2, first_step=2) == updates(shares, order, 2)[2:]
