@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -15,55 +16,37 @@ from hpcai500 import progress
 from hpcai500.progress import PlainLines, silent, track
 
 
-def test_a_short_task_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with track(3, "reading", "files") as bar:
+def lines_of(total: int, *steps: int, interval_seconds: float = 0.0, threads: int = 1) -> list[str]:
+    """What is printed while each thread advances by `steps`."""
+    stream = io.StringIO()
+    lines = PlainLines(total, "reading", "files", stream, interval_seconds=interval_seconds)
+    workers = [threading.Thread(target=lambda: [lines.advance(step) for step in steps]) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    lines.close()
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("tracker", [track, silent])
+def test_a_short_task_and_silence_print_nothing(tracker: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with tracker(3, "reading", "files") as bar:
         bar.advance(3)
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_line_says_how_far_it_is_and_the_last_one_how_it_ended() -> None:
-    stream = io.StringIO()
-    lines = PlainLines(8, "reading", "files", stream, interval_seconds=0.0)
-    lines.advance(2)
-    lines.advance(6)
-    lines.close()
-    first, second, last = stream.getvalue().splitlines()
+    first, second, last = lines_of(8, 2, 6)
     assert first.startswith("hpcai500: reading: 2/8 files (25 %), ")
     assert second.startswith("hpcai500: reading: 8/8 files (100 %), ")
     assert last.endswith("files/s, 0 s left")
+    assert "0/0 files (100 %)" in lines_of(0, 0)[0]
 
 
-def test_an_interval_limits_the_lines() -> None:
-    stream = io.StringIO()
-    lines = PlainLines(1000, "reading", "files", stream, interval_seconds=3600.0)
-    for _ in range(1000):
-        lines.advance()
-    lines.close()
-    assert stream.getvalue() == ""
-
-
-def test_an_empty_task_divides_by_nothing() -> None:
-    stream = io.StringIO()
-    lines = PlainLines(0, "reading", "files", stream, interval_seconds=0.0)
-    lines.advance(0)
-    assert "0/0 files (100 %)" in stream.getvalue()
-
-
-def test_threads_lose_no_count() -> None:
-    stream = io.StringIO()
-    lines = PlainLines(40_000, "reading", "files", stream, interval_seconds=0.0)
-    threads = [threading.Thread(target=lambda: [lines.advance() for _ in range(10_000)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert "40000/40000 files" in stream.getvalue().splitlines()[-1]
-
-
-def test_silence_is_the_default_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
-    with silent(3, "reading", "files") as bar:
-        bar.advance(3)
-    assert capsys.readouterr() == ("", "")
+def test_an_interval_limits_the_lines_and_threads_lose_no_count() -> None:
+    assert lines_of(1000, *[1] * 1000, interval_seconds=3600.0) == []
+    assert "40000/40000 files" in lines_of(40_000, *[1] * 10_000, threads=4)[-1]
 
 
 def test_plain_lines_go_to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
