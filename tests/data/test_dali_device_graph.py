@@ -1,12 +1,14 @@
-"""The pipeline for a device: its crops are exactly ours, and its pixels nearly.
+"""DALI's pipeline for a device: its crops are exactly ours, and its pixels nearly.
 
-No device is here: the graph runs with DALI's CPU decoder in the place of the mixed one, which is only defined.
+Where no device is, the graph runs with DALI's CPU decoder in the place of the mixed one, which is only defined; the
+last tests run on a device.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,22 @@ import numpy as np
 import pytest
 import torch
 from dali_here import needs_dali
-from image_tree import encoded
+from image_tree import encoded, pixels, write_tree
 from PIL import Image
 
 from hpcai500._core import CropBox, DecodeSpec, crop_box, decode_crop
 from hpcai500.data.imagenet.dali import DaliBatches, Engine, Feed, device_pipeline, load_operators
-from hpcai500.data.imagenet.index import Split, make_split
+from hpcai500.data.imagenet.index import ImageIndex, Split, load_index, make_split
 from hpcai500.data.imagenet.loader import JpegBatches
-from hpcai500.errors import EnvironmentLacksError
+from hpcai500.errors import DataError, EnvironmentLacksError
 
 pytestmark = needs_dali
 
 SEED, EPOCH, IMAGES = 3, 7, 12
 IDS = np.arange(IMAGES, dtype=np.int64)
 NO_SUCH_DEVICE = 0
+CUDA = torch.device("cuda", 0)
+OURS = pytest.mark.parametrize(("decoder", "levels"), [("libjpeg-turbo", 1), ("own", 3)])
 
 
 def sizes() -> list[tuple[int, int]]:
@@ -67,36 +71,33 @@ def native(split: tuple[Split, Path], **settings: Any) -> torch.Tensor:
     return images
 
 
-def levels_by(decoder: Any, split: tuple[Split, Path], **settings: Any) -> torch.Tensor:
-    """The same batch, of 8-bit levels, by one of our decoders. DALI's on a CPU is libjpeg-turbo, too."""
+def apart(decoder: Any, split: tuple[Split, Path], **settings: Any) -> torch.Tensor:
+    """Levels between the batch of the graph and that of one of our decoders. DALI's on a CPU is libjpeg-turbo, too."""
+    images, status = on_host(split, DecodeSpec(**settings, dtype="uint8"))
+    assert not status.any()
     spec = DecodeSpec(**settings, dtype="uint8", decoder=decoder)
-    images = np.empty((IMAGES, *spec.shape), np.uint8)
+    ours = np.empty((IMAGES, *spec.shape), np.uint8)
     for place, (number, content) in enumerate(zip(IDS, contents_of(split), strict=True)):
-        decode_crop(content, spec, images[place], seed=SEED, epoch=EPOCH, sample=int(number))
-    return torch.from_numpy(images)
+        decode_crop(content, spec, ours[place], seed=SEED, epoch=EPOCH, sample=int(number))
+    return (images.int() - torch.from_numpy(ours).int()).abs()
 
 
-@pytest.mark.parametrize(("decoder", "levels"), [("libjpeg-turbo", 1), ("own", 3)])
+@OURS
 @pytest.mark.parametrize("size", [32, 112])
 def test_evaluation_differs_by_little(split: tuple[Split, Path], size: int, decoder: str, levels: int) -> None:
-    settings: dict[str, Any] = {"size": size, "mode": "centre", "resize_shorter": size * 8 // 7}
-    images, status = on_host(split, DecodeSpec(**settings, dtype="uint8"))
-    assert (images.int() - levels_by(decoder, split, **settings).int()).abs().max() <= levels
-    assert not status.any()
+    assert apart(decoder, split, size=size, mode="centre", resize_shorter=size * 8 // 7).max() <= levels
 
 
-@pytest.mark.parametrize(("decoder", "levels"), [("libjpeg-turbo", 1), ("own", 3)])
+@OURS
 @pytest.mark.parametrize("size", [32, 112])
 def test_training_differs_at_the_edges_of_crops_alone(
     split: tuple[Split, Path], size: int, decoder: str, levels: int
 ) -> None:
     # There, our filter leaves out what lies outside of the crop, and DALI's repeats the last pixel.
-    settings: dict[str, Any] = {"size": size, "mode": "random"}
-    images, _ = on_host(split, DecodeSpec(**settings, dtype="uint8"))
-    apart = (images.int() - levels_by(decoder, split, **settings).int()).abs()
-    assert apart[:, :, 1:-1, 1:-1].max() <= levels
-    assert apart.max() <= 16
-    assert apart.float().mean() < 0.3
+    off = apart(decoder, split, size=size, mode="random")
+    assert off[:, :, 1:-1, 1:-1].max() <= levels
+    assert off.max() <= 16
+    assert off.float().mean() < 0.3
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -110,9 +111,9 @@ def test_normalisation_and_layout_are_ours(split: tuple[Split, Path], dtype: Any
     assert images.dtype == wanted.dtype
     assert images.stride() == wanted.stride()
     # Three levels of 57; half a level on average.
-    apart = (images.float() - wanted.float()).abs()
-    assert apart.max() < 0.055
-    assert apart.mean() < 0.009
+    off = (images.float() - wanted.float()).abs()
+    assert off.max() < 0.055
+    assert off.mean() < 0.009
 
 
 def drawn(files: list[bytes], seed: int = SEED, **settings: Any) -> list[Any]:
@@ -219,3 +220,81 @@ def test_the_graph_for_a_device_is_defined(split: tuple[Split, Path]) -> None:
 def test_a_device_without_a_driver_is_told(split: tuple[Split, Path]) -> None:
     with pytest.raises(EnvironmentLacksError, match=r"DALI cannot make its pipeline: .*CUDA.* or set accel"):
         DaliBatches(*split, batch_size=4, threads=1, device=torch.device("cuda", 0), size=32, mode="random")
+
+
+# --- on a device: DALI's own decoder, with the crops that are ours, handed over there
+
+
+def on_cuda(test: Any) -> Any:
+    no_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+    return pytest.mark.gpu(no_device(test))
+
+
+RANDOM: dict[str, Any] = {"size": 32, "mode": "random", "area": (0.35, 1.0)}
+CENTRE: dict[str, Any] = {"size": 32, "mode": "centre", "resize_shorter": 36}
+BATCHES = [np.array(batch, dtype=np.int64) for batch in ([3, 1, 19, 7], [0, 0, 5, 12], [11])]
+# Of levels: what nvJPEG's chroma upsampling and DALI's filter at the edges may make of a smooth picture.
+MEAN_APART = 2.0
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> ImageIndex:
+    return load_index(write_tree(tmp_path / "set", train=10))
+
+
+@pytest.fixture
+def pair(index: ImageIndex) -> Iterator[Any]:
+    """Makes the native loader and DALI's on the device, of one split and with the same settings."""
+    made: list[Any] = []
+
+    def build(**settings: Any) -> tuple[JpegBatches, DaliBatches]:
+        common = {"batch_size": 4, "threads": 2} | settings
+        ours = JpegBatches(index.train, index.root, **common)
+        theirs = DaliBatches(index.train, index.root, depth=2, device=CUDA, **common)
+        made.extend((ours, theirs))
+        return ours, theirs
+
+    yield build
+    for loader in made:
+        loader.close()
+
+
+@on_cuda
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("crop", [RANDOM, CENTRE], ids=["random", "centre"])
+def test_images_show_what_the_native_loader_shows(pair: Any, crop: dict[str, Any], layout: Any) -> None:
+    epochs = (loader.epoch(BATCHES, seed=5, epoch=2) for loader in pair(**crop, dtype="uint8", layout=layout))
+    for ours, theirs in zip(*epochs, strict=True):
+        assert theirs.images.is_cuda
+        assert theirs.images.stride() == ours.images.stride()
+        assert (theirs.images.cpu().float() - ours.images.float()).abs().mean() < MEAN_APART
+        assert torch.equal(theirs.labels, ours.labels)
+
+
+@on_cuda
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_images_are_normalised_on_the_device(pair: Any, dtype: Any) -> None:
+    native, dali = pair(**CENTRE)[0], pair(**CENTRE, dtype=dtype)[1]
+    [theirs], [ours] = (loader.epoch(BATCHES[:1], seed=5, epoch=2) for loader in (dali, native))
+    assert theirs.images.dtype == getattr(torch, dtype)
+    assert (theirs.images.cpu().float() - ours.images).abs().mean() < MEAN_APART / 57
+
+
+@on_cuda
+def test_a_batch_stays_as_it_is_while_others_are_made(pair: Any) -> None:
+    _, source = pair(**RANDOM)
+    kept = [batch.images for batch in source.epoch(BATCHES, seed=1, epoch=1)]
+    again = [batch.images.clone() for batch in source.epoch(BATCHES, seed=1, epoch=1)]
+    assert all(map(torch.equal, kept, again))
+
+
+@on_cuda
+def test_odd_files_are_mended_and_broken_ones_named(index: ImageIndex, pair: Any) -> None:
+    (index.root / index.train.paths[6]).write_bytes(encoded(pixels(4, 40, 30), "PNG"))
+    asked = [np.array([5, 6, 7, 6])]
+    native, source = pair(**CENTRE)
+    [theirs], [ours] = (loader.epoch(asked, seed=9, epoch=3) for loader in (source, native))
+    assert torch.equal(theirs.images[[1, 3]].cpu(), ours.images[[1, 3]])
+    (index.root / index.train.paths[7]).write_bytes(b"<html>")
+    with pytest.raises(DataError, match=r"cannot decode .*: no JPEG and no other image format"):
+        list(source.epoch(asked, seed=9, epoch=3))
