@@ -1,21 +1,39 @@
-"""Batch scripts: the text as a whole, and that bash reads every word as it was meant."""
+"""Batch scripts as a whole, that bash reads every word as it was meant, and what is found before a job queues."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from many_ranks import clean_environment
 
 from hpcai500 import __version__
-from hpcai500.launch.slurm.script import BatchJob, Expression, array, comment, render, word
+from hpcai500.cli import main
+from hpcai500.errors import UsageError
+from hpcai500.launch.slurm.script import (
+    BatchJob,
+    Expression,
+    Planned,
+    RenderRequest,
+    array,
+    comment,
+    plan_job,
+    render,
+    word,
+)
 from hpcai500.launch.slurm.site import Site, load_site
 from hpcai500.recipe import load_recipe
 from hpcai500.record import RecordWriter, require_unused
+
+# --- the script
+
 
 GOLDEN = Path(__file__).with_name("slurm_script.golden.sh")
 # What a process can be given as an argument.
@@ -65,58 +83,45 @@ def test_slurm_reads_its_lines_up_to_the_first_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "line"),
+    ("node", "lines"),
     [
-        ({"gpus": 4}, "#SBATCH --gpus-per-node=4"),
-        ({"gpus": 4, "gpu_type": "a100"}, "#SBATCH --gpus-per-node=a100:4"),
-        ({"gpus": 4, "gpu_request": "gres"}, "#SBATCH --gres=gpu:4"),
-        ({"gpus": 4, "gpu_request": "gres", "gpu_type": "a100"}, "#SBATCH --gres=gpu:a100:4"),
-        ({"gpus": 4, "gpu_request": "none"}, None),
-        ({}, None),
+        ({"gpus": 4}, ["#SBATCH --gpus-per-node=4"]),
+        ({"gpus": 4, "gpu_type": "a100"}, ["#SBATCH --gpus-per-node=a100:4"]),
+        ({"gpus": 4, "gpu_request": "gres"}, ["#SBATCH --gres=gpu:4"]),
+        ({"gpus": 4, "gpu_request": "gres", "gpu_type": "a100"}, ["#SBATCH --gres=gpu:a100:4"]),
+        ({"gpus": 4, "gpu_request": "none"}, []),
+        ({}, []),
     ],
 )
-def test_gpus_are_asked_for_as_the_site_wants(node: dict[str, object], line: str | None) -> None:
-    asked = [text for text in render(example(site=site(node=node))).splitlines() if "gpu" in text.lower()]
-    assert asked == ([line] if line else [])
+def test_gpus_are_asked_for_as_the_site_wants(node: dict[str, object], lines: list[str]) -> None:
+    script = render(example(site=site(node=node)))
+    assert [text for text in script.splitlines() if "gpu" in text.lower()] == lines
 
 
 def test_what_a_site_does_not_say_is_not_in_the_script() -> None:
     script = render(example(site=site(slurm={"exclusive": False, "requeue": False, "warning_seconds": 0})))
-    for text in (
-        "--partition",
-        "--account",
-        "--qos",
-        "--exclusive",
-        "#SBATCH --signal",
-        "\nmodule ",
-        "export ",
-        "scontrol",
-    ):
+    options = ["--partition", "--account", "--qos", "--exclusive", "#SBATCH --signal"]
+    for text in (*options, "\nmodule ", "export ", "scontrol"):
         assert text not in script.partition("# Change")[2]
     assert "#SBATCH --no-requeue" in script
 
 
-def test_mpirun_is_told_where_rank_0_is() -> None:
-    script = render(example(site=site(launcher={"program": "mpirun", "interface": "ib0"}, node={"tasks": 2})))
-    assert 'export MASTER_ADDR="$SLURMD_NODENAME"' in script
-    assert "mpirun -np 4 --map-by ppr:2:node --bind-to none" in script
-    assert "-x MASTER_ADDR" in script
-    assert "--mca btl_tcp_if_include ib0" in script
-
-
-def test_mpirun_takes_every_variable_of_the_script_to_the_other_nodes() -> None:
-    bind = {"model": "bind", "folder": "/opt/openmpi"}
+def test_mpirun_is_told_where_rank_0_is_and_takes_every_variable_of_the_script_to_the_other_nodes() -> None:
     changed = site(
         launcher={"program": "mpirun", "interface": "ib0"},
+        node={"tasks": 2},
         container={"image": "/apps/h.sif"},
-        mpi=bind,
+        mpi={"model": "bind", "folder": "/opt/openmpi"},
         environment={"NCCL_DEBUG": "WARN", "GLOO_SOCKET_IFNAME": "eth1"},
     )
     script = render(example(site=changed))
-    exported = re.findall(r"^export (\w+)=", script, re.MULTILINE)
-    assert set(exported) > {"NCCL_SOCKET_IFNAME", "APPTAINERENV_LD_LIBRARY_PATH", "NCCL_DEBUG"}
-    assert exported == re.findall(r"-x (\w+)", script)
+    assert 'export MASTER_ADDR="$SLURMD_NODENAME"' in script
     assert "export GLOO_SOCKET_IFNAME=eth1\n" in script
+    assert "mpirun -np 4 --map-by ppr:2:node --bind-to none" in script
+    assert "--mca btl_tcp_if_include ib0" in script
+    exported = re.findall(r"^export (\w+)=", script, re.MULTILINE)
+    assert set(exported) > {"MASTER_ADDR", "NCCL_SOCKET_IFNAME", "APPTAINERENV_LD_LIBRARY_PATH", "NCCL_DEBUG"}
+    assert exported == re.findall(r"-x (\w+)", script)
 
 
 @given(TOKEN)
@@ -239,12 +244,13 @@ def test_a_campaign_goes_on_and_keeps_its_attempts_where_they_are(run: Run, tmp_
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["ic-17"]
 
 
-def test_a_log_that_cannot_be_read_is_not_taken_for_an_empty_one(run: Run, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_is_not_taken_for_an_empty_one_and_a_real_one_has_the_line_that_is_looked_for(
+    run: Run, tmp_path: Path
+) -> None:
     (tmp_path / "runs/ic-17/events.jsonl").mkdir(parents=True)
     assert "<--resume>" in run(example(site=site())).stdout
-
-
-def test_a_real_log_has_the_line_that_the_script_looks_for(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs/ic-17/events.jsonl").rmdir()
+    (tmp_path / "runs/ic-17").rmdir()
     with RecordWriter.create(tmp_path / "runs/ic-17", load_recipe("ic/smoke")) as writer:
         writer.event("run_start", {"ranks": 1})
     assert "<--resume>" in run(example(site=site())).stdout
@@ -295,3 +301,187 @@ def test_a_missing_image_is_told_before_the_ranks_start(run: Run) -> None:
     ended = run(example(site=site(container={**container, "command": "apptainer-of-nobody"})))
     assert ended.returncode == 69
     assert "apptainer-of-nobody: no such command on this node: load its module" in ended.stderr
+
+
+# --- `hpcai500 slurm render`: what is found before a job queues, and how it is said
+
+
+GPU_SITE = """
+[node]
+tasks = 4
+gpus = 4
+[container]
+image = "/apps/hpcai500.sif"
+flags = ["--nv"]
+"""
+CPU_SITE = '[node]\ntasks = 2\n[container]\ncommand = "none"\n'
+
+
+@pytest.fixture
+def gpu(tmp_path: Path) -> str:
+    return written(tmp_path / "gpu.toml", GPU_SITE)
+
+
+@pytest.fixture
+def cpu(tmp_path: Path) -> str:
+    return written(tmp_path / "cpu.toml", CPU_SITE)
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def plan(site: str | None, **changes: object) -> Planned:
+    request = {"benchmark": "ic", "nodes": 2, "site": site, "environment": {}}
+    return plan_job(RenderRequest(**{**request, **changes}))  # type: ignore[arg-type]
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """`hpcai500 slurm …` in this process, in the folder of the test: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ.keys() - clean_environment().keys():
+        monkeypatch.delenv(name)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hpcai500", "slurm", *map(str, arguments)])
+        return (main(), *capfd.readouterr())
+
+    return run
+
+
+def test_with_data_it_is_the_reference_recipe_and_without_the_smoke_recipe(gpu: str, cpu: str, tmp_path: Path) -> None:
+    planned = plan(gpu, data=tmp_path)
+    assert planned.job.arguments == ["--data", str(tmp_path)]
+    assert planned.job.new_arguments == ["--recipe", "ic/reference"]
+    assert planned.job.binds == [f"{tmp_path}:{tmp_path}:ro"]
+    assert plan(cpu).job.new_arguments == ["--recipe", "ic/smoke"]
+    assert plan(cpu).job.arguments == plan(cpu).job.binds == []
+
+
+def test_a_recipe_file_is_named_so_that_it_is_found_from_everywhere(
+    cpu: str, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(
+        tmp_path / "my.toml", 'benchmark = "ic"\n[problem]\ndataset = "synthetic-x"\n[accelerator]\ndevice = "cpu"\n'
+    )
+    planned = plan(gpu, recipe="my.toml", overrides=["problem.epochs=9"], trials=2)
+    assert planned.job.new_arguments == [
+        *["--recipe", str(tmp_path / "my.toml"), "--set", "problem.epochs=9", "--trials", "2"]
+    ]
+    assert planned.job.binds == [f"{tmp_path}/my.toml:{tmp_path}/my.toml:ro"]
+    assert plan(cpu, recipe="my.toml").job.binds == []
+
+
+def test_without_a_site_file_the_image_of_this_container_and_its_runtime_are_those_of_the_job(tmp_path: Path) -> None:
+    planned = plan(None, environment={"APPTAINER_CONTAINER": "/home/me/hpcai500.sif"})
+    assert planned.job.site.container.image == "/home/me/hpcai500.sif"
+    assert not planned.warnings
+    with pytest.raises(UsageError, match=r"no --site: which image\? Give \[container\] image = .* or use none"):
+        plan(None)
+    environment = {"SINGULARITY_CONTAINER": "/apps/x.sif"}
+    container = plan(None, environment=environment).job.site.container
+    assert (container.command, container.image) == ("singularity", "/apps/x.sif")
+    chosen = written(tmp_path / "site.toml", '[container]\ncommand = "/opt/bin/apptainer"\n')
+    assert plan(chosen, environment=environment).job.site.container.command == "/opt/bin/apptainer"
+
+
+def test_a_record_in_the_root_folder_is_refused(cpu: str) -> None:
+    for out in ("/run1", "/"):
+        with pytest.raises(UsageError, match=rf"--out {out}: lies in /, .*: give /DIR/RECORD"):
+            plan(cpu, out=Path(out))
+
+
+def test_what_is_not_seen_from_here_and_gpus_that_the_container_hides_are_a_warning(gpu: str, tmp_path: Path) -> None:
+    planned = plan(gpu, data=Path("/nowhere/data"))
+    assert [warning.partition(":")[0] for warning in planned.warnings] == ["/apps/hpcai500.sif", "/nowhere/data"]
+    site = written(tmp_path / "site.toml", GPU_SITE.replace('flags = ["--nv"]', ""))
+    assert any('flags = ["--nv"]' in warning for warning in plan(site, data=tmp_path).warnings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"overrides": ["problem.epocs=2"]}, "did you mean epochs"),
+        ({"recipe": "ic/smok"}, "ic/smok: no such recipe file"),
+        ({"recipe": "ewa/smoke"}, "ewa/smoke: a recipe of ewa; run `hpcai500 slurm render ewa"),
+        (
+            {"recipe": "ic/reference", "overrides": ["accelerator.device=cpu"]},
+            "the recipe trains on imagenet-1k: give its folder with --data DIR",
+        ),
+        (
+            {"data": Path(__file__), "overrides": ["accelerator.device=cpu"]},
+            "not a folder; give the folder of imagenet",
+        ),
+        ({"data": Path("/")}, "accelerator.device is cuda, but a node of the site has 0 GPUs for 2 tasks"),
+        (
+            {"overrides": ["hardware.nodes=3", "hardware.accelerators_per_node=2"]},
+            r"--nodes 2 with 2 tasks each .*: 4 ranks, but the recipe's hardware is 3 x 2",
+        ),
+        (
+            {"overrides": ["hardware.nodes=4", "hardware.accelerators_per_node=1"]},
+            r"--nodes 2 with 2 tasks each .*, but hardware.nodes of the recipe is 4: change --nodes or tasks",
+        ),
+        ({"overrides": ["communication.backend=horovod"]}, 'whose MPI needs pmi = "pmix"'),
+        ({"site": "nowhere"}, "--site nowhere: no such site file"),
+    ],
+)
+def test_what_would_fail_in_the_queue_is_refused_now(cpu: str, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan(**{"site": cpu, **changes})  # type: ignore[arg-type]
+
+
+def test_horovod_cannot_do_trials_in_one_job(tmp_path: Path) -> None:
+    site = written(tmp_path / "site.toml", CPU_SITE + '[launcher]\npmi = "pmix"\n')
+    assert plan(site, overrides=["communication.backend=horovod"])
+    with pytest.raises(
+        UsageError, match=r"submit the script once for each run: sbatch FILE --set hyperparameters.seed"
+    ):
+        plan(site, overrides=["communication.backend=horovod"], trials=2)
+
+
+def test_the_command_prints_the_script_and_nothing_else(slurm: Command) -> None:
+    code, out, err = slurm("render", "ic", "--nodes", 2, "--site", "local", "--out", "a b")
+    assert (code, err) == (0, "")
+    assert out.startswith("#!/bin/bash\n")
+    assert "#     hpcai500 slurm render ic --nodes 2 --site local --out 'a b'\n" in out
+    assert "record='a b'" in out
+    code, _, err = slurm("render", "ic", "--site", "local")
+    assert code == 64
+    assert "--nodes" in err
+
+
+def test_the_command_writes_a_new_file_and_never_over_one(slurm: Command, tmp_path: Path) -> None:
+    words = ["render", "ic", "--nodes", 2, "--site", "local", "-o"]
+    code, out, err = slurm(*words, "job.sh")
+    assert (code, out) == (0, "")
+    assert "submit it on the host: sbatch job.sh" in err
+    assert (tmp_path / "job.sh").read_text().startswith("#!/bin/bash\n")
+    for file, said in (
+        ("job.sh", "exists already; remove it, or give another name"),
+        ("no/job.sh", "cannot be written: No such file or directory"),
+    ):
+        code, _, err = slurm(*words, file)
+        assert code == 64
+        assert f"-o {file}: {said}" in err
+
+
+def test_the_command_needs_no_slurm_and_renders_inside_the_image(
+    slurm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APPTAINER_CONTAINER", "/apps/h.sif")
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, out, err = slurm("render", "ewa", "--nodes", 1)
+    assert code == 0, err
+    assert "--bind /apps/h.sif:/image.sif:ro" in out
+
+
+def test_the_example_is_printed_for_whoever_has_only_the_image(slurm: Command, tmp_path: Path) -> None:
+    code, out, _ = slurm("example")
+    assert code == 0
+    assert load_site(written(tmp_path / "mysite.toml", out)) == load_site("example")
