@@ -1,11 +1,16 @@
-"""Which runs of a campaign are begun, gone on with and begun anew, and what the journal tells of each."""
+"""Runs of a campaign, by jobs that are acted: which are begun, gone on with and begun anew, what its journal tells.
+
+And what doctor tells of a job that Ctrl-C ended.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from acted_runs import (
@@ -24,11 +29,14 @@ from hpcai500.campaign.attempts import settle
 from hpcai500.campaign.journal import NO_EVENTS, Campaign, create_campaign, read_campaign, turn_at
 from hpcai500.campaign.standing import standing
 from hpcai500.errors import RecordError, UsageError
+from hpcai500.job_options import PreflightOptions, read_options
+from hpcai500.launch.examination import Findings, Patient, examine_command
 from hpcai500.launch.processes import run_to_end
 from hpcai500.launch.runs import Request, latest_unfinished, run_benchmark, run_campaign
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe, rulebook
 from hpcai500.stopping import Stopped
+from hpcai500.system.checks import RANKS, VERSIONS, Check, CheckLog
 
 SHORT = ("problem.epochs=2", "hyperparameters.warmup_epochs=1", "accelerator.device=cpu")
 
@@ -42,6 +50,12 @@ def planned(images: Path, tmp_path: Path) -> Plan:
         return tmp_path / "runs" / "c"
 
     return plan
+
+
+def planned_beside(folder: Path) -> Path:
+    campaign = read_campaign(folder)
+    create_campaign(folder.parent / "d", load_recipe("ic/smoke", SHORT), 1, Path(campaign.start["data"]))
+    return folder.parent / "d"
 
 
 def ran(folder: Path, launcher: ActedLauncher, only: int | None = None) -> list[tuple[str, int]]:
@@ -103,16 +117,13 @@ def test_a_signal_that_comes_when_a_run_has_just_ended_stops_the_campaign_before
     assert ran(folder, ActedLauncher(finishes)) == [("trial-01", 0), ("trial-02", 0)]
 
 
-def test_what_is_done_is_not_run_again(planned: Plan) -> None:
-    folder = planned(2)
-    assert ran(folder, ActedLauncher(finishes, finishes)) == ran(folder, launcher := ActedLauncher())
-    assert launcher.jobs == []
-
-
-def test_one_trial_alone_and_the_rest_later(planned: Plan) -> None:
+def test_one_trial_alone_and_the_rest_later_and_nothing_twice(planned: Plan) -> None:
     folder = planned(3)
     assert ran(folder, ActedLauncher(finishes), only=2) == [("trial-02", 0)]
-    assert ran(folder, ActedLauncher(finishes, finishes)) == [("trial-01", 0), ("trial-02", 0), ("trial-03", 0)]
+    everything = [("trial-01", 0), ("trial-02", 0), ("trial-03", 0)]
+    assert ran(folder, ActedLauncher(finishes, finishes)) == everything
+    assert ran(folder, launcher := ActedLauncher()) == everything
+    assert launcher.jobs == []
     with pytest.raises(UsageError, match=r"--only 4: .* has the trials 1 to 3"):
         ran(folder, ActedLauncher(), only=4)
 
@@ -157,19 +168,13 @@ def test_what_ended_before_there_was_anything_to_go_on_with_is_kept_and_begun_an
     folder = planned(1)
     ran(folder, ActedLauncher(fate))
     (before,) = read_campaign(folder).attempts
-    assert (before.status, before.reason) == ("failed", reason)
+    assert (before.status, before.reason, before.head == NO_EVENTS) == ("failed", reason, fate is None)
     launcher = ActedLauncher(finishes)
     assert ran(folder, launcher) == [("trial-01-attempt-2", 0)]
     assert launcher.jobs[0].set == ["hyperparameters.seed=1"]
     assert told(folder) == [("trial-01", "failed"), ("trial-01-attempt-2", "done")]
     assert (folder / "trial-01").is_dir()
     assert reasons(folder) == []
-
-
-def test_a_run_that_failed_at_its_start_has_the_head_of_no_events(planned: Plan) -> None:
-    folder = planned(1)
-    ran(folder, ActedLauncher(None))
-    assert read_campaign(folder).attempts[0].head == NO_EVENTS
 
 
 def test_a_run_that_diverged_is_not_tried_again(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +209,7 @@ def healed(folder: Path) -> Campaign:
     return settle(campaign, rulebook(campaign.edition, campaign.benchmark))
 
 
-def test_what_was_killed_with_its_command_is_found_out_when_the_next_one_runs(planned: Plan) -> None:
+def test_what_was_killed_with_its_command_is_found_out_by_the_next_one_or_by_whoever_looks(planned: Plan) -> None:
     killed_with_the_command(folder := planned(1))
     assert ran(folder, launcher := ActedLauncher(finishes)) == [("trial-01", 0)]
     assert launcher.jobs[0].resume
@@ -212,22 +217,17 @@ def test_what_was_killed_with_its_command_is_found_out_when_the_next_one_runs(pl
     assert [event["key"] for event in events[2:]] == ["attempt_stop", "attempt_resume", "attempt_stop"]
     assert (events[2]["value"]["status"], events[2]["value"]["exit_code"]) == ("stopped", None)
     assert reasons(folder) == []
-
-
-def test_what_was_killed_is_found_out_by_whoever_looks(planned: Plan) -> None:
-    killed_with_the_command(folder := planned(1))
-    (attempt,) = healed(folder).attempts
+    killed_with_the_command(other := planned_beside(folder))
+    (attempt,) = healed(other).attempts
     assert (attempt.status, attempt.reason) == (
         "stopped", "it was killed, or its machine went down: its record has no end",
     )  # fmt: skip
-    assert [one.status for one in healed(folder).attempts] == ["stopped"]
+    assert [one.status for one in healed(other).attempts] == ["stopped"]
 
 
 def test_a_run_whose_folder_was_removed_while_nobody_looked_stays_without_a_head(planned: Plan) -> None:
     killed_with_the_command(folder := planned(1))
-    for path in sorted((folder / "trial-01").rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    (folder / "trial-01").rmdir()
+    shutil.rmtree(folder / "trial-01")
     (attempt,) = healed(folder).attempts
     assert (attempt.status, attempt.head, attempt.reason) == ("failed", None, "its folder is gone")
     gone = "trial 1, attempt 1: trial-01: its folder was gone before the journal told of its end"
@@ -269,12 +269,6 @@ def test_a_folder_that_somebody_put_there_is_not_written_into(planned: Plan) -> 
     assert told(other) == []
 
 
-def planned_beside(folder: Path) -> Path:
-    campaign = read_campaign(folder)
-    create_campaign(folder.parent / "d", load_recipe("ic/smoke", SHORT), 1, Path(campaign.start["data"]))
-    return folder.parent / "d"
-
-
 def test_the_benchmark_s_own_command_makes_and_goes_on_with_a_campaign(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,15 +295,11 @@ def test_the_line_that_a_stopped_run_prints_goes_on_with_it_in_its_campaign(plan
     assert unbound(read_campaign(folder)) == []
 
 
-def test_an_attempt_that_another_one_has_followed_is_not_gone_on_with(planned: Plan) -> None:
+def test_what_is_no_latest_attempt_or_of_another_benchmark_is_refused_by_name(planned: Plan) -> None:
     folder = planned(1)
     ran(folder, ActedLauncher(is_stopped))
     with pytest.raises(UsageError, match=r"trial-09: not the latest attempt at a run of this campaign"):
         list(run_benchmark(Request("ic", out=folder / "trial-09", resume=True), ActedLauncher()))
-
-
-def test_a_campaign_of_another_benchmark_is_refused_by_name(planned: Plan) -> None:
-    folder = planned(1)
     with pytest.raises(UsageError, match=f"runs of ic; run `hpcai500 ic --resume --out {folder}`"):
         list(run_benchmark(Request("ewa", out=folder, resume=True), ActedLauncher()))
 
@@ -324,3 +314,38 @@ def test_what_failed_comes_after_what_was_stopped(planned: Plan) -> None:
     assert journal["value"]["status"] == "failed"
     ran(stopped, ActedLauncher(finishes))
     assert latest_unfinished(stopped.parent, "ic") == failed
+
+
+# --- what `hpcai500 doctor` tells when Ctrl-C ends its job, however the job's process took it
+
+
+class InterruptedLauncher(ActedLauncher):
+    """Its job tells of the first checks, and ends by Ctrl-C's signal; does it `write` that too?"""
+
+    def __init__(self, *, write: bool) -> None:
+        super().__init__()
+        self._write = write
+
+    def run(
+        self, recipe: Any, arguments: Sequence[str | Path], module: str = "train", patience: Any = None
+    ) -> NoReturn:
+        """The job."""
+        log = CheckLog(read_options(PreflightOptions, [str(word) for word in arguments]).log, 60, lambda: None)
+        log.begin(RANKS)
+        log.found([Check(RANKS, "pass", "one")])
+        log.begin(VERSIONS)
+        if self._write:
+            log.stopped("Ctrl-C")
+        log.close()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("write", [True, False], ids=["written", "too early to be written"])
+def test_what_was_found_before_ctrl_c_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["hpcai500", "doctor"])
+    findings: Findings = examine_command(Patient(), InterruptedLauncher(write=write))
+    assert findings.stopped == "Ctrl-C"
+    found = {check.name: check for check in findings.checks}
+    assert found[RANKS].status == "pass"
+    assert (found[VERSIONS].status, found[VERSIONS].detail) == ("fail", "stopped by Ctrl-C before it ended")
