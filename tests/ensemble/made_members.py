@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tiny_runs import TINY
+
 from hpcai500.campaign.journal import SCHEMA as CAMPAIGN_SCHEMA
 from hpcai500.ensemble.journal import Ensemble, append, create_ensemble
-from hpcai500.ensemble.mapping import Shape, member_places
+from hpcai500.ensemble.mapping import Shape, member_places, shape_of
 from hpcai500.ensemble.scheduler import MemberJob
 from hpcai500.recipe import load_recipe
 from hpcai500.record import FIRST_PREVIOUS, event_line, line_hash
@@ -31,6 +33,13 @@ def plan(folder: Path, members: int, *settings: str, epochs: int = 5) -> Ensembl
     recipe = load_recipe("ic/ensemble", [*short, *settings], edition="v3.0")
     shape = Shape(members, 1, 8)
     return create_ensemble(folder, recipe, shape, member_places(shape, 1), folder.parent, None)
+
+
+def planned(folder: Path, members: int = 3) -> Ensemble:
+    """The same of the smallest members that there are, on nodes of one accelerator."""
+    shape = shape_of(1, members=members)
+    recipe = load_recipe("ic/smoke", [*TINY, f"ensemble.members={members}"], edition="v3.0")
+    return create_ensemble(folder, recipe, shape, member_places(shape, 1), folder.parent / "data", None)
 
 
 def submit_all(ensemble: Ensemble, at_once: int) -> Ensemble:
