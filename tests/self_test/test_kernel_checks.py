@@ -99,43 +99,42 @@ def test_a_kernel_that_returns_another_value_is_found(
         checks(tmp_path)[check]()
 
 
-class SpoiledLoader:
-    """A JpegLoader that hands its first image out with one value changed."""
+class Spoiled:
+    """A loader or a reader of the core that does right in all that a subclass does not change."""
+
+    right: type[Any]
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._loader, self._slots = RIGHT_LOADER(*arguments, **named), named["slots"]
+        self._right, self._slots = self.right(*arguments, **named), named.get("slots")
 
-    def __enter__(self) -> SpoiledLoader:
+    def __enter__(self) -> Spoiled:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._loader.close()
+        self._right.close()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+        return getattr(self._right, name)
+
+
+class SpoiledLoader(Spoiled):
+    """A JpegLoader that hands its first image out with one value changed."""
+
+    right = _core.JpegLoader
 
     def next(self) -> Any:
-        batch = self._loader.next()
+        batch = self._right.next()
         self._slots[batch.slot][0, 0, 0, 0] += 1
         return batch
 
 
-class SpoiledReader:
+class SpoiledReader(Spoiled):
     """A ClimateReader, one of whose methods changes the last value."""
 
-    method = "read"
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._reader = RIGHT_READER(*arguments, **named)
-
-    def __enter__(self) -> SpoiledReader:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._reader.close()
+    right, method = _core.ClimateReader, "read"
 
     def __getattr__(self, name: str) -> Any:
-        right = getattr(self._reader, name)
+        right = super().__getattr__(name)
         if name != self.method:
             return right
 
@@ -145,9 +144,6 @@ class SpoiledReader:
             out.view(f"u{out.itemsize}")[-1, -1, -1, -1] ^= 0x10
 
         return spoiled
-
-
-RIGHT_LOADER, RIGHT_READER = _core.JpegLoader, _core.ClimateReader
 
 
 def test_a_loader_that_hands_out_another_image_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

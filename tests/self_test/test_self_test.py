@@ -1,23 +1,29 @@
-"""The login half of the self-test: each part in processes of its own, whose crash or silence is a finding."""
+"""The self-test: parts in processes of their own, whose crash or silence is a finding; wrong runs are found, too."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import torch
 
-from hpcai500.errors import EnvironmentLacksError, ExitCode, WrongAnswerError
+from hpcai500.comm.communicator import LocalCommunicator
+from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError, WrongAnswerError
 from hpcai500.findings import CannotBeChecked, Finding, FindingsLog, read_findings
 from hpcai500.launch import self_test
 from hpcai500.launch.processes import Patience
 from hpcai500.launch.self_test import Part, SelfTest, run_parts
+from hpcai500.record import read_record
+from hpcai500.self_test.ranks import check_sum
+from hpcai500.self_test.training import check_record, train_tiny
 
 HPCAI500 = Path(sys.executable).with_name("hpcai500")
 
@@ -30,13 +36,6 @@ def part(script: str) -> Part:
         return subprocess.run([sys.executable, "-c", code, str(folder), "60"], check=False).returncode
 
     return Part("a part", start)
-
-
-def failing(error: Exception) -> Callable[[], str]:
-    def body() -> str:
-        raise error
-
-    return body
 
 
 def test_a_part_that_crashes_is_named_and_the_next_one_runs(tmp_path: Path) -> None:
@@ -105,11 +104,11 @@ def test_a_wrong_answer_comes_before_a_crash_and_that_before_what_is_lacking(
 def test_how_a_check_ends_is_what_it_raises(tmp_path: Path) -> None:
     log = FindingsLog(tmp_path / "findings.jsonl")
     bodies = {
-        "fine": lambda: "seen",
-        "wrong": failing(WrongAnswerError("4 instead of 5")),
-        "lacks": failing(EnvironmentLacksError("no mpirun")),
-        "broken": failing(ValueError("one\ntwo")),
-        "cannot": failing(CannotBeChecked("no CUDA device")),
+        "fine": Mock(return_value="seen"),
+        "wrong": Mock(side_effect=WrongAnswerError("4 instead of 5")),
+        "lacks": Mock(side_effect=EnvironmentLacksError("no mpirun")),
+        "broken": Mock(side_effect=ValueError("one\ntwo")),
+        "cannot": Mock(side_effect=CannotBeChecked("no CUDA device")),
     }
     for name, body in bodies.items():
         log.check(name, body)
@@ -138,18 +137,26 @@ def test_without_a_place_for_temporary_files_the_verdict_is_fail_with_the_fix(
 
 
 def test_a_terminals_ctrl_c_ends_ranks_in_one_line(tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+
+    def loads_torch(process: Path) -> bool:
+        with contextlib.suppress(OSError):  # it has ended, or is not ours
+            ours = f"TMPDIR={tmp_path}".encode() in (process / "environ").read_bytes()
+            return ours and b"libtorch" in (process / "maps").read_bytes()
+        return False
+
     process = subprocess.Popen(
         [HPCAI500, "self-test"], env=environment, cwd=tmp_path, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr
     assert any("libraries: MPI launcher" in line for line in process.stderr)
-    # Ranks load torch by then, on most machines; no moment is a wrong one.
-    time.sleep(1.0)
+    while not any(map(loads_torch, Path("/proc").glob("[0-9]*"))):
+        assert process.poll() is None
+        time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     said = process.stderr.read()
-    assert process.wait(60) == 1
+    assert process.wait() == 1
     assert said.splitlines()[-1] == "hpcai500: error: stopped by Ctrl-C"
     assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
@@ -170,3 +177,61 @@ def test_this_installation_passes_and_leaves_nothing(tmp_path: Path) -> None:
     assert {"name", "status", "detail", "seconds"} <= document["checks"][0].keys()
     assert "self-test: pass training run: ewa" in ended.stderr
     assert not list(tmp_path.iterdir())
+
+
+class Careless(LocalCommunicator):
+    """One rank whose library gets one sum wrong by the last bit."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        tensor[-1] += 2**-10
+
+
+def test_an_exact_sum_passes_and_the_last_bit_of_one_does_not() -> None:
+    assert "exactly" in check_sum(LocalCommunicator(), 1)
+    with pytest.raises(WrongAnswerError, match="rank 0 has 1 of 1000003 sums wrong"):
+        check_sum(Careless(), 1)
+
+
+def test_ranks_that_did_not_come_together_are_no_sum() -> None:
+    with pytest.raises(RunError, match="1 ranks came together instead of 2"):
+        check_sum(LocalCommunicator(), 2)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    assert "66 images in 2 epochs" in train_tiny("ic", folder)
+    return folder / "record"
+
+
+def test_another_number_of_images_is_found(record: Path) -> None:
+    assert check_record(read_record(record), 33).images == 66
+    with pytest.raises(WrongAnswerError, match="images"):
+        check_record(read_record(record), 34)
+
+
+def test_a_result_that_is_not_the_events_is_found(record: Path) -> None:
+    path = record / "result.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps(result | {"flops": result["flops"] * 1.01}))
+    with pytest.raises(WrongAnswerError, match=r"result\.json"):
+        check_record(read_record(record), 33)
+    path.write_text(json.dumps(result))
+
+
+def test_weights_that_are_no_numbers_are_found(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = torch.load
+
+    def broken(*arguments: object, **named: object) -> dict[str, dict[str, torch.Tensor]]:
+        return {"model": {name: tensor * torch.nan for name, tensor in load(*arguments, **named)["model"].items()}}
+
+    monkeypatch.setattr(torch, "load", broken)
+    with pytest.raises(WrongAnswerError, match="no numbers"):
+        check_record(read_record(record), 33)
+
+
+def test_a_run_that_fails_says_what_it_said(tmp_path: Path) -> None:
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / "ERROR").write_text("the disk is full\n")
+    with pytest.raises(HpcAi500Error, match="the disk is full"):
+        train_tiny("ic", tmp_path)
