@@ -1,6 +1,6 @@
 """What of a step is captured as a CUDA graph, with which inputs, and that the captured step is the step.
 
-Nothing is captured here: `graph_twin` stands in for torch's function, which needs a CUDA device.
+Without a CUDA device nothing is captured: `graph_twin` stands in for torch's function.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ctypes.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,8 @@ from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
 from hpcai500.engine.warm_up import WarmUp
 from hpcai500.errors import RecipeError
-from hpcai500.recipe import load_recipe
+from hpcai500.optim.optimizers import build_optimizer
+from hpcai500.recipe import load_recipe, reference_recipe
 from hpcai500.workloads.base import TrainingBatch, Workload
 from hpcai500.workloads.models.parts import static_parts
 from hpcai500.workloads.models.resnet import BasicBlock, ResNet
@@ -60,44 +61,50 @@ def loss(model: nn.Module, given: Any) -> Tensor:
 class Losses:
     """All that an updater asks of a workload."""
 
+    def __init__(self, device: torch.device = CPU) -> None:
+        self.device = device
+
     def loss(self, model: nn.Module, given: Any) -> Tensor:
-        return loss(model, given)
+        images, labels = (tensor.to(self.device, non_blocking=True) for tensor in given)
+        return loss(model, (images, labels))
 
 
-def captured(model: nn.Module, parts: tuple[str, ...], precision: Precision, given: int = 99) -> StepGraphs:
-    graphs = StepGraphs(model, parts, graphing=graph_twin)
+def captured(model: nn.Module, parts: tuple[str, ...], precision: Precision, device: torch.device = CPU) -> StepGraphs:
+    """Graphs of `parts`, in which buffers are as before their capture."""
+    graphs = StepGraphs(model, parts, **({"graphing": graph_twin} if device == CPU else {}))
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    graphs.capture(lambda: loss(model, payload(given)), precision)
+    graphs.capture(lambda: Losses(device).loss(model, payload(99)), precision)
     for name, buffer in model.named_buffers():
         buffer.copy_(before[name])
     return graphs
 
 
-def batches() -> Iterator[TrainingBatch]:
-    return (TrainingBatch(np.arange(BATCH), 0, payload(number)) for number in count())
-
-
-def trained(
-    make_graphs: Callable[[nn.Module, Precision], StepGraphs | None], passes: int, precision_name: str = "fp32"
-) -> tuple[dict[str, Tensor], list[float]]:
-    """Weights and losses after three updates."""
-    model, precision = classifier().train(), Precision(precision_name, CPU)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    updater = Updater(
-        workload=cast(Workload, Losses()),
+def updater_of(
+    model: nn.Module, precision: Precision, workload: Losses, graphs: StepGraphs | None, **changes: Any
+) -> Updater:
+    options: dict[str, Any] = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), "passes": 1}
+    return Updater(
+        workload=cast(Workload, workload),
         model=model,
-        optimizer=optimizer,
         precision=precision,
-        passes=passes,
         reducer=None,
         stop=StopRequest(announce=False),
         sink=None,
         phase=lambda name: None,
-        graphs=make_graphs(model, precision),
+        graphs=graphs,
+        **options | changes,
     )
-    source, tally = batches(), EpochTally()
-    losses = [updater.update(number, 0.0, 0.05, source, tally).item() for number in range(3)]
-    return model.state_dict(), losses
+
+
+def three_updates(updater: Updater) -> list[float]:
+    """Their losses."""
+    source = (TrainingBatch(np.arange(BATCH), 0, payload(number)) for number in count())
+    tally = EpochTally()
+    return [updater.update(number, 0.0, 0.05, source, tally).item() for number in range(3)]
+
+
+def capture(graphs: StepGraphs, model: nn.Module, precision: str = "fp32", given: Any = None) -> None:
+    graphs.capture(lambda: loss(model, given or payload(0)), Precision(precision, CPU))
 
 
 def test_a_warm_up_captures_before_its_first_step_and_leaves_the_model_as_it_was() -> None:
@@ -118,21 +125,9 @@ def test_a_warm_up_captures_before_its_first_step_and_leaves_the_model_as_it_was
         assert all(module.training for module in modules)
         graph_twin(modules, inputs)
 
-    updater = Updater(
-        workload=cast(Workload, Blank()),
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        precision=precision,
-        passes=1,
-        reducer=None,
-        stop=StopRequest(announce=False),
-        sink=None,
-        phase=lambda name: None,
-        graphs=StepGraphs(model, ("",), graphing=graphing),
-    )
+    updater = updater_of(model, precision, Blank(), StepGraphs(model, ("",), graphing=graphing))
     ranks = cast(Any, SimpleNamespace(unwatched=None))
-    settings = load_recipe("ic/reference").communication
-    found = WarmUp(updater, model, ranks, settings).alone()
+    found = WarmUp(updater, model, ranks, load_recipe("ic/reference").communication).alone()
     assert done == ["pass", "capture", "pass"]
     assert found.compile_seconds > 0
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
@@ -143,7 +138,8 @@ COMPILED = """
 import torch
 from torch import nn
 from hpcai500.engine.graphs import step_model
-from hpcai500.recipe import load_recipe
+from hpcai500.optim.optimizers import build_optimizer
+from hpcai500.recipe import load_recipe, reference_recipe
 torch.manual_seed(500)
 model, images = nn.BatchNorm2d(8), torch.randn(4, 8, 6, 6).to(memory_format=torch.channels_last)
 compiled = step_model(model, load_recipe("ic/smoke", ["framework.compile=true"]).framework)
@@ -167,24 +163,26 @@ def test_compiled_code_is_kept_apart_by_instruction_set(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == seen
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
+@pytest.mark.parametrize("name", ["fp32", "bf16", "fp16", "int8"])
 @pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("parts", [("",), ("layer1", "layer2")], ids=["whole", "stages"])
-def test_a_captured_step_learns_what_the_step_learns(parts: tuple[str, ...], passes: int, precision: str) -> None:
-    expected, losses = trained(lambda model, precision: None, passes, precision)
-    found, same = trained(lambda model, precision: captured(model, parts, precision), passes, precision)
+def test_a_captured_step_learns_what_the_step_learns(parts: tuple[str, ...], passes: int, name: str) -> None:
+    def trained(is_captured: bool) -> tuple[dict[str, Tensor], list[float]]:
+        model, precision = classifier().train(), Precision(name, CPU)
+        graphs = captured(model, parts, precision) if is_captured else None
+        losses = three_updates(updater_of(model, precision, Losses(), graphs, passes=passes))
+        return model.state_dict(), losses
+
+    (expected, losses), (found, same) = trained(False), trained(True)
     assert same == pytest.approx(losses, rel=1e-5)
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_parts_are_captured_in_the_order_of_their_calls_with_what_they_are_called_with() -> None:
     seen: list[tuple[Modules, Inputs]] = []
     model = classifier().train()
     graphs = StepGraphs(model, ("layer2", "layer1"), graphing=lambda *given: seen.append(given))
-    images, labels = payload(0)
-    graphs.capture(lambda: loss(model, (images, labels)), Precision("bf16", CPU))
+    capture(graphs, model, "bf16")
     ((modules, inputs),) = seen
     assert modules == (model.get_submodule("layer1"), model.get_submodule("layer2"))
     assert [[tuple(tensor.shape) for tensor in given] for given in inputs] == [[(4, 4, 4, 4)], [(4, 4, 4, 4)]]
@@ -200,9 +198,7 @@ def test_images_need_no_gradient_and_are_copied_for_the_graph_alone() -> None:
     seen: list[tuple[Modules, Inputs]] = []
     model = classifier().train()
     images, labels = payload(0)
-    StepGraphs(model, ("",), graphing=lambda *given: seen.append(given)).capture(
-        lambda: loss(model, (images, labels)), Precision("fp32", CPU)
-    )
+    capture(StepGraphs(model, ("",), graphing=lambda *given: seen.append(given)), model, given=(images, labels))
     ((copy,),) = seen[0][1]
     assert not copy.requires_grad
     assert copy.data_ptr() != images.data_ptr()
@@ -210,23 +206,17 @@ def test_images_need_no_gradient_and_are_copied_for_the_graph_alone() -> None:
     assert torch.equal(copy, images)
 
 
-def test_weights_are_rounded_anew_in_each_replay() -> None:
+def test_a_capture_begins_with_nothing_of_the_first_pass_and_rounds_weights_anew_in_each_replay() -> None:
     """Autocast remembers rounded weights, and would give a graph those of its capture for ever."""
-    asked = []
+    seen: list[tuple[bool, list[Any]]] = []
     model = classifier().train()
-    graphs = StepGraphs(model, ("",), graphing=lambda *_: asked.append(torch.is_autocast_cache_enabled()))
-    graphs.capture(lambda: loss(model, payload(0)), Precision("bf16", CPU))
-    assert asked == [False]
 
+    def graphing(*_: object) -> None:
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        seen.append((torch.is_autocast_cache_enabled(), gradients))
 
-def test_nothing_of_the_first_pass_is_left_when_the_capture_begins() -> None:
-    left: list[list[Any]] = []
-    model = classifier().train()
-    graphs = StepGraphs(
-        model, ("",), graphing=lambda *_: left.append([p.grad for p in model.parameters() if p.grad is not None])
-    )
-    graphs.capture(lambda: loss(model, payload(0)), Precision("fp32", CPU))
-    assert left == [[]]
+    capture(StepGraphs(model, ("",), graphing=graphing), model, "bf16")
+    assert seen == [(False, [])]
 
 
 def test_an_evaluation_runs_the_model_as_it_was() -> None:
@@ -322,24 +312,6 @@ def test_a_part_that_no_graph_can_serve_is_told(call: Callable[[nn.Module, Tenso
     assert words in str(caught.value)
 
 
-def test_a_capture_that_fails_is_told_with_torchs_words_and_lack_of_memory_as_itself() -> None:
-    def failing(error: RuntimeError) -> StepGraphs:
-        def fail(*_: object) -> None:
-            raise error
-
-        return StepGraphs(classifier().train(), ("",), graphing=fail)
-
-    def capture(graphs: StepGraphs) -> None:
-        graphs.capture(lambda: loss(graphs._model, payload(0)), Precision("fp32", CPU))
-
-    with pytest.raises(
-        RecipeError, match=r"cannot be captured \(operation not permitted when stream is capturing\); set"
-    ):
-        capture(failing(RuntimeError("operation not permitted when stream is capturing\nand more")))
-    with pytest.raises(torch.OutOfMemoryError):
-        capture(failing(torch.OutOfMemoryError("none left")))
-
-
 class BrokenOff:
     """Stands in for a capture that fails: torch then cannot end it, and raises that instead."""
 
@@ -356,25 +328,36 @@ class BrokenOff:
         raise RuntimeError("CUDA error: operation failed due to a previous error during capture\nand more")
 
 
+def failing(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+NOT_PERMITTED = RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
 @pytest.mark.parametrize(
     ("graphing", "words"),
     [
-        (BrokenOff(RuntimeError("operation not permitted when stream is capturing")), "operation not permitted when "),
+        (failing(NOT_PERMITTED), r"operation not permitted when stream is capturing\); set"),
+        (BrokenOff(NOT_PERMITTED), "operation not permitted when "),
         (BrokenOff(ValueError("no such shape")), r"no such shape\); set"),
         (BrokenOff(AssertionError()), r"AssertionError\); set"),
     ],
 )
-def test_what_broke_a_capture_off_is_told_and_not_that_it_could_not_be_ended(graphing: BrokenOff, words: str) -> None:
+def test_what_broke_a_capture_off_is_told_and_not_that_it_could_not_be_ended(graphing: Any, words: str) -> None:
     model = classifier().train()
     with pytest.raises(RecipeError, match=rf"cannot be captured \({words}"):
-        StepGraphs(model, ("",), graphing=graphing).capture(lambda: loss(model, payload(0)), Precision("fp32", CPU))
+        capture(StepGraphs(model, ("",), graphing=graphing), model)
 
 
-def test_a_capture_that_lacks_memory_says_so_though_it_could_not_be_ended() -> None:
+@pytest.mark.parametrize("kind", [failing, BrokenOff])
+def test_a_capture_that_lacks_memory_says_so_though_it_could_not_be_ended(kind: Any) -> None:
     model = classifier().train()
-    graphs = StepGraphs(model, ("",), graphing=BrokenOff(torch.OutOfMemoryError("none left")))
     with pytest.raises(torch.OutOfMemoryError, match="none left"):
-        graphs.capture(lambda: loss(model, payload(0)), Precision("fp32", CPU))
+        capture(StepGraphs(model, ("",), graphing=kind(torch.OutOfMemoryError("none left"))), model)
 
 
 def test_what_torch_itself_refuses_is_told_with_its_words() -> None:
@@ -382,7 +365,7 @@ def test_what_torch_itself_refuses_is_told_with_its_words() -> None:
     model = classifier().train()
     model.layer1.register_buffer("learnt", torch.ones(1, requires_grad=True))
     with pytest.raises(RecipeError, match=r"cannot be captured \(.*requires_grad.*\); set it to false"):
-        StepGraphs(model, ("layer1",)).capture(lambda: loss(model, payload(0)), Precision("fp32", CPU))
+        capture(StepGraphs(model, ("layer1",)), model)
 
 
 def test_only_a_recipe_that_asks_has_graphs_and_a_workload_must_say_of_what() -> None:
@@ -422,3 +405,61 @@ def test_whole_models_are_captured_on_one_rank_and_stages_on_several() -> None:
     assert static_parts(model, 1) == ("",)
     assert static_parts(model, 2) == ("layer1", "layer2")
     assert static_parts(nn.Linear(1, 1), 2) == ("",)
+
+
+# ----------------------------------------------------------------------------------------------------
+# On a CUDA device, where torch's own function is at work.
+
+
+needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def trained_on_device(
+    ranks: int, passes: int, name: str, *, fused: bool
+) -> tuple[dict[str, Tensor], list[float], Tensor]:
+    """Weights and losses after three updates, and what the model then says of seven images; 0 ranks: no graphs."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    model, precision = classifier().to(device).train(), Precision(name, device)
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
+    optimizer = build_optimizer(model, reference_recipe("ic").hyperparameters, fused=fused)
+    graphs = captured(model, static_parts(model, ranks), precision, device) if ranks else None
+    losses = three_updates(updater_of(model, precision, Losses(device), graphs, optimizer=optimizer, passes=passes))
+    model.eval()
+    with torch.inference_mode(), precision.forward():
+        said = model(payload(1, batch=7)[0].to(device)).float()
+    return model.state_dict(), losses, said
+
+
+@pytest.mark.gpu
+@needs_device
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("ranks", [1, 2], ids=["whole", "stages"])
+def test_on_a_device_a_captured_step_learns_what_the_step_learns(
+    ranks: int, passes: int, name: str, fused: bool
+) -> None:
+    expected, losses, evaluated = trained_on_device(0, passes, name, fused=False)
+    found, same, said = trained_on_device(ranks, passes, name, fused=fused)
+    tolerance = 1e-4 if name == "fp32" else 2e-2
+    assert same == pytest.approx(losses, rel=tolerance)
+    torch.testing.assert_close(said, evaluated, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.gpu
+@needs_device
+def test_a_replay_follows_the_weights_and_starts_few_things() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    model, precision = classifier().to(device).train(), Precision("bf16", device)
+    captured(model, ("",), precision, device)
+    images = payload(0)[0].to(device)
+    with precision.forward():
+        first = model(images).float()
+        with torch.no_grad():
+            for parameter in model.fc.parameters():
+                parameter.zero_()
+        second = model(images).float()
+    assert first.abs().max() > 0
+    # The memory of the first answer is the graph's, and has been written anew.
+    assert second.abs().max() == 0

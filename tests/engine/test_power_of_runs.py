@@ -1,4 +1,4 @@
-"""The power of real, tiny runs: from a meter's file or a source to the result, through restarts, on two ranks.
+"""The power of real, tiny runs: from a meter's file or a source to the result, through restarts, on ranks and nodes.
 
 Times in records are rounded to microseconds, and these runs take tenths of a second: equal means to 1 in 10,000.
 """
@@ -10,60 +10,92 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from comm.thread_ranks import run_threads
 from many_ranks import start
-from power_places import answering_ipmitool
+from power_places import ScriptedSource, answering_ipmitool
 from tiny_runs import TINY, train_arguments
+from written_campaign import edit_record
 
 from hpcai500 import train
-from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.comm.communicator import Communicator
+from hpcai500.engine.reporting import SilentJournal
+from hpcai500.engine.run_power import RunPower
+from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError, WrongAnswerError
 from hpcai500.hosts import find_placement
 from hpcai500.launch.launcher import launcher_of
 from hpcai500.launch.runs import Request, run_benchmark
 from hpcai500.methodology import energy
-from hpcai500.record import iterate, line_hash, read_record
+from hpcai500.methodology.energy import power_of_run
+from hpcai500.recipe import load_recipe, recipe_hash
+from hpcai500.record import Event, Record, RecordWriter, iterate, read_record
 from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
 from hpcai500.results.score import expand, score_record, summarise_trials
-from hpcai500.system.power_samples import read_samples, samples_of
+from hpcai500.system.power import Opener, Reading, parse_power
+from hpcai500.system.power_samples import check_power, read_samples, samples_of
 
 ONE = "problem.epochs=1"
+near = partial(pytest.approx, rel=1e-4)
 
 
-def write_meter(path: Path, power: Callable[[float], float], begin: float, end: float) -> Path:
+def write_meter(path: Path, watts: float, begin: float = -20, end: float = 900) -> Path:
     """A meter's file from `begin` to `end` seconds from now, a row each half second."""
     now = time.time()
     times = [now + begin + 0.5 * number for number in range(round(2 * (end - begin)))]
-    path.write_text("\n".join(["time,watts", *(f"{at:.3f},{power(at):.6f}" for at in times)]) + "\n")
+    path.write_text("\n".join(["time,watts", *(f"{at:.3f},{watts:.6f}" for at in times)]) + "\n")
     return path
+
+
+def trained(images: Path, out: Path, power: str, *settings: str) -> Path:
+    """The record of a run in this process whose power is measured so."""
+    assert train.main([*train_arguments(images, out, *(settings or (ONE,))), "--power", power]) == 0
+    return out
+
+
+def told(record: Path | Record) -> dict[str, Any]:
+    """The event `power`."""
+    (event,) = iterate((record if isinstance(record, Record) else read_record(record)).events, "power")
+    value: dict[str, Any] = event["value"]
+    return value
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is busy with other tests may keep a thread or a process waiting for long."""
+    monkeypatch.setattr(energy, "_SHORTEST_GAP_SECONDS", 60.0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A run beside a meter.
 
 
 @pytest.fixture(scope="module")
 def metered(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run beside a meter that has read 250 W all the time."""
     folder = tmp_path_factory.mktemp("metered")
-    write_meter(folder / "meter.csv", lambda _: 250.0, -20, 600)
-    arguments = train_arguments(images, folder / "record", ONE)
-    assert train.main([*arguments, "--power", f"csv:{folder / 'meter.csv'},scope=pdu"]) == 0
-    return folder / "record"
+    return trained(images, folder / "record", f"csv:{write_meter(folder / 'meter.csv', 250.0)},scope=pdu")
 
 
 def test_a_constant_power_gives_power_times_the_time_of_the_run(metered: Path) -> None:
     result = score_record(metered)
-    assert result.energy_joules == pytest.approx(250 * result.seconds, rel=1e-4)
-    assert result.watts == pytest.approx(250, rel=1e-4)
+    assert result.energy_joules == near(250 * result.seconds)
+    assert result.watts == near(250)
     assert (result.power_source, result.power_scope) == ("csv", "pdu")
-    assert result.flops_per_watt == pytest.approx(result.flops / 250, rel=1e-4)
+    assert result.flops_per_watt == near(result.flops / 250)
     # The target is not the edition's.
     assert result.vflops_per_watt is None
     assert "fewer than MLPerf's rules ask for" in str(result.power_note)
-    assert json.loads((metered / "result.json").read_text())["watts"] == pytest.approx(250, rel=1e-4)
+    assert json.loads((metered / "result.json").read_text())["watts"] == near(250)
 
 
-def test_it_is_shown_to_people_and_harnesses(metered: Path) -> None:
+def test_it_is_shown_to_people_harnesses_and_whoever_reads_the_events(metered: Path) -> None:
     result = score_record(metered)
     shown = "\n".join(summary_lines(result))
     assert "mean 250 W (csv, scope pdu)" in shown
@@ -71,98 +103,74 @@ def test_it_is_shown_to_people_and_harnesses(metered: Path) -> None:
     figures = list(figure_of_merit_lines(result))
     (watts,) = (line for line in figures if line.startswith("HPCAI500 FOM watts="))
     # The meter's times have milliseconds: of a run of some hundredths of a second that is a part.
-    assert float(watts.removeprefix("HPCAI500 FOM watts=").removesuffix(" W")) == pytest.approx(250, rel=1e-4)
+    assert float(watts.removeprefix("HPCAI500 FOM watts=").removesuffix(" W")) == near(250)
     assert any(line.startswith("HPCAI500 FOM flops_per_watt=") and line.endswith(" FLOPS/W") for line in figures)
-
-
-def test_the_event_has_the_keys_that_others_read(metered: Path) -> None:
-    (event,) = iterate(read_record(metered).events, "power")
-    (node,) = event["value"]["nodes"]
-    assert {"host", "source", "scope", "interval_seconds", "samples", "seconds", "energy_joules", "mean_watts", "gaps",
-            "file", "sha256"} <= node.keys()  # fmt: skip
+    (node,) = told(metered)["nodes"]
+    keys = "host source scope interval_seconds samples seconds energy_joules mean_watts gaps file sha256"
+    assert set(keys.split()) <= node.keys()
     (file,) = samples_of(read_record(metered)).values()
     assert {row.watts for row in file.rows} == {250.0}
 
 
-def copied(record: Path, to: Path) -> Path:
-    return Path(shutil.copytree(record, to))
+@pytest.fixture
+def copied(metered: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(metered, tmp_path / "record"))
 
 
-def test_samples_that_were_changed_are_noticed(metered: Path, tmp_path: Path) -> None:
-    record = copied(metered, tmp_path / "record")
-    (file,) = (record / "power").iterdir()
+def test_samples_that_were_changed_are_noticed(copied: Path) -> None:
+    (file,) = (copied / "power").iterdir()
     file.write_text(file.read_text().replace(",250.000,", ",240.000,", 1))
     with pytest.raises(RecordError, match="not the power samples that the events name: its hash differs"):
-        score_record(record)
+        score_record(copied)
     file.unlink()
     with pytest.raises(RecordError, match="cannot be read"):
-        score_record(record)
-
-
-def forge(record: Path, change: Callable[[dict[str, object]], object]) -> None:
-    """Change the event `power`, and all hashes after it."""
-    log = record / "events.jsonl"
-    lines, previous = [], ""
-    for line in log.read_bytes().splitlines():
-        event = json.loads(line)
-        if event["key"] == "power":
-            change(event["value"]["nodes"][0])
-        if previous:
-            event["prev"] = previous
-        lines.append(json.dumps(event, separators=(",", ":")).encode())
-        previous = line_hash(lines[-1])
-    log.write_bytes(b"\n".join(lines) + b"\n")
-    (record / "DONE").write_text(f"{previous}\n")
-    (record / "result.json").unlink()
-    (record / "result.json").write_text("{}")
+        score_record(copied)
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("energy_joules", 1.0), ("samples", 10**6), ("gaps", [[0.0, 1.0]]), ("mean_watts", None)]
+    ("change", "error", "said"),
+    [
+        ({"energy_joules": 1.0}, WrongAnswerError, "samples of .* give energy_joules"),
+        ({"samples": 10**6}, WrongAnswerError, "samples of .* give samples"),
+        ({"gaps": [[0.0, 1.0]]}, WrongAnswerError, "samples of .* give gaps"),
+        ({"mean_watts": None}, WrongAnswerError, "samples of .* give mean_watts"),
+        ({"file": None, "sha256": None}, WrongAnswerError, "and no samples"),
+        ({"file": "power/../../x"}, RecordError, r"not a file in power/"),
+        ({"sha256": ...}, RecordError, "the event power lacks something: KeyError 'sha256'"),
+    ],
+    ids=str,
 )
 def test_an_event_that_its_samples_do_not_give_is_refused(
-    metered: Path, tmp_path: Path, key: str, value: object
+    copied: Path, change: dict[str, Any], error: type[Exception], said: str
 ) -> None:
-    record = copied(metered, tmp_path / "record")
-    forge(record, lambda node: node.update({key: value}))
-    with pytest.raises(WrongAnswerError, match=f"samples of .* give {key}"):
-        score_record(record)
+    forge(copied, change)
+    with pytest.raises(error, match=said):
+        score_record(copied)
 
 
-def test_an_energy_without_samples_is_refused(metered: Path, tmp_path: Path) -> None:
-    record = copied(metered, tmp_path / "record")
-    forge(record, lambda node: node.update(file=None, sha256=None))
-    with pytest.raises(WrongAnswerError, match="and no samples"):
-        score_record(record)
-
-
-def test_a_file_outside_of_the_records_folder_is_refused(metered: Path, tmp_path: Path) -> None:
-    record = copied(metered, tmp_path / "record")
-    forge(record, lambda node: node.update(file="power/../../x"))
+def test_a_run_that_is_not_done_names_no_file_outside_of_its_record_either(copied: Path) -> None:
+    forge(copied, {"file": "power/.."})
+    (copied / "DONE").unlink()
     with pytest.raises(RecordError, match="not a file in power/"):
-        score_record(record)
+        read_record(copied)
 
 
-def test_a_power_event_that_lacks_something_is_no_record(metered: Path, tmp_path: Path) -> None:
-    record = copied(metered, tmp_path / "record")
-    forge(record, lambda node: node.pop("sha256"))
-    with pytest.raises(RecordError, match="the event power lacks something: KeyError 'sha256'"):
-        score_record(record)
+def forge(record: Path, change: dict[str, Any]) -> None:
+    """Change what the events tell of the node, and all hashes after it; `...` takes a key away."""
 
+    def edit(events: list[Event]) -> None:
+        node = next(event for event in events if event["key"] == "power")["value"]["nodes"][0]
+        node.update(change)
+        for key in [key for key, value in change.items() if value is ...]:
+            del node[key]
 
-def test_a_run_that_is_not_done_names_no_file_outside_of_its_record_either(metered: Path, tmp_path: Path) -> None:
-    record = copied(metered, tmp_path / "record")
-    forge(record, lambda node: node.update(file="power/.."))
-    (record / "DONE").unlink()
-    with pytest.raises(RecordError, match="not a file in power/"):
-        read_record(record)
+    edit_record(record, edit)
+    (record / "result.json").write_text("{}")
 
 
 def test_a_meter_that_was_off_for_a_while_makes_the_energy_unknown(images: Path, tmp_path: Path) -> None:
-    write_meter(tmp_path / "meter.csv", lambda _: 250.0, -200, -100)
-    arguments = train_arguments(images, tmp_path / "record", ONE)
-    assert train.main([*arguments, "--power", f"csv:{tmp_path / '*.csv'}"]) == 0
-    result = score_record(tmp_path / "record")
+    write_meter(tmp_path / "meter.csv", 250.0, -200, -100)
+    result = score_record(trained(images, tmp_path / "record", f"csv:{tmp_path / '*.csv'}"))
     assert (result.energy_joules, result.watts, result.vflops_per_watt) == (None, None, None)
     assert "power is unknown for" in str(result.power_note)
     assert any(line.startswith("energy      unknown: ") for line in summary_lines(result))
@@ -171,18 +179,16 @@ def test_a_meter_that_was_off_for_a_while_makes_the_energy_unknown(images: Path,
 def test_a_meters_file_that_never_comes_ends_no_run(
     images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = train_arguments(images, tmp_path / "record", ONE)
-    assert train.main([*arguments, "--power", f"csv:{tmp_path}/no-%h.csv"]) == 0
+    record = trained(images, tmp_path / "record", f"csv:{tmp_path}/no-%h.csv")
     assert "no such file yet on " in capfd.readouterr().err
-    assert "no such file of a meter" in str(score_record(tmp_path / "record").power_note)
+    assert "no such file of a meter" in str(score_record(record).power_note)
 
 
 def test_without_a_source_it_is_unknown_and_nothing_is_said(
     images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert train.main([*train_arguments(images, tmp_path / "record", ONE), "--power", "none"]) == 0
+    result = score_record(trained(images, tmp_path / "record", "none"))
     assert "power" not in capfd.readouterr().err
-    result = score_record(tmp_path / "record")
     assert (result.energy_joules, result.power_note) == (None, "not measured (--power none)")
 
 
@@ -207,73 +213,73 @@ def test_a_series_and_its_resumption_measure_alike(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_meter(tmp_path / "meter.csv", lambda _: 60.0, -20, 900)
-    out, settings = tmp_path / "series", [*TINY, ONE]
-    request = Request("ic", "ic/smoke", images, out, settings, trials=2, power="csv:meter.csv")
-    launcher = launcher_of(find_placement({}), None)
+    write_meter(tmp_path / "meter.csv", 60.0)
+    out, launcher = tmp_path / "series", launcher_of(find_placement({}), None)
+    request = Request("ic", "ic/smoke", images, out, [*TINY, ONE], trials=2, power="csv:meter.csv")
     series = run_benchmark(request, launcher)
     assert next(series).exit_code == 0
     series.close()
     again = Request("ic", out=out, resume=True, power="csv:meter.csv")
     assert [run.exit_code for run in run_benchmark(again, launcher)] == [0, 0]
     results = [score_record(record) for record in expand([out])]
-    assert [result.watts for result in results] == [pytest.approx(60, rel=1e-4)] * 2
+    assert [result.watts for result in results] == [near(60)] * 2
     assert summarise_trials(results)["flops_per_watt"].runs == 2
 
 
-def test_a_stopped_run_knows_its_energy_where_a_meter_has_measured_its_down_time(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "record"
-    power = f"csv:{write_meter(tmp_path / 'meter.csv', lambda _: 100.0, -20, 900)}"
-    arguments = [*train_arguments(images, out, "problem.epochs=2"), "--power", power]
+def test_two_ranks_of_a_node_are_measured_once(images: Path, tmp_path: Path) -> None:
+    meter = write_meter(tmp_path / "meter.csv", 80.0)
+    settings = ("hardware.accelerators_per_node=2", "communication.backend=torch", "hyperparameters.batch_size=4", ONE)
+    arguments = [*train_arguments(images, tmp_path / "record", *settings), "--power", f"csv:{meter}"]
+    ended = start([sys.executable, "-m", "hpcai500.train", *arguments], 2, "processes")
+    assert ended.exit_codes == [0, 0], ended.output
+    assert len(told(tmp_path / "record")["nodes"]) == 1
+    assert score_record(tmp_path / "record").watts == near(80)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A run that is stopped or killed, and goes on.
+
+
+def ended_by(number: signal.Signals, method: str, pause: float, arguments: list[str]) -> None:
+    """A run that ends by a signal `pause` seconds after the trainer's `method` has come back."""
     code = (
-        "import os, signal, sys; from hpcai500 import train; from hpcai500.engine.trainer import Trainer; "
-        "old = Trainer._evaluate; Trainer._evaluate = lambda self, epoch: (old(self, epoch), "
-        "os.kill(os.getpid(), signal.SIGTERM))[0]; sys.exit(train.main(sys.argv[1:]))"
+        "import os, sys, time; from hpcai500 import train; from hpcai500.engine.trainer import Trainer; "
+        f"old = Trainer.{method}; Trainer.{method} = lambda *told, **more: (old(*told, **more), time.sleep({pause}), "
+        f"os.kill(os.getpid(), {int(number)}))[0]; sys.exit(train.main(sys.argv[1:]))"
     )
     ended = start([sys.executable, "-c", code, *arguments], 1, "processes")
-    assert ended.exit_codes == [1], ended.output
+    assert ended.exit_codes == [1 if number == signal.SIGTERM else -number], ended.output
+
+
+def test_a_stopped_run_knows_its_energy_where_a_meter_has_measured_its_down_time(images: Path, tmp_path: Path) -> None:
+    out, power = tmp_path / "record", f"csv:{write_meter(tmp_path / 'meter.csv', 100.0)}"
+    arguments = [*train_arguments(images, out, "problem.epochs=2"), "--power", power]
+    ended_by(signal.SIGTERM, "_evaluate", 0, arguments)
     time.sleep(1)
     assert train.main(["--resume", "--out", str(out), "--power", power]) == 0
     result = score_record(out)
     assert result.restarts == 1
     assert result.downtime_seconds > 1
-    assert result.energy_joules == pytest.approx(100 * result.seconds, rel=1e-4)
-
-
-def test_two_ranks_of_a_node_are_measured_once(images: Path, tmp_path: Path) -> None:
-    write_meter(tmp_path / "meter.csv", lambda _: 80.0, -20, 600)
-    settings = ("hardware.accelerators_per_node=2", "communication.backend=torch", "hyperparameters.batch_size=4", ONE)
-    arguments = [*train_arguments(images, tmp_path / "record", *settings), "--power", f"csv:{tmp_path}/meter.csv"]
-    ended = start([sys.executable, "-m", "hpcai500.train", *arguments], 2, "processes")
-    assert ended.exit_codes == [0, 0], ended.output
-    (event,) = iterate(read_record(tmp_path / "record").events, "power")
-    assert len(event["value"]["nodes"]) == 1
-    assert score_record(tmp_path / "record").watts == pytest.approx(80, rel=1e-4)
-
-
-# --- a source that is asked while the run lasts: a real process for each reading, which stands for ipmitool
+    assert result.energy_joules == near(100 * result.seconds)
 
 
 @pytest.fixture
 def ipmi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An executable that stands for ipmitool, first on the PATH."""
+    """An executable that stands for ipmitool, first on the PATH: a real process for each reading while a run lasts."""
     tools = answering_ipmitool(tmp_path / "bin", 214)["PATH"]
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
 
 
-@pytest.mark.usefixtures("ipmi")
+@pytest.mark.usefixtures("ipmi", "patience")
 def test_a_run_is_sampled_from_its_first_moment_to_its_last(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # A machine that is busy with other tests may keep a process waiting for long.
-    monkeypatch.setattr(energy, "_SHORTEST_GAP_SECONDS", 60.0)
-    assert train.main(train_arguments(images, tmp_path / "record", ONE)) == 0
+    record = trained(images, tmp_path / "record", "auto")
     assert "power: ipmi: the whole node (scope node), every 1 s" in capfd.readouterr().err
-    result = score_record(tmp_path / "record")
+    result = score_record(record)
     assert (result.power_source, result.power_scope) == ("ipmi", "node")
-    assert result.energy_joules == pytest.approx(214 * result.seconds, rel=1e-4)
-    (event,) = iterate(read_record(tmp_path / "record").events, "power")
-    (node,) = event["value"]["nodes"]
+    assert result.energy_joules == near(214 * result.seconds)
+    (node,) = told(record)["nodes"]
     assert (node["gaps"], node["clock_offset_seconds"]) == ([], 0)
     assert node["cpu_seconds"] > 0
 
@@ -283,14 +289,7 @@ def test_a_killed_run_keeps_its_samples_and_what_goes_on_knows_that_some_are_mis
     images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "record"
-    arguments = [*train_arguments(images, out, "problem.epochs=2"), "--power", "ipmi"]
-    code = (
-        "import os, signal, sys, time; from hpcai500 import train; from hpcai500.engine.trainer import Trainer; "
-        "old = Trainer._save; Trainer._save = lambda *told, **more: (old(*told, **more), time.sleep(1.5), "
-        "os.kill(os.getpid(), signal.SIGKILL)); sys.exit(train.main(sys.argv[1:]))"
-    )
-    ended = start([sys.executable, "-c", code, *arguments], 1, "processes")
-    assert ended.exit_codes == [-signal.SIGKILL], ended.output
+    ended_by(signal.SIGKILL, "_save", 1.5, [*train_arguments(images, out, "problem.epochs=2"), "--power", "ipmi"])
     (file,) = (out / "power").iterdir()
     before = read_samples(file).rows
     assert before
@@ -298,10 +297,138 @@ def test_a_killed_run_keeps_its_samples_and_what_goes_on_knows_that_some_are_mis
     time.sleep(4)
     assert train.main(["--resume", "--out", str(out), "--power", "ipmi"]) == 0
     assert read_samples(file).rows[: len(before)] == before
-    result = score_record(out)
-    (event,) = iterate(read_record(out).events, "power")
-    gaps = event["value"]["nodes"][0]["gaps"]
+    result, gaps = score_record(out), told(out)["nodes"][0]["gaps"]
     assert max(end - begin for begin, end in gaps) > 3
     assert (result.energy_joules, result.power_source) == (None, "ipmi")
     unknown = sum(end - begin for begin, end in gaps)
     assert f"power is unknown for {unknown:.1f} s of {result.seconds:.1f} s" in str(result.power_note)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Several nodes, whose ranks are threads here: each node its file, all of them one event.
+
+
+HOSTS = ("n1", "n1", "n2", "n2")
+RECIPE = load_recipe("ic/smoke")
+Sources = Mapping[str, Mapping[str, Opener]]
+Measured = Callable[..., Record]
+
+
+@pytest.fixture
+def measured(patience: None, tmp_path: Path) -> Measured:
+    """`measured(choice, how)`: the record of a run on four ranks of two nodes."""
+    return lambda *given, **more: measured_run(Path(tempfile.mkdtemp(dir=tmp_path)), *given, **more)
+
+
+def measured_run(folder: Path, choice: str, how: Sources, *, shared: bool = True, seconds: float = 0.4) -> Record:
+    """Of `seconds`; each node opens its sources as `how` says."""
+
+    def rank(world: Communicator) -> None:
+        host = world.hosts[world.rank]
+        out = folder / "record" if shared else folder / host / "record"
+        writer = RecordWriter.create(out, RECIPE) if world.rank == 0 else None
+        journal = writer or SilentJournal(out)
+        journal.event("init_start", {"recipe_hash": recipe_hash(RECIPE), "boot_id": "boot"})
+        power = RunPower(parse_power(choice), world, out, on_gpu=True, how=how.get(host, {}))
+        power.find()
+        power.begin()
+        journal.event("run_start", {"hosts": list(dict.fromkeys(world.hosts))})
+        world.barrier()
+        time.sleep(seconds)
+        journal.event("run_stop")
+        power.conclude(journal)
+        power.close()
+        if writer:
+            writer.finish({})
+
+    run_threads(rank, HOSTS)
+    return read_record(folder / "record" if shared else folder / "n1" / "record")
+
+
+def steady(watts: float) -> Opener:
+    return lambda: ScriptedSource(Reading({"": watts}))
+
+
+def missing(words: str) -> Opener:
+    def fail() -> ScriptedSource:
+        raise EnvironmentLacksError(words)
+
+    return fail
+
+
+def watts(record: Record) -> dict[str, Any]:
+    return {node["host"]: node["mean_watts"] for node in told(record)["nodes"]}
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one file system", "each its own"])
+def test_each_node_is_measured_once_and_its_samples_come_into_the_record(measured: Measured, shared: bool) -> None:
+    record = measured("rapl", {"n1": {"rapl": steady(100)}, "n2": {"rapl": steady(300)}}, shared=shared)
+    nodes = told(record)["nodes"]
+    assert watts(record) == pytest.approx({"n1": 100, "n2": 300})
+    assert sorted(path.name for path in (record.path / "power").iterdir()) == ["n1.csv", "n2.csv"]
+    assert nodes[0]["clock_offset_seconds"] == 0
+    assert abs(nodes[1]["clock_offset_seconds"]) < 60
+    check_power(record)
+    power = power_of_run(record.events, nodes[0]["seconds"], 8e9, None)
+    assert power["flops_per_watt"] == pytest.approx(2e7)
+
+
+def test_auto_takes_the_widest_that_all_nodes_have(measured: Measured, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = {
+        "n1": {"ipmi": steady(500), "nvml": steady(200), "rapl": steady(100)},
+        "n2": {"ipmi": missing("no ipmitool"), "nvml": steady(210), "rapl": steady(110)},
+    }
+    assert watts(measured("auto", sources)) == pytest.approx({"n1": 200, "n2": 210})
+    assert capsys.readouterr().err.count("power: scripted on 2 nodes: nothing real (scope node), every 0.01 s") == 1
+
+
+def test_auto_is_silent_where_a_node_has_nothing_and_the_record_says_which(
+    measured: Measured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = dict.fromkeys(("ipmi", "nvml", "rapl"), missing("there is none"))
+    record = measured("auto", {"n1": nothing | {"rapl": steady(1)}, "n2": nothing})
+    assert capsys.readouterr().err == ""
+    assert told(record)["reason"] == "no source of power on n2: there is none; there is none; there is none"
+    assert not (record.path / "power").exists()
+
+
+def test_a_source_that_was_named_and_one_node_lacks_is_an_error_that_names_the_node(measured: Measured) -> None:
+    sources = {"n1": {"rapl": steady(1)}, "n2": {"rapl": missing("RAPL: only root may read it")}}
+    with pytest.raises(EnvironmentLacksError, match="--power rapl: n2: RAPL: only root may read it"):
+        measured("rapl", sources)
+
+
+def test_a_node_that_stops_answering_makes_the_sum_unknown_by_name(measured: Measured) -> None:
+    silent = {"rapl": lambda: ScriptedSource("the driver is gone")}
+    record = measured("rapl", {"n1": {"rapl": steady(100)}, "n2": silent})
+    one, other = told(record)["nodes"]
+    assert told(record)["reason"] == "n2: the driver is gone"
+    assert one["energy_joules"] == pytest.approx(100 * one["seconds"])
+    assert (other["file"], other["energy_joules"]) == (None, None)
+    assert other["failures"] > 0
+    check_power(record)
+
+
+def test_one_meter_of_all_nodes_is_read_once_and_needs_the_word(measured: Measured, tmp_path: Path) -> None:
+    meter = write_meter(tmp_path / "pdu.csv", 700)
+    record = measured(f"csv:{meter},scope=pdu", {})
+    (node,) = told(record)["nodes"]
+    assert (node["covers"], node["mean_watts"], told(record)["reason"]) == (["n1", "n2"], pytest.approx(700), None)
+    with pytest.raises(UsageError, match="one file for 2 nodes: give each its own"):
+        measured(f"csv:{meter}", {})
+
+
+def test_each_node_may_have_a_meter_of_its_own(measured: Measured, tmp_path: Path) -> None:
+    for host, level in (("n1", 100), ("n2", 150)):
+        write_meter(tmp_path / f"{host}.csv", level)
+    assert watts(measured(f"csv:{tmp_path}/%h.csv", {})) == pytest.approx({"n1": 100, "n2": 150})
+
+
+def test_a_short_run_says_so_once_and_its_energy_is_told(measured: Measured) -> None:
+    busy = {"rapl": lambda: ScriptedSource(*[Reading({"": 5.0})] * 9, "busy")}
+    value = told(measured("rapl", {"n1": {"rapl": steady(100)}, "n2": busy}, seconds=0.2))
+    assert value["reason"] is None
+    assert "n1: " in value["note"]
+    assert "(and 1 more)" in value["note"]
+    assert "readings failed (busy)" in value["nodes"][1]["note"]
+    assert json.dumps(value)
