@@ -1,4 +1,4 @@
-"""Distributed batch norm: what ranks compute together is what one process computes of all their samples."""
+"""Normalisation as the recipe names it, and batch norm over ranks: what they compute together is one process's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,25 @@ import torch
 from comm.thread_ranks import run_threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from many_ranks import run_ranks
+from tiny_detector import tiny_options
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
+from hpcai500.layers import ImageClassification
 from hpcai500.measure.flops import count_flops
+from hpcai500.recipe import load_recipe
+from hpcai500.workloads.ewa import build_model as build_detector
+from hpcai500.workloads.ic import build_model
+from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.sync_batch_norm import SyncBatchNorm2d
 
 CHANNELS = 3
+SHARES = (5, 3)
+
+
+# --- the layer
 
 
 def images(count: int, seed: int = 0, size: tuple[int, int] = (4, 5), **how: Any) -> Tensor:
@@ -174,24 +186,17 @@ class Mirror:
         tensor *= 2
 
 
-def twice_the_same(device: str) -> None:
-    """A rank beside its mirror image computes what batch norm does of both together."""
+on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+def test_a_rank_beside_its_mirror_image_computes_what_batch_norm_does_of_both(device: str) -> None:
     batch = images(4, device=device)
     mine = passed(layer(SyncBatchNorm2d, Mirror(), device=device), [batch])
     whole = passed(layer(nn.BatchNorm2d, device=device), [torch.cat([batch, batch])])
     expected = {key: whole[key][:4] for key in ("outputs", "gradient of images")}
     assert_alike({key: mine[key] for key in expected}, expected, 2e-5)
     assert_alike({"variance": mine["running_var"]}, {"variance": whole["running_var"]}, 1e-5)
-
-
-def test_a_rank_beside_its_mirror_image() -> None:
-    twice_the_same("cpu")
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_rank_beside_its_mirror_image_on_a_gpu() -> None:
-    twice_the_same("cuda")
 
 
 class Unreachable:
@@ -218,3 +223,78 @@ def test_a_copy_is_alone() -> None:
 def test_operations_are_counted_without_the_other_ranks() -> None:
     model = nn.Sequential(nn.Conv2d(3, CHANNELS, 3, bias=False), SyncBatchNorm2d(CHANNELS, Unreachable()))  # type: ignore[arg-type]
     assert count_flops(model, torch.empty(2, 3, 8, 8)).forward_flops == 2 * 9 * 3 * CHANNELS * 36
+
+
+# --- in whole models, on real ranks
+
+
+def options(**changes: Any) -> ImageClassification:
+    settings = [f"workload.{key}={value}" for key, value in {"width": 8, "image_size": 32, **changes}.items()]
+    workload = load_recipe("ic/smoke", settings).workload
+    assert isinstance(workload, ImageClassification)
+    return workload
+
+
+def step(communicator: Communicator | None, *, compiled: bool = False, **changes: Any) -> dict[str, Tensor]:
+    """Gradients and statistics of one step on this rank's share of 8 images, without a rank on all of them."""
+    torch.manual_seed(0)
+    talk = communicator.group(range(communicator.size)) if communicator else None
+    model: nn.Module = build_model(options(**changes), 3, talk)
+    random = torch.Generator().manual_seed(1)
+    images, labels = torch.randn(8, 3, 32, 32, generator=random), torch.arange(8) % 3
+    if communicator:
+        images, labels = (whole.split(SHARES)[communicator.rank] for whole in (images, labels))
+    called = torch.compile(model, backend="eager") if compiled else model
+    F.cross_entropy(called(images), labels, reduction="sum").backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    if communicator:
+        for gradient in gradients.values():
+            communicator.all_reduce(gradient)
+    return {**gradients, **{f"buffer {name}": buffer for name, buffer in model.named_buffers()}}
+
+
+def steps_of_a_rank(communicator: Communicator) -> list[dict[str, Tensor]]:
+    changes = ({}, {"compiled": True}, {"norm_statistics": "last-batch"})
+    return [step(communicator, norm="sync-batch", **change) for change in changes]
+
+
+def test_a_network_on_two_ranks_has_the_gradients_and_statistics_of_one_process() -> None:
+    plain, compiled, last = zip(*run_ranks(steps_of_a_rank, 2, timeout=600), strict=True)
+    for ranks, expected in (
+        (plain, step(None)),
+        (compiled, step(None)),
+        (last, step(None, norm_statistics="last-batch")),
+    ):
+        assert ranks[0].keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.equal(ranks[0][name], ranks[1][name]), name
+            assert torch.allclose(ranks[0][name], value, rtol=1e-4, atol=1e-4), name
+
+
+def test_statistics_of_the_last_batch_forget_those_before() -> None:
+    for name in ("batch", "sync-batch"):
+        norm = norm_factory(name, momentum=1.0)(3)
+        first, last = torch.randn(2, 4, 3, 5, 5) * 2 + 1
+        norm(first)
+        norm(last)
+        assert torch.allclose(norm.get_buffer("running_mean"), last.mean((0, 2, 3)), atol=1e-6)
+        assert torch.allclose(norm.get_buffer("running_var"), last.var((0, 2, 3)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("statistics", "momentum"), [("moving", 0.1), ("last-batch", 1.0)])
+@pytest.mark.parametrize(("norm", "kind"), [("batch", nn.BatchNorm2d), ("sync-batch", SyncBatchNorm2d)])
+def test_a_recipes_norm_is_in_every_place(norm: str, kind: type, statistics: str, momentum: float) -> None:
+    model = build_model(options(norm=norm, norm_statistics=statistics), 3)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    # Stem, two in each of the four blocks, and the three shortcuts that change the shape.
+    assert len(norms) == 1 + 2 * 4 + 3
+    assert {(type(module), module.momentum) for module in norms} == {(kind, momentum)}
+
+
+@pytest.mark.parametrize("norm", ["group", "batch", "sync-batch", "frozen-batch"])
+def test_a_detector_has_the_norm_of_its_recipe(norm: str) -> None:
+    body = build_detector(tiny_options(norm=norm)).backbone.body
+    made = norm_factory(norm)(8)
+    assert type(body.bn1) is type(made)
+    assert type(body.layer2[0].bn2) is type(made)
+    assert body.bn1.state_dict().keys() == made.state_dict().keys()
