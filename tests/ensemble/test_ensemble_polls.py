@@ -196,7 +196,4 @@ def test_percentiles_are_values_that_there_are_and_the_median_lies_in_the_middle
     found = percentiles(values)
     assert found
     assert (found.p10, found.p50, found.p90) == expected
-
-
-def test_of_nothing_there_are_no_percentiles() -> None:
     assert percentiles([]) is None

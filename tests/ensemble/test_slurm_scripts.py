@@ -156,14 +156,13 @@ def run(tmp_path: Path) -> Run:
 
     def ran(script: str, **environment: str) -> Ran:
         (tmp_path / "calls").unlink(missing_ok=True)
+        job = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
+        place = {"SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
         variables = {
             "PATH": f"{programs}:/usr/bin:/bin",
             "CALLS": str(tmp_path / "calls"),
-            "SLURM_JOB_ID": "17",
-            "SLURM_ARRAY_JOB_ID": "17",
-            "SLURM_ARRAY_TASK_ID": "3",
-            "SLURM_JOB_NODELIST": "n1",
-            "SLURMD_NODENAME": "n1",
+            **job,
+            **place,
             **environment,
         }
         file = tmp_path / "script"
@@ -182,23 +181,56 @@ def here(tmp_path: Path) -> Submission:
     return submission(folder=tmp_path, site=site(), shape=Shape(8, 1, 1))
 
 
-def test_an_element_runs_its_member_and_ends_with_it(run: Run, here: Submission, tmp_path: Path) -> None:
+REQUEUE = ["requeue 17_3"]
+
+
+def test_an_element_runs_its_member(run: Run, here: Submission, tmp_path: Path) -> None:
     ran = run(member_script(here))
     assert (ran.code, ran.said, ran.failures) == (0, "", [])
     (command,) = ran.of("srun")
     assert command.endswith(f" hpcai500 ensemble member {tmp_path} --member 3")
-    assert ran.of("scontrol") == []
     assert "member 3: job 17_3 on n1, restart 0" in ran.output
 
 
-def test_a_failure_is_written_down_and_the_element_goes_back_to_the_queue(run: Run, here: Submission) -> None:
-    ran = run(member_script(here), CODE="1")
-    assert ran.code == 1
-    (failure,) = ran.failures
-    assert failure.pop("time_ms") > 10**12
-    assert failure == {"host": "n1", "exit_code": 1, "restart": 0, "job": "17"}
-    # Never by SLURM_JOB_ID, which of one element is that of the whole array.
-    assert ran.of("scontrol") == ["requeue 17_3"]
+@pytest.mark.parametrize(
+    ("environment", "asked", "failed", "said"),
+    [
+        pytest.param({}, [], False, "", id="it is done"),
+        # Never by SLURM_JOB_ID, which of one element is that of the whole array.
+        pytest.param({"CODE": "1"}, REQUEUE, True, "", id="a failure goes back to the queue"),
+        pytest.param({"CODE": "2"}, [], True, "", id="divergence is final"),
+        pytest.param(
+            {"CODE": "69", "TEST_CODE": "1"}, [], True, "run on n1 (exit code 69), and there is no other node",
+            id="what the only node lacks is final",
+        ),
+        pytest.param({"CODE": "1", "SIGNAL": "USR1"}, REQUEUE, False, "", id="who was warned comes back"),
+        # Slurm signals the process of an image's file system too: what cannot be read then has many names.
+        *(
+            pytest.param({"CODE": code, "SIGNAL": "USR1"}, REQUEUE, False, "", id=f"whose image went, by {code}")
+            for code in ("64", "135", "143")
+        ),
+        pytest.param({"CODE": "2", "SIGNAL": "USR1"}, [], True, "", id="who was warned and diverged has diverged"),
+        pytest.param(
+            {"CODE": "1", "SIGNAL": "USR1", "SLURM_RESTART_COUNT": "20"}, [], False,
+            "has come back 20 times already: no more", id="who was warned twenty times stays away",
+        ),
+        pytest.param({"CODE": "1", "SIGNAL": "TERM"}, [], False, "", id="who was told to end ends"),
+    ],
+)  # fmt: skip
+def test_what_its_member_ended_by_decides_what_becomes_of_an_element(
+    run: Run, here: Submission, environment: dict[str, str], asked: list[str], failed: bool, said: str
+) -> None:
+    ran = run(member_script(here), **environment)
+    code = int(environment.get("CODE", "0"))
+    assert ran.code == (1 if code and not failed else code)
+    assert ran.of("scontrol") == asked
+    assert said in ran.output
+    if failed:
+        (failure,) = ran.failures
+        assert failure.pop("time_ms") > 10**12
+        assert failure == {"host": "n1", "exit_code": code, "restart": 0, "job": "17"}
+    else:
+        assert ran.failures == []
 
 
 def test_the_second_failure_on_a_host_leaves_it_out_and_the_third_ends(run: Run, here: Submission) -> None:
@@ -215,8 +247,7 @@ def test_the_second_failure_on_a_host_leaves_it_out_and_the_third_ends(run: Run,
 
 def test_the_last_node_that_could_run_it_is_not_left_out(run: Run, here: Submission) -> None:
     run(member_script(here), CODE="1")
-    ran = run(member_script(here), CODE="1", TEST_CODE="1")
-    assert ran.of("scontrol") == ["requeue 17_3"]
+    assert run(member_script(here), CODE="1", TEST_CODE="1").of("scontrol") == REQUEUE
 
 
 def test_all_hosts_of_a_member_of_many_have_failed(run: Run, here: Submission) -> None:
@@ -234,22 +265,11 @@ def test_what_a_node_may_lack_is_tried_on_one_other(run: Run, here: Submission, 
     assert (ran.code, ran.of("scontrol"), len(ran.failures)) == (int(code), [], 2)
 
 
-def test_what_the_only_node_lacks_is_final(run: Run, here: Submission) -> None:
-    ran = run(member_script(here), CODE="69", TEST_CODE="1")
-    assert (ran.code, ran.of("scontrol")) == (69, [])
-    assert "cannot be run on n1 (exit code 69), and there is no other node" in ran.output
-
-
-def test_divergence_is_final(run: Run, here: Submission) -> None:
-    ran = run(member_script(here), CODE="2")
-    assert (ran.code, ran.of("scontrol"), ran.failures[0]["exit_code"]) == (2, [], 2)
-
-
 def test_failures_of_an_earlier_submission_do_not_count(run: Run, here: Submission) -> None:
     for _ in range(2):
         run(member_script(here), CODE="1", SLURM_ARRAY_JOB_ID="12")
     ran = run(member_script(here), CODE="1")
-    assert ran.of("scontrol") == ["requeue 17_3"]
+    assert ran.of("scontrol") == REQUEUE
 
 
 def test_a_node_without_the_image_is_a_failure_too(run: Run, here: Submission) -> None:
@@ -257,21 +277,6 @@ def test_a_node_without_the_image_is_a_failure_too(run: Run, here: Submission) -
     ran = run(member_script(replace(here, site=site(container=missing))))
     assert (ran.code, ran.of("srun"), ran.failures[0]["exit_code"]) == (69, [], 69)
     assert "/nowhere/h.sif: not on" in ran.output
-
-
-def test_a_warned_member_comes_back_and_has_not_failed(run: Run, here: Submission) -> None:
-    ran = run(member_script(here), CODE="1", SIGNAL="USR1")
-    assert (ran.code, ran.failures, ran.of("scontrol")) == (1, [], ["requeue 17_3"])
-    ran = run(member_script(here), CODE="1", SIGNAL="USR1", SLURM_RESTART_COUNT="20")
-    assert (ran.failures, ran.of("scontrol")) == ([], [])
-    assert "has come back 20 times already: no more" in ran.output
-
-
-@pytest.mark.parametrize("code", ["64", "135", "143"])
-def test_a_warned_member_whose_image_went_before_it_comes_back_too(run: Run, here: Submission, code: str) -> None:
-    """Slurm signals the process of an image's file system as well: what cannot be read then has many names."""
-    ran = run(member_script(here), CODE=code, SIGNAL="USR1")
-    assert (ran.code, ran.failures, ran.of("scontrol")) == (1, [], ["requeue 17_3"])
 
 
 def test_a_warning_is_said_to_all_processes_of_the_element_by_a_signal_that_ends_none(
@@ -285,16 +290,6 @@ def test_a_warning_goes_on_to_the_launcher_where_slurm_does_not_answer(run: Run,
     warned = {"ON_USR1": 'echo "srun warned" >>"$CALLS"', "UNTIL": "warned"}
     ran = run(member_script(here), CODE="1", SIGNAL="USR1", SCANCEL_CODE="1", **warned)
     assert ran.of("srun")[1:] == ["warned"]
-
-
-def test_a_member_that_diverged_when_it_was_warned_has_diverged(run: Run, here: Submission) -> None:
-    ran = run(member_script(here), CODE="2", SIGNAL="USR1")
-    assert (ran.code, ran.of("scontrol"), ran.failures[0]["exit_code"]) == (2, [], 2)
-
-
-def test_a_member_that_was_told_to_end_neither_fails_nor_comes_back(run: Run, here: Submission) -> None:
-    ran = run(member_script(here), CODE="1", SIGNAL="TERM")
-    assert (ran.code, ran.failures, ran.of("scontrol")) == (1, [], [])
 
 
 def test_where_jobs_may_not_come_back_a_member_ends(run: Run, here: Submission) -> None:
@@ -343,14 +338,12 @@ def test_members_that_are_in_the_queue_are_not_submitted_twice(run: Run, here: S
     assert run(submit_script(replace(here, in_queue=["7", "9"]))).code == 0
 
 
-def test_jobs_of_which_the_journal_cannot_tell_do_not_stay(run: Run, here: Submission) -> None:
-    ran = run(submit_script(here), TOLD_CODE="64")
-    assert (ran.code, ran.of("scancel")) == (1, ["30 40"])
-
-
-def test_jobs_that_were_queued_before_ctrl_c_do_not_stay(run: Run, here: Submission) -> None:
-    ran = run(submit_script(here), INTERRUPT="yes")
-    assert ran.code != 0
+@pytest.mark.parametrize("environment", [{"TOLD_CODE": "64"}, {"INTERRUPT": "yes"}], ids=["told in vain", "Ctrl-C"])
+def test_queued_jobs_of_which_the_journal_does_not_know_do_not_stay(
+    run: Run, here: Submission, environment: dict[str, str]
+) -> None:
+    ran = run(submit_script(here), **environment)
+    assert ran.code == 1 or ("INTERRUPT" in environment and ran.code != 0)
     assert ran.of("scancel") == ["30 40"]
 
 
