@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiny_runs import TINY
-
 from hpcai500.campaign.journal import SCHEMA as CAMPAIGN_SCHEMA
 from hpcai500.ensemble.journal import Ensemble, append, create_ensemble
 from hpcai500.ensemble.mapping import Shape, member_places, shape_of
@@ -36,9 +34,9 @@ def plan(folder: Path, members: int, *settings: str, epochs: int = 5) -> Ensembl
 
 
 def planned(folder: Path, members: int = 3) -> Ensemble:
-    """The same of the smallest members that there are, on nodes of one accelerator."""
+    """A real, planned ensemble of the smoke recipe, on nodes with one accelerator each."""
     shape = shape_of(1, members=members)
-    recipe = load_recipe("ic/smoke", [*TINY, f"ensemble.members={members}"], edition="v3.0")
+    recipe = load_recipe("ic/smoke", ["problem.epochs=3", f"ensemble.members={members}"], edition="v3.0")
     return create_ensemble(folder, recipe, shape, member_places(shape, 1), folder.parent / "data", None)
 
 
