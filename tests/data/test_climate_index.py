@@ -1,9 +1,12 @@
-"""The years of a set, its fingerprints, and what is kept beside it."""
+"""The years of a set: fingerprints, the statistics of their values, what is kept beside them, and a check of it all."""
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from sample_years import HEIGHT, LAYOUTS, SHIPPED, WIDTH, boxes_of, damage_chunk, images_of, swapped, write_year
+from sample_years import (
+    CONTIGUOUS,
+    HEIGHT,
+    IMAGE_CHUNKS,
+    LAYOUTS,
+    LZF,
+    SHIPPED,
+    WIDTH,
+    boxes_of,
+    damage_chunk,
+    images_of,
+    swapped,
+    write_year,
+)
 
-from hpcai500.data.climate import index
 from hpcai500.data.climate import index as index_module
+from hpcai500.data.climate.check import CheckReport, as_document, check_climate, report_lines
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint, open_years, spans, year_paths
 from hpcai500.data.climate.values import (
     combined,
@@ -28,12 +44,8 @@ from hpcai500.data.climate.values import (
     require_varied,
 )
 from hpcai500.data.climate.years import open_year
-from hpcai500.errors import DataError
-
-
-@pytest.fixture(autouse=True)
-def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+from hpcai500.errors import DataError, UsageError
+from hpcai500.streams import show
 
 
 def write_set(root: Path, years: tuple[int, ...] = (1980, 1979, 1983), **layout: Any) -> Path:
@@ -98,6 +110,9 @@ def test_boxes_that_cannot_be_trained_on_are_refused(tmp_path: Path, boxes: np.n
         load_climate_index(tmp_path)
 
 
+# --- statistics
+
+
 def moments_by_hand(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     flat = values.astype(np.float64).swapaxes(0, 1).reshape(16, -1)
     return flat.mean(axis=1), flat.std(axis=1)
@@ -110,15 +125,17 @@ def test_statistics_are_those_of_all_values_in_every_layout(
 ) -> None:
     monkeypatch.setattr("hpcai500.data.climate.values.BLOCK_BYTES", block_bytes)
     years = load_climate_index(write_set(tmp_path / "set", (1979, 1980), **layout)).years
-    whole = combined(load_or_measure(years, workers=1))
+    found = load_or_measure(years, workers=1)
+    whole = combined(found)
     values = np.concatenate([images_of(12, seed=1979), images_of(12, seed=1980)])
-    expected_mean, expected_std = moments_by_hand(values)
-    np.testing.assert_allclose(whole.mean, expected_mean, rtol=1e-6)
-    np.testing.assert_allclose(whole.std, expected_std, rtol=1e-6)
+    for moment, expected in zip((whole.mean, whole.std), moments_by_hand(values), strict=True):
+        np.testing.assert_allclose(moment, expected, rtol=1e-6)
     plain = load_climate_index(write_set(tmp_path / "plain", (1979, 1980))).years
-    measure(plain, workers=1)
-    bits = [[part.document() for part in load_or_measure(each)] for each in (years, plain)]
-    assert bits[0] == bits[1]
+    assert documents(found) == documents(load_or_measure(plain, workers=1)), "to the bit"
+
+
+def documents(statistics: Iterable[Any]) -> list[Any]:
+    return [part.document() for part in statistics]
 
 
 @given(
@@ -164,8 +181,7 @@ def test_what_is_measured_is_kept_until_the_file_changes(tmp_path: Path) -> None
     assert load_contents(index.years) == {}
     assert load_content_fingerprint(index) is None
     found = load_or_measure(index.years, workers=1)
-    kept = load_contents(index.years).values()
-    assert [content.statistics.document() for content in kept] == [part.document() for part in found]
+    assert documents(content.statistics for content in load_contents(index.years).values()) == documents(found)
     fingerprint = load_content_fingerprint(load_climate_index(root))
     assert len(fingerprint or "") == 64
     changed = images_of(12, seed=1980)
@@ -176,18 +192,12 @@ def test_what_is_measured_is_kept_until_the_file_changes(tmp_path: Path) -> None
     assert load_content_fingerprint(load_climate_index(root)) not in (None, fingerprint)
 
 
-@pytest.mark.parametrize("damaged", [b"", b"[]", b"{}", b"\xff", b"null", b'{"format": "hpcai500 climate content 1"}'])
-def test_damaged_statistics_are_measured_again(tmp_path: Path, damaged: bytes) -> None:
+def test_kept_statistics_that_are_damaged_or_that_no_values_have_are_measured_again(tmp_path: Path) -> None:
     years = load_climate_index(write_set(tmp_path / "set", (1979,))).years
-    before = load_or_measure(years, workers=1)
-    (tmp_path / "set/.hpcai500-climate.json").write_bytes(damaged)
-    assert load_contents(years) == {}
-    assert [part.document() for part in load_or_measure(years)] == [part.document() for part in before]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+    before = documents(load_or_measure(years, workers=1))
+    kept = tmp_path / "set/.hpcai500-climate.json"
+    whole = json.loads(kept.read_text())
+    impossible = [
         ("m2", float("nan")),
         ("m2", -1.0),
         ("mean", float("inf")),
@@ -199,17 +209,17 @@ def test_damaged_statistics_are_measured_again(tmp_path: Path, damaged: bytes) -
         ("nan", 1),
         ("mean", "0"),
         ("mean", None),
-    ],
-)
-def test_statistics_that_no_values_have_are_measured_again(tmp_path: Path, name: str, value: Any) -> None:
-    years = load_climate_index(write_set(tmp_path / "set", (1979,))).years
-    [before] = load_or_measure(years, workers=1)
-    path = tmp_path / "set/.hpcai500-climate.json"
-    document = json.loads(path.read_text())
-    document["years"]["1979"]["statistics"][name][3] = value
-    path.write_text(json.dumps(document))
-    assert load_contents(years) == {}
-    assert load_or_measure(years, workers=1)[0].document() == before.document()
+    ]
+    damages = [b"", b"[]", b"{}", b"\xff", b"null", b'{"format": "hpcai500 climate content 1"}']
+    for name, value in impossible:
+        document = copy.deepcopy(whole)
+        document["years"]["1979"]["statistics"][name][3] = value
+        damages.append(json.dumps(document).encode())
+    for damaged in damages:
+        kept.write_bytes(damaged)
+        assert load_contents(years) == {}, damaged
+    assert documents(load_or_measure(years, workers=1)) == before
+    assert list(load_contents(years)) == [1979]
 
 
 def test_several_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,12 +274,19 @@ def test_a_corrupt_chunk_ends_a_measurement(tmp_path: Path) -> None:
         load_or_measure(load_climate_index(tmp_path).years, workers=1)
 
 
+# --- tables of chunks
+
+
+@pytest.fixture
+def every_table_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "LONG", 100)
+
+
+@pytest.mark.usefixtures("every_table_is_long")
 def test_long_tables_of_chunks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index_module, index):
-        monkeypatch.setattr(module, "LONG", 100)
     root = write_set(tmp_path / "set", (1979, 1980), **SHIPPED)
     first = open_years(root, year_paths(root))
-    kept = index.load_storages(root)
+    kept = index_module.load_storages(root)
     assert set(kept) == {"climo_1979.h5", "climo_1980.h5"}
     for year in first:
         identity, storage = kept[year.path.name]
@@ -286,23 +303,225 @@ def test_long_tables_of_chunks_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert years[1].storage.chunk == LAYOUTS["shuffled"]["chunks"]
 
 
-def test_a_damaged_table_of_chunks_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index_module, index):
-        monkeypatch.setattr(module, "LONG", 100)
+@pytest.mark.usefixtures("every_table_is_long")
+def test_a_damaged_table_of_chunks_is_made_again(tmp_path: Path) -> None:
     root = write_set(tmp_path / "set", (1979,), **SHIPPED)
     [year] = open_years(root, year_paths(root))
-    whole = (root / index.FILE).read_bytes()
+    kept = root / index_module.FILE
+    whole = kept.read_bytes()
     flipped = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 50)]
     for damaged in (b"", b"PK\x03\x04 damaged", whole[:-1], whole[32:], *flipped):
-        (root / index.FILE).write_bytes(damaged)
-        assert index.load_storages(root) == {}
+        kept.write_bytes(damaged)
+        assert index_module.load_storages(root) == {}
         [again] = open_years(root, year_paths(root))
         assert np.array_equal(again.storage.addresses, year.storage.addresses)
-        assert set(index.load_storages(root)) == {"climo_1979.h5"}
+        assert set(index_module.load_storages(root)) == {"climo_1979.h5"}
 
 
 def test_short_tables_of_chunks_are_not_kept(tmp_path: Path) -> None:
     root = write_set(tmp_path / "set")
     load_climate_index(root)
-    assert not (root / index.FILE).exists()
+    assert not (root / index_module.FILE).exists()
     assert open_year(root / "climo_1979.h5").storage.window == 1
+
+
+# --- a check finds all that is wrong, and says what the layout costs
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "set"
+
+
+def check(root: Path, **options: Any) -> CheckReport:
+    return check_climate(root, workers=1, **options)
+
+
+def reasons(report: CheckReport) -> list[tuple[str, str]]:
+    return [(found.path, found.reason) for found in report.broken]
+
+
+def told(report: CheckReport, capsys: pytest.CaptureFixture[str]) -> str:
+    """What people read."""
+    show(report_lines(report))
+    return capsys.readouterr().out
+
+
+def test_a_good_set_passes_with_its_counts_and_measures_what_runs_need(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_year(root, 1979, **SHIPPED)
+    write_year(root, 1980, images_of(7, seed=1980), **IMAGE_CHUNKS)
+    report = check(root)
+    assert report.passed
+    assert [(year.file.year, year.file.images) for year in report.years] == [(1979, 12), (1980, 7)]
+    expected = [boxes_of(12, seed=1979), boxes_of(7, seed=1980)]
+    for year, boxes in zip(report.years, expected, strict=True):
+        assert list(year.class_counts) == [int((boxes[..., 4] == label).sum()) for label in range(4)]
+        assert (year.odd_rows, year.channels, year.faults) == ((), (), ())
+    assert report.class_counts == tuple(np.sum([year.class_counts for year in report.years], axis=0))
+    index = load_climate_index(root)
+    assert report.fingerprint == index.fingerprint
+    assert report.content_fingerprint == load_content_fingerprint(index)
+    values = np.concatenate([images_of(12, seed=1979), images_of(7, seed=1980)]).astype(np.float64)
+    assert report.statistics is not None
+    np.testing.assert_allclose(report.statistics.std, values.std(axis=(0, 2, 3)), rtol=1e-9)
+    # A run opens no file for its statistics.
+    monkeypatch.setattr("hpcai500.data.climate.values.open_hdf5", None)
+    assert len(load_or_measure(load_climate_index(root).years)) == 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_content_fingerprint_is_that_of_every_layout(tmp_path: Path, layout: dict[str, Any]) -> None:
+    write_year(tmp_path / "plain")
+    write_year(tmp_path / "other", **layout)
+    plain, other = check(tmp_path / "plain"), check(tmp_path / "other")
+    assert plain.content_fingerprint == other.content_fingerprint
+    changed = images_of(12, seed=1979)
+    changed[5, 6, 7, 8] = np.nextafter(changed[5, 6, 7, 8], np.float32(np.inf))
+    write_year(tmp_path / "other", images=changed, **layout)
+    different = check(tmp_path / "other")
+    assert different.fingerprint == plain.fingerprint
+    assert different.content_fingerprint != plain.content_fingerprint
+
+
+def test_everything_that_is_wrong_is_listed(root: Path) -> None:
+    images = images_of(12)
+    images[4, 2, 1, 1] = images[9, 2, 3, 3] = np.nan
+    images[7, 11, 0, 0] = -np.inf
+    write_year(root, 1979, images)
+    write_year(root, 1980).write_bytes(b"no year")
+    path = write_year(root, 1981, **SHIPPED)
+    damage_chunk(path, 16 * 3 + 5)
+    damage_chunk(path, 16 * 16 + 2)
+    boxes = boxes_of(12)
+    boxes[2, 3] = (1, 2, 5, 6, 8)
+    write_year(root, 1982, boxes=boxes)
+    write_year(root, 1983, boxes=swapped(boxes_of(12)))
+    write_year(root, 1984, images_of(2, 30, 36))
+    report = check(root, training=(1979, 1986))
+    assert not report.passed
+    assert (report.fingerprint, report.content_fingerprint, report.statistics) == (None, None, None)
+    expected = [
+        (1979, "dataset images, channel PSL: 2 NaN values in 2 images, the first is 4"),
+        (1979, "dataset images, channel V850: 1 infinite values in image 7"),
+        (1980, "not an HDF5 file"),
+        (1981, "dataset images, images 0 to 4, channel QREFHT, chunk (0, 3, 1, 1): does not inflate"),
+        (1981, "dataset images, images 5 to 9, channel PRECT, chunk (1, 0, 0, 2): does not inflate"),
+        (1982, "dataset boxes: boxes of a class other than 0 to 3: 1; the first: image 2, row 3: 1 2 5 6 8"),
+        (1983, "dataset boxes: the variant with x and y swapped and classes 1 to 4"),
+        (1984, "images of 30 x 36, but climo_1979.h5 has 24 x 36"),
+        (1985, "missing: no such file"),
+        (1986, "missing: no such file"),
+    ]
+    for (path_found, reason), (year, start) in zip(reasons(report), expected, strict=True):
+        assert path_found == f"climo_{year}.h5"
+        assert reason.startswith(start)
+
+
+def test_odd_boxes_and_constant_planes_are_told_and_do_not_fail(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    boxes, images = boxes_of(12), images_of(12)
+    boxes[boxes[..., 4] == 2] = -1
+    boxes[3, 4:8] = ((-2, 3, 5, 6, 1), (30, 3, 35, 6, 1), (5, 3, 5, 6, 1), (1, 2, 3, 4, -1))
+    images[6:9, 5] = 280
+    write_year(root, images=images, boxes=boxes)
+    report = check(root)
+    assert report.passed
+    assert [(odd.kind.name, odd.rows, odd.first_image, odd.first_row) for odd in report.years[0].odd_rows] == [
+        ("CLIPPED", 1, 3, 4),
+        ("OUTSIDE", 1, 3, 5),
+        ("EMPTY", 1, 3, 6),
+        ("PARTLY_UNUSED", 1, 3, 7),
+    ]
+    constant = report.years[0].channels[0]
+    assert (constant.channel, constant.oddity, constant.images, constant.first_image) == (5, "constant", 3, 6)
+    out = told(report, capsys)
+    assert "note: climo_1979.h5: boxes wholly outside the image (not used): 1; the first: image 3, row 5: 30 3" in out
+    assert "note: climo_1979.h5: channel T500: one value only in 3 images, the first is 6" in out
+    assert "no year has a box of extratropical cyclone: quality is measured on the other classes only" in out
+
+
+def test_a_channel_that_is_constant_in_all_training_years_fails(root: Path) -> None:
+    for year in (1979, 1980):
+        images = images_of(3, seed=year)
+        images[:, 14] = 5.5
+        write_year(root, year, images)
+    assert reasons(check(root)) == [("set", "channel 14 Z200: all values are 5.5 in the training years 1979 to 1980")]
+
+
+def test_values_that_rot_are_noticed(root: Path) -> None:
+    path = write_year(root, **CONTIGUOUS)
+    assert check(root).passed
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(2):
+        assert reasons(check(root)) == [
+            ("climo_1979.h5", "its values are not those of the last check, though its size and time are")
+        ]
+
+
+def test_only_the_training_years_make_the_statistics(root: Path) -> None:
+    for year in (1979, 1980, 1981):
+        write_year(root, year)
+    report = check(root, training=(1980, 1981))
+    assert report.training_years == (1980, 1981)
+    assert report.statistics is not None
+    assert report.statistics.count[0] == 2 * 12 * 24 * 36
+
+
+def test_each_layout_is_measured_and_the_fix_is_a_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for year, layout in ((1979, SHIPPED), (1980, SHIPPED), (1981, IMAGE_CHUNKS), (1982, LZF)):
+        write_year(root, year, **layout)
+    report = check(root)
+    assert [(cost.years, cost.chunks_per_image, cost.window, cost.repacked) for cost in report.costs] == [
+        ((1979, 1980), 256, 5, False),
+        ((1981,), 1, 1, True),
+        ((1982,), 1, 1, False),
+    ]
+    for cost in report.costs:
+        assert min(cost.single_images_per_second, cost.window_images_per_second, cost.bytes_per_second) > 0
+        assert cost.repacked_images_per_second == pytest.approx(cost.bytes_per_second / (16 * 24 * 36 * 4))
+    out = told(report, capsys)
+    assert "1979 to 1980: an image is in 256 pieces of its file, shared with 4 others; " in out
+    assert f"hpcai500 data repack ewa {root} NEW_FOLDER\n" in out
+    assert "1981: an image is one uncompressed piece of its file, as it should be" in out
+
+
+def test_the_json_document_has_the_keys_that_others_build_on(root: Path) -> None:
+    boxes = boxes_of(12)
+    boxes[3, 6] = (30, 3, 35, 6, 1)
+    images = images_of(12)
+    images[2, 0, 0, 0] = np.nan
+    write_year(root, 1979, images, boxes, **SHIPPED)
+    damage_chunk(write_year(root, 1980, **SHIPPED), 0)
+    document = json.loads(json.dumps(as_document(check(root, training=(1979, 1979))), allow_nan=False))
+    assert document["verdict"] == "fail"
+    assert document["samples"] == {"1979": 12, "1980": 12}
+    assert document["classes"] == 4
+    assert [found["path"] for found in document["broken"]] == ["climo_1979.h5", "climo_1980.h5"]
+    assert len(document["fingerprint"]) == 64
+    assert document["content_fingerprint"] is None
+    year = document["years"][0]
+    assert (year["height"], year["width"], year["variant"]) == (24, 36, "shipped")
+    assert year["storage"]["chunk"] == [5, 1, 6, 9]
+    assert year["storage"]["filters"] == ["deflate"]
+    assert year["odd_boxes"] == [
+        {"kind": "outside", "boxes": 1, "first_image": 3, "first_row": 6, "values": [30, 3, 35, 6, 1]}
+    ]
+    assert year["odd_channels"] == [{"channel": "PRECT", "kind": "nan", "images": 1, "values": 1, "first_image": 2}]
+    assert document["years"][1]["faults"][0]["chunk"] == [0, 0, 0, 0]
+    assert document["boxes"][1]["class"] == "tropical cyclone"
+    assert document["boxes"][1]["height"].keys() == {"p5", "median", "p95"}
+    assert document["training_years"] == [1979]
+    assert document["channels"][1]["name"] == "PS"
+    assert document["channels"][0]["nan"] == 1
+    assert document["input"][0]["chunks_per_image"] == 256
+
+
+def test_no_workers_are_refused(root: Path) -> None:
+    write_year(root)
+    with pytest.raises(UsageError, match="at least 1"):
+        check_climate(root, workers=0)
