@@ -1,4 +1,4 @@
-"""NVML, RAPL and IPMI behind one interface: what each reads, and what it says where it cannot."""
+"""What `--power` may say, and the sources behind it: what each reads, and what it says where it cannot."""
 
 from __future__ import annotations
 
@@ -11,21 +11,73 @@ from hypothesis import given
 from hypothesis import strategies as st
 from power_places import IPMI_ANSWER, MockNvml, SyntheticPowercap, answering_ipmitool, fake_ipmitool
 
-from hpcai500.errors import EnvironmentLacksError
+from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.system import power
 from hpcai500.system.power import (
     EnergyCount,
     IpmiSource,
+    Meter,
     NvmlSource,
+    PowerChoice,
     RaplSource,
     ReadingError,
     automatic_names,
     find_domains,
     find_sources,
+    parse_power,
     parse_reading,
 )
 
-GIGA = 10**9
+# --- `--power …`
+
+
+@pytest.mark.parametrize("word", ["auto", "none", "nvml", "rapl", "ipmi"])
+def test_a_word_is_a_kind(word: str) -> None:
+    assert parse_power(word) == PowerChoice(word)
+    assert str(parse_power(word).from_anywhere()) == word
+
+
+@pytest.mark.parametrize(
+    ("text", "meter"),
+    [
+        ("csv:m.csv", Meter("m.csv", 0.0, "node")),
+        ("csv:/d/%h-*.csv,scope=pdu", Meter("/d/%h-*.csv", 0.0, "pdu")),
+        ("csv:m.csv,offset=-3.5", Meter("m.csv", -3.5, "node")),
+        ("csv:m.csv,scope=device,offset=1e-3", Meter("m.csv", 0.001, "device")),
+        ("csv:a,b:c.csv,offset=2", Meter("a,b:c.csv", 2.0, "node")),
+    ],
+)
+def test_a_meter_is_a_file_with_options_at_its_end(
+    text: str, meter: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = parse_power(text)
+    assert choice == PowerChoice("csv", meter)
+    assert parse_power(str(choice)) == choice
+    # It is found from another folder, too.
+    monkeypatch.chdir(tmp_path)
+    found = choice.from_anywhere().meter
+    assert found is not None
+    assert found.of("n1") == str(tmp_path / meter.of("n1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *((text, "expected auto, none") for text in ("", "RAPL", "csv", "csv:", "csv:,offset=3", "rapl:x")),
+        ("csv:m,offset=soon", "offset: expected seconds, for example -3.5, got soon"),
+        ("csv:m,offset=nan", "offset: expected seconds"),
+        ("csv:m,scope=rack", "scope: expected device, node, pdu, got rack"),
+        ("csv:m,offset=1,offset=2", "offset is given twice"),
+        ("csv:m,scop=pdu", "scop: no such option of a meter"),
+        ("csv:m,scop=pdu,offset=1", "scop: no such option of a meter"),
+    ],
+)
+def test_anything_else_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_power(text)
+
+
+# --- RAPL, on a synthetic tree
 
 
 @pytest.fixture
@@ -49,50 +101,54 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return moments
 
 
-# --- RAPL, on a synthetic tree
-
-
-def test_packages_and_memory_count_once_and_parts_of_a_package_not_again(powercap: SyntheticPowercap) -> None:
-    assert [domain.name for domain in find_domains(powercap.root)] == [
-        "package-0", "package-0 dram", "package-1", "package-1 dram",
-    ]  # fmt: skip
-    assert RaplSource(powercap.root).covers == "processors and memory"
-
-
-def test_a_count_begins_at_zero_and_sums_all_domains(powercap: SyntheticPowercap, clock: list[float]) -> None:
+def test_packages_and_memory_count_once_and_parts_of_a_package_not_again(
+    powercap: SyntheticPowercap, clock: list[float]
+) -> None:
+    domains = ["package-0", "package-0 dram", "package-1", "package-1 dram"]
+    assert [domain.name for domain in find_domains(powercap.root)] == domains
     source = RaplSource(powercap.root)
+    assert source.covers == "processors and memory"
     clock[:] = [10.0, 12.0]
     first = source.read()
     assert (first.joules, first.total_watts) == (0.0, None)
-    powercap.set("intel-rapl:0", 105_000_000)
-    powercap.set("intel-rapl:1:1", 20_000_000)
-    powercap.set("intel-rapl:0:0", 77_000_000)
-    powercap.set("intel-rapl:2", 99_000_000)
+    for zone, microjoules in (("0", 105), ("1:1", 20), ("0:0", 77), ("2", 99)):
+        powercap.set(f"intel-rapl:{zone}", microjoules * 1_000_000)
     second = source.read()
     assert second.joules == pytest.approx(120)
-    assert second.watts == {"package-0": 50, "package-0 dram": 0, "package-1": 0, "package-1 dram": 10}
+    assert second.watts == dict(zip(domains, (50, 0, 0, 10), strict=True))
     assert second.total_watts == pytest.approx(60)
 
 
-def test_a_counter_that_is_full_starts_again_at_zero(powercap: SyntheticPowercap, clock: list[float]) -> None:
-    powercap.set("intel-rapl:0", 262_143_000_000)
-    source = RaplSource(powercap.root)
-    clock[:] = [0.0, 1.0]
-    source.read()
-    powercap.set("intel-rapl:0", 49_671_150)
-    assert source.read().joules == pytest.approx(50.0, abs=0.001)
-
-
-def test_after_a_pause_in_which_it_may_have_turned_over_twice_the_count_begins_anew(
-    powercap: SyntheticPowercap, clock: list[float]
+@pytest.mark.parametrize(
+    ("moments", "microjoules", "counts"),
+    [
+        ([0.0, 1.0], [262_143_000_000, 49_671_150], [0.0, 50.0]),
+        ([0.0, 1.0, 300.0, 301.0], [5_000_000, 6_000_000, 7_000_000, 8_000_000], [0.0, 1.0, 0.0, 1.0]),
+    ],
+    ids=["full: again from zero", "a pause in which it may have turned over twice: anew"],
+)
+def test_a_counter_that_turns_over_is_followed(
+    powercap: SyntheticPowercap,
+    clock: list[float],
+    moments: list[float],
+    microjoules: list[int],
+    counts: list[float],
 ) -> None:
     source = RaplSource(powercap.root)
-    clock[:] = [0.0, 1.0, 300.0, 301.0]
-    counts = []
-    for energy in (5, 6, 7, 8):
-        powercap.set("intel-rapl:0", energy * 1_000_000)
-        counts.append(source.read().joules)
-    assert counts == [0.0, pytest.approx(1.0), 0.0, pytest.approx(1.0)]
+    clock[:] = moments
+    found = []
+    for energy in microjoules:
+        powercap.set("intel-rapl:0", energy)
+        found.append(source.read().joules)
+    assert found == [pytest.approx(count, abs=0.001) for count in counts]
+
+
+@given(st.integers(10**6, 10**12), st.lists(st.integers(0, 10**6 - 1), min_size=1, max_size=50))
+def test_whatever_a_counter_of_any_size_counts_is_counted(size: int, steps: list[int]) -> None:
+    count = EnergyCount({"a": float(size)})
+    values = itertools.accumulate(steps, lambda value, step: (value + step) % size, initial=size - 1)
+    *_, last = (count.look(float(second), {"a": float(value)}) for second, value in enumerate(values))
+    assert last.joules == pytest.approx(sum(steps))
 
 
 def test_a_counter_that_vanishes_for_a_while_is_no_reading(powercap: SyntheticPowercap) -> None:
@@ -105,8 +161,8 @@ def test_a_counter_that_vanishes_for_a_while_is_no_reading(powercap: SyntheticPo
     assert source.read().joules is not None
 
 
-def test_counters_that_only_root_may_read_are_told_with_the_line_to_type(
-    powercap: SyntheticPowercap, monkeypatch: pytest.MonkeyPatch
+def test_counters_that_are_not_there_or_only_roots_are_told_with_the_line_to_type(
+    powercap: SyntheticPowercap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, *arguments: object, **options: object) -> str:
         if path.name == "energy_uj":
@@ -117,19 +173,8 @@ def test_counters_that_only_root_may_read_are_told_with_the_line_to_type(
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(EnvironmentLacksError, match=r"only root may read it: ask for `chmod a\+r .*energy_uj`"):
         RaplSource(powercap.root)
-
-
-def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentLacksError, match="has no counters"):
         RaplSource(tmp_path)
-
-
-@given(st.integers(10**6, 10**12), st.lists(st.integers(0, 10**6 - 1), min_size=1, max_size=50))
-def test_whatever_a_counter_of_any_size_counts_is_counted(size: int, steps: list[int]) -> None:
-    count = EnergyCount({"a": float(size)})
-    values = itertools.accumulate(steps, lambda value, step: (value + step) % size, initial=size - 1)
-    *_, last = (count.look(float(second), {"a": float(value)}) for second, value in enumerate(values))
-    assert last.joules == pytest.approx(sum(steps))
 
 
 def test_the_real_counters_of_this_machine_count_up() -> None:
@@ -150,12 +195,13 @@ def test_the_real_counters_of_this_machine_count_up() -> None:
 def test_the_power_of_the_node_is_read(tmp_path: Path) -> None:
     source = IpmiSource(answering_ipmitool(tmp_path, 214))
     assert (source.read().total_watts, source.read().joules, source.scope) == (214.0, None, "node")
+    # An answer without a state counts.
+    assert parse_reading("    Instantaneous power reading:   96 Watts\n") == 96.0
 
 
 def test_a_controller_that_hangs_is_left_after_its_time(tmp_path: Path) -> None:
-    environment = answering_ipmitool(tmp_path)
-    source = IpmiSource(environment, patience_seconds=5)
-    fake_ipmitool(tmp_path, "exec sleep 60")
+    source = IpmiSource(answering_ipmitool(tmp_path), patience_seconds=120)
+    fake_ipmitool(tmp_path, "exec sleep 600")
     source.patience_seconds = 0.2
     with pytest.raises(ReadingError, match=r"IPMI: no answer within 0\.2 s"):
         source.read()
@@ -169,20 +215,12 @@ def test_a_controller_that_hangs_is_left_after_its_time(tmp_path: Path) -> None:
         ("echo nonsense", "no line 'Instantaneous power reading'"),
         (f"cat <<END{IPMI_ANSWER.format(watts=0, state='activated')}END", "the controller reads 0 W"),
         (f"cat <<END{IPMI_ANSWER.format(watts=99, state='deactivated')}END", "power reading is deactivated"),
+        (None, "ipmitool is not installed"),
     ],
 )
-def test_an_answer_that_is_no_power_is_told(tmp_path: Path, body: str, message: str) -> None:
+def test_an_answer_that_is_no_power_is_told(tmp_path: Path, body: str | None, message: str) -> None:
     with pytest.raises(EnvironmentLacksError, match=message):
-        IpmiSource(fake_ipmitool(tmp_path, body))
-
-
-def test_without_ipmitool_there_is_no_ipmi(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentLacksError, match="ipmitool is not installed"):
-        IpmiSource({"PATH": str(tmp_path)})
-
-
-def test_an_answer_without_a_state_counts() -> None:
-    assert parse_reading("    Instantaneous power reading:   96 Watts\n") == 96.0
+        IpmiSource({"PATH": str(tmp_path)} if body is None else fake_ipmitool(tmp_path, body))
 
 
 # --- NVML, by a mock
@@ -194,26 +232,18 @@ def test_devices_are_summed_and_their_energy_is_counted() -> None:
     assert (source.read().total_watts, source.devices) == (500.0, ("gpu0", "gpu1"))
     mock.joules = [1150.0, 1100.0]
     assert source.read().joules == pytest.approx(250)
+    # A counter that a driver has reset begins a new count.
+    mock.joules = [10.0, 10.0]
+    assert source.read().joules == 0.0
     source.close()
     assert mock.opened == 0
 
 
-def test_devices_that_count_nothing_tell_their_power_alone() -> None:
-    reading = NvmlSource(MockNvml(counts=False)).read()
+def test_devices_that_count_nothing_tell_their_power_alone_and_a_lost_one_is_no_reading() -> None:
+    mock = MockNvml(counts=False)
+    source = NvmlSource(mock)
+    reading = source.read()
     assert (reading.total_watts, reading.joules) == (500.0, None)
-
-
-def test_a_counter_that_a_driver_has_reset_begins_a_new_count() -> None:
-    mock = MockNvml(watts=(300.0,))
-    source = NvmlSource(mock)
-    source.read()
-    mock.joules = [10.0]
-    assert source.read().joules == 0.0
-
-
-def test_a_device_that_is_lost_is_no_reading() -> None:
-    mock = MockNvml()
-    source = NvmlSource(mock)
     mock.fails = True
     with pytest.raises(ReadingError, match="NVML: GPU is lost"):
         source.read()
@@ -264,13 +294,8 @@ def test_the_widest_scope_comes_first_and_the_others_say_why_not(tmp_path: Path,
     taken = found.take("rapl")
     assert taken
     assert taken.name == "rapl"
-
-
-def test_a_run_on_processors_does_not_count_accelerators_that_it_leaves_idle() -> None:
+    # A run on processors does not count accelerators that it leaves idle.
     assert automatic_names(on_gpu=False) == ("ipmi", "rapl")
-
-
-def test_what_this_machine_has_can_be_asked() -> None:
-    found = find_sources(automatic_names(on_gpu=True))
-    assert {*found.sources, *found.missing} == {"ipmi", "nvml", "rapl"}
-    found.take(None)
+    here = find_sources(automatic_names(on_gpu=True))
+    assert {*here.sources, *here.missing} == {"ipmi", "nvml", "rapl"}
+    here.take(None)
