@@ -1,4 +1,4 @@
-"""Tools and folders that hang, fail or are not there hold up nobody, and are told."""
+"""Tools and looks that hang, fail or are not there hold up nobody, and are told."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.system.looking import LONGEST_RAW_BYTES, Look, Part, ask, bounded, run, together
-from hpcai500.system.node import assembled
+from hpcai500.system.looking import LONGEST_RAW_BYTES, ask, bounded, run, together
 
 
 def script(folder: Path, body: str) -> str:
@@ -20,35 +19,34 @@ def script(folder: Path, body: str) -> str:
     return str(path)
 
 
-def test_a_tool_speaks_the_c_locale(tmp_path: Path) -> None:
+def is_running(stat: Path) -> bool:
+    try:
+        return stat.read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_tool_speaks_the_c_locale_and_fails_by_its_last_words(tmp_path: Path) -> None:
     assert ask([script(tmp_path, 'echo "$LC_ALL $1"'), "word"]).text == "C word\n"
-
-
-def test_a_tool_that_is_not_there_is_told() -> None:
-    assert ask(["hpcai500-no-such-tool"]).reason == "not installed"
-
-
-def test_a_tool_that_fails_is_told_by_its_last_words(tmp_path: Path) -> None:
     answer = ask([script(tmp_path, "echo half; echo first >&2; echo 'no permission' >&2; exit 3")])
     assert (answer.text, answer.reason) == (None, "no permission")
     assert ask([script(tmp_path, "exit 3")]).reason == "exit code 3"
 
 
-def test_a_tool_that_cannot_be_started_is_told(tmp_path: Path) -> None:
-    tool = tmp_path / "tool"
-    tool.write_text("of another machine")
-    tool.chmod(0o755)
-    assert ask([str(tool)]).reason == f"{tool} cannot be started: Exec format error"
+def test_a_tool_that_is_not_there_or_cannot_be_started_is_told(tmp_path: Path) -> None:
+    assert ask(["hpcai500-no-such-tool"]).reason == "not installed"
+    tool = script(tmp_path, "")
+    Path(tool).write_text("of another machine")
+    assert ask([tool]).reason == f"{tool} cannot be started: Exec format error"
 
 
 def test_a_tool_that_hangs_is_left_with_all_that_it_started(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     # Its child holds the output open, and would outlive it.
-    tool = script(tmp_path, f"sleep 600 & echo $! > {pid}; wait")
-    answer = ask([tool], patience_seconds=1.0)
-    assert answer.reason == "did not answer within 1 s"
+    answer = ask([script(tmp_path, f"sleep 600 & echo $! > {pid}; wait")], patience_seconds=2.0)
+    assert answer.reason == "did not answer within 2 s"
     child = Path("/proc") / pid.read_text().strip() / "stat"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not is_running(child)
@@ -67,33 +65,13 @@ def test_ctrl_c_leaves_no_tool_behind(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not is_running(Path(f"/proc/{started[0]}/stat"))
 
 
-def is_running(stat: Path) -> bool:
-    try:
-        return stat.read_text().rpartition(") ")[2][0] != "Z"
-    except OSError:
-        return False
-
-
 def test_one_look_that_hangs_does_not_hold_up_the_others() -> None:
     release = threading.Event()
-    found = together({"hangs": release.wait, "answers": lambda: 7, "fails": lambda: int("x")}, 0.5)
+    found = together({"hangs": release.wait, "answers": lambda: 7, "fails": lambda: int("x")}, 2.0)
     release.set()
-    assert (found["hangs"].found, found["hangs"].reason) == (None, "did not answer within 0.5 s")
+    assert (found["hangs"].found, found["hangs"].reason) == (None, "did not answer within 2 s")
     assert found["answers"].found == 7
-    assert found["fails"].reason is not None
-    assert found["fails"].reason.startswith("ValueError")
-
-
-def test_what_took_long_and_what_never_came_is_in_the_document() -> None:
-    software = Part({"host": "n1"})
-    looks = {
-        "network": Look(Part({"network": []}), None, 4.25),
-        "storage": Look[Part](None, "did not answer within 25 s", 25.0),
-    }
-    node = assembled(software, looks)
-    assert node["slow_seconds"] == {"network": 4.25, "storage": 25.0}
-    assert node["absent"] == [{"what": "storage", "tool": "this node", "reason": "did not answer within 25 s"}]
-    assert (node["network"], node["file_systems"]) == ([], None)
+    assert (found["fails"].reason or "").startswith("ValueError")
 
 
 @pytest.mark.parametrize("line", ["x" * 99 + "\n", "ü" * 50])
