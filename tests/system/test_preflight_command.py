@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from pythons import python_with
 
 from hpcai500.system.checks import MEASURED
 
@@ -30,13 +29,6 @@ def doctor(
     ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
     assert "Traceback" not in ended.stderr, ended.stderr
     return ended.returncode, {check["name"]: check for check in json.loads(ended.stdout)["checks"]}, ended.stderr
-
-
-def python_with_torch(source: str, folder: Path) -> Path:
-    """The interpreter of an installation whose torch is `source`."""
-    (folder / "packages").mkdir()
-    (folder / "packages" / "torch.py").write_text(source)
-    return python_with(folder / "python", folder / "packages")
 
 
 def test_a_data_set_is_read_and_what_is_broken_in_it_fails_the_command(images: Path, tmp_path: Path) -> None:
@@ -71,51 +63,6 @@ def test_convolutions_that_this_machine_gets_wrong_fail_the_command(tmp_path: Pa
     assert "--set framework.channels_last=false" in checks["convolutions"]["fix"]
 
 
-def test_where_the_launcher_tells_nonsense_no_rank_is_started(tmp_path: Path) -> None:
-    code, checks, said = doctor(tmp_path, "ic", RANK="3", WORLD_SIZE="2")
-    assert code == 69
-    assert checks["launcher"]["status"] == "fail"
-    assert {checks[name]["status"] for name in MEASURED} == {"skip"}
-    assert "RANK=3" in checks["GEMM"]["detail"]
-    assert said == ""
-
-
-def test_a_broken_environment_is_told_without_importing_torch(tmp_path: Path) -> None:
-    python = python_with_torch("raise SystemExit('torch was imported')", tmp_path)
-    code, checks, said = doctor(tmp_path, "ic", "--set", "accelerator.device=cuda", python=python)
-    assert code == 69
-    assert checks["accelerator"]["status"] == "fail"
-    assert checks["ranks"] == {
-        "name": "ranks", "status": "skip", "detail": "not measured: first mend what `accelerator` says", "fix": None,
-    }  # fmt: skip
-    assert said == ""
-
-
-def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path: Path) -> None:
-    python = python_with_torch("raise ImportError('libtorch.so: cannot open shared object file')", tmp_path)
-    code, checks, _ = doctor(tmp_path, "ic", *ON_CPU, python=python)
-    assert code == 69
-    assert checks["ranks"]["status"] == "fail"
-    assert "libtorch.so: cannot open shared object file" in checks["ranks"]["detail"]
-    assert checks["GEMM"]["detail"] == "not measured: `ranks` came to no end"
-
-
-def test_a_recipe_for_other_nodes_is_looked_at_here_and_not_measured(tmp_path: Path) -> None:
-    nodes = ["--set", "hardware.nodes=2", "--set", "communication.backend=torch"]
-    code, checks, _ = doctor(tmp_path, "ic", *ON_CPU, *nodes)
-    assert code == 0
-    assert checks["GEMM"]["status"] == "skip"
-    assert "hardware.nodes is 2: start the command on all of them with srun" in checks["GEMM"]["detail"]
-
-
-def test_a_machine_that_is_none_is_a_mistake_of_the_user(tmp_path: Path) -> None:
-    command = [*DOCTOR, "ic", *ON_CPU, "--machine", "nowhere.toml"]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert ended.returncode == 64
-    assert "nowhere.toml" in ended.stderr
-    assert ended.stdout == ""
-
-
 def test_ctrl_c_prints_what_was_found_so_far(tmp_path: Path) -> None:
     # A pipe that nobody writes to: reading it takes until the end of patience.
     (tmp_path / "set" / "train" / "a").mkdir(parents=True)
@@ -123,13 +70,13 @@ def test_ctrl_c_prints_what_was_found_so_far(tmp_path: Path) -> None:
     command = [*DOCTOR, "ic", "--recipe", "ic/smoke", "--data", "set"]
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=tmp_path)
-        limit = time.monotonic() + 120
+        limit = time.monotonic() + 600
         while "doctor: reading" not in (tmp_path / "said").read_text():
             assert process.poll() is None
             assert time.monotonic() < limit
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        shown, _ = process.communicate(timeout=60)
+        shown, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "pass  GEMM" in shown
     assert "fail  reading        stopped by Ctrl-C before it ended" in shown

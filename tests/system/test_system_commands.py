@@ -1,0 +1,334 @@
+"""`hpcai500 doctor`, `system` and `version` as people and programs use them, and the same checks before a run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pythons import python_with
+from recipes_of_tests import of_two, recipe
+from tiny_runs import train_arguments
+
+from hpcai500 import cli, train
+from hpcai500.cli import commands
+from hpcai500.errors import DataError, EnvironmentLacksError
+from hpcai500.hosts import find_placement
+from hpcai500.launch.launcher import launcher_of
+from hpcai500.launch.runs import Request, run_benchmark
+from hpcai500.record import iterate, read_record
+from hpcai500.system import doctor
+from hpcai500.system.accelerator import Driver, Torch, Traces
+from hpcai500.system.checks import MEASURED
+from hpcai500.system.doctor import Subject, examine, require_healthy, why_no_device
+from hpcai500.system.software import installed_torch
+
+LOOKED_AT = ["container", "image", "python", "data", "out", "temporary", "backend", "loader", "launcher",
+             "accelerator", "cores", "memory", "shared memory"]  # fmt: skip
+KEYS = {"cpu", "processor", "caches", "numa", "memory", "machine", "devices", "accelerators", "device_links", "driver",
+        "network", "infiniband", "file_systems", "disks", "kernel_settings", "limits", "container", "software", "host",
+        "operating_system", "kernel", "environment", "command", "absent", "slow_seconds", "raw"}  # fmt: skip
+MAIN = "import sys; from hpcai500.cli import main; code = main(); "
+ON_CPU = ("--set", "accelerator.device=cpu")
+without_devices = pytest.mark.skipif(
+    Path("/proc/driver/nvidia/version").exists(), reason="this machine has a CUDA device"
+)
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def checks(self) -> dict[str, dict[str, Any]]:
+        """Those of a document of doctor, by name."""
+        return {check["name"]: check for check in json.loads(self.out)["checks"]}
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def hpcai500(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command line in this process and in a folder of the test, with more variables of the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(*arguments: str, **environment: str) -> Ended:
+        with monkeypatch.context() as more:
+            more.setattr(sys, "argv", ["hpcai500", *arguments])
+            for name, value in environment.items():
+                more.setenv(name, value)
+            capfd.readouterr()
+            code = cli.main()
+        return Ended(code, *capfd.readouterr())
+
+    return run
+
+
+def in_a_process(folder: Path, *arguments: str, python: Path = Path(sys.executable), **environment: str) -> Ended:
+    """The command line in a process of its own, which must not have imported torch at its end."""
+    code = f"{MAIN}sys.exit(99 if {{'torch', 'numpy', 'mpi4py'}} & sys.modules.keys() else code)"
+    more = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run(
+        [python, "-c", code, *arguments], capture_output=True, text=True, cwd=folder, env=more, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+# --- doctor, as it looks
+
+
+def test_a_machine_that_can_run_is_told_so_check_by_check(hpcai500: Command) -> None:
+    ended = hpcai500("doctor", "ic", "--quick")
+    assert ended.code == 0, ended.out
+    lines = [line for line in ended.out.splitlines() if line[:1] != " "]
+    assert [line[6:].partition("  ")[0].strip() for line in lines[:-1]] == LOOKED_AT
+    assert lines[-1] in ("verdict pass", "verdict warn")
+    assert ended.err == ""
+    # Without a benchmark, the machine alone is looked at.
+    ended = hpcai500("doctor", "--quick", "--json")
+    assert (ended.code, list(ended.checks)) == (0, LOOKED_AT)
+
+
+def test_what_is_wrong_is_69_with_the_fix_in_one_document(hpcai500: Command) -> None:
+    ended = hpcai500("doctor", "ic", "--data", "nowhere", *ON_CPU, "--quick", "--json")
+    assert (ended.code, json.loads(ended.out)["verdict"]) == (69, "fail")
+    assert {name: check["fix"] for name, check in ended.checks.items() if check["status"] == "fail"} == {
+        "data": "give the folder of imagenet-1k with --data DIR"
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["doctor", "icc"], "icc/smoke: no such recipe file"),
+        (["doctor", "ewa", "--recipe", "ic/smoke"], "ic/smoke: a recipe of ic; run `hpcai500 doctor ic …`"),
+        (["doctor", *ON_CPU], "name a benchmark too"),
+        (["doctor", "ic", *ON_CPU, "--machine", "nowhere.toml"], "nowhere.toml"),
+        (["system", "--format", "xml"], "expected text or mlperf, got xml"),
+        (["system", "nowhere"], "not a record"),
+        (["system", "nowhere", "--procs", "2"], "leave out --procs"),
+    ],
+)
+def test_a_mistake_of_the_user_is_64_and_prints_nothing(hpcai500: Command, arguments: list[str], expected: str) -> None:
+    ended = hpcai500(*arguments)
+    assert (ended.code, ended.out) == (64, "")
+    assert expected in ended.err
+
+
+def test_inside_a_container_the_line_to_type_is_that_of_the_run(hpcai500: Command) -> None:
+    started = {"APPTAINER_CONTAINER": "/apps/hpcai500.sif", "APPTAINER_COMMAND": "run", "PYTHONPATH": ""}
+    of_doctor = ("--quick", "--machine", "m.toml", "--machine=m.toml")
+    ended = hpcai500("doctor", "ic", "--data", "/nowhere-hpcai500/x", *ON_CPU, *of_doctor, **started)
+    assert ended.code == 69
+    assert (
+        "fix: add --bind /nowhere-hpcai500: apptainer run --bind /nowhere-hpcai500 /apps/hpcai500.sif ic --data "
+        "/nowhere-hpcai500/x --set accelerator.device=cpu\n" in ended.out
+    )
+
+
+# --- doctor, as it measures: a document whatever comes, and nothing started where nothing can run
+
+
+def test_where_the_launcher_tells_nonsense_no_rank_is_started(hpcai500: Command) -> None:
+    ended = hpcai500("doctor", "ic", "--json", RANK="3", WORLD_SIZE="2")
+    assert (ended.code, ended.err) == (69, "")
+    assert ended.checks["launcher"]["status"] == "fail"
+    assert "RANK=3: expected less than WORLD_SIZE=2" in ended.checks["launcher"]["detail"]
+    assert {ended.checks[name]["status"] for name in MEASURED} == {"skip"}
+    assert "RANK=3" in ended.checks["GEMM"]["detail"]
+
+
+def test_a_recipe_for_other_nodes_is_looked_at_here_and_not_measured(hpcai500: Command) -> None:
+    nodes = ["--set", "hardware.nodes=2", "--set", "communication.backend=torch"]
+    ended = hpcai500("doctor", "ic", *ON_CPU, *nodes, "--json")
+    assert ended.code == 0
+    assert ended.checks["GEMM"]["status"] == "skip"
+    assert "hardware.nodes is 2: start the command on all of them with srun" in ended.checks["GEMM"]["detail"]
+
+
+def test_a_broken_environment_or_torch_is_told_without_importing_it(tmp_path: Path) -> None:
+    module = tmp_path / "packages" / "torch.py"
+    module.parent.mkdir()
+    python = python_with(tmp_path / "python", module.parent)
+    module.write_text("raise SystemExit('torch was imported')")
+    ended = in_a_process(tmp_path, "doctor", "ic", "--set", "accelerator.device=cuda", "--json", python=python)
+    assert (ended.code, ended.err, ended.checks["accelerator"]["status"]) == (69, "", "fail")
+    assert ended.checks["ranks"] == {
+        "name": "ranks", "status": "skip", "detail": "not measured: first mend what `accelerator` says", "fix": None,
+    }  # fmt: skip
+    module.write_text("raise ImportError('libtorch.so: cannot open shared object file')")
+    ended = in_a_process(tmp_path, "doctor", "ic", *ON_CPU, "--json", python=python)
+    assert (ended.code, ended.checks["ranks"]["status"]) == (69, "fail")
+    assert "libtorch.so: cannot open shared object file" in ended.checks["ranks"]["detail"]
+    assert ended.checks["GEMM"]["detail"] == "not measured: `ranks` came to no end"
+
+
+# --- the same checks before a run
+
+
+@without_devices
+def test_a_run_that_cannot_be_is_refused_before_anything_is_made(hpcai500: Command, tmp_path: Path) -> None:
+    ended = hpcai500("ic", "--set", "accelerator.device=cuda")
+    assert ended.code == 69
+    assert "accelerator.device is cuda, but " in ended.err
+    assert "--set accelerator.device=cpu" in ended.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_several_errors_the_first_is_told_and_the_others_counted(tmp_path: Path) -> None:
+    """A missing data set is a mistake of the user."""
+    with pytest.raises(DataError, match=r"no such folder; give the folder of synthetic-shapes with --data DIR$"):
+        require_healthy(Subject(recipe(), tmp_path / "none", tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"no such folder.* \(and 1 more: see `hpcai500 doctor ic …`"):
+        require_healthy(Subject(recipe(), tmp_path / "none", tmp_path / "file" / "record", ["profile", "ic"]))
+
+
+@without_devices
+def test_a_healthy_machine_hears_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    require_healthy(Subject(recipe(), None, tmp_path))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_warning_is_one_line_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/nowhere-hpcai500/tmp")
+    doctor._warn.cache_clear()
+    for _ in range(2):
+        require_healthy(Subject(recipe(), None, tmp_path))
+    lines = [line for line in capfd.readouterr().err.splitlines() if "TMPDIR" in line]
+    assert lines == [
+        "hpcai500: warning: TMPDIR=/nowhere-hpcai500/tmp: it is not there: temporary files go to /tmp; set TMPDIR to a "
+        "folder that exists on every node"
+    ]
+
+
+def test_a_library_that_is_not_installed_is_told_before_the_ranks_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "installed", lambda name: None)
+    with pytest.raises(EnvironmentLacksError, match="Horovod is not installed; run `make horovod`"):
+        require_healthy(Subject(of_two(), None, tmp_path))
+    assert {check.name for check in examine(Subject(of_two("torch"), None, tmp_path))} == set(LOOKED_AT)
+
+
+@without_devices
+def test_a_rank_without_a_device_hears_the_same_as_doctor() -> None:
+    torch = installed_torch()
+    assert torch is not None
+    assert why_no_device(os.environ, torch, ["ic"]).startswith("accelerator.device is cuda, but torch")
+
+
+def test_a_rank_whose_driver_is_silent_is_not_told_that_it_has_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Driver(loaded=True, reason="it did not answer within 60 s", silent=True)
+    monkeypatch.setattr(doctor, "ask_driver", lambda environment: silent)  # a driver cannot exist here
+    monkeypatch.setattr(doctor, "find_traces", lambda: Traces(("/dev/nvidia0",)))
+    said = why_no_device(os.environ, Torch("2.13.0", "13.0"), ["ic"])
+    assert "the NVIDIA driver did not answer within 60 s" in said
+    assert "though the driver does" not in said
+
+
+def test_a_record_below_a_folder_that_may_not_be_searched_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request("ic", out=tmp_path / "locked" / "a" / "run", overrides=["accelerator.device=cpu"])
+    real = Path.stat
+
+    def stat(path: Path, **options: bool) -> os.stat_result:
+        if tmp_path / "locked" in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, **options)
+
+    # Root may search every folder: a stat that refuses stands for another user's folder.
+    (tmp_path / "locked").mkdir(mode=0o500)
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "locked")
+    with pytest.raises(EnvironmentLacksError, match="locked: you may not write there; give another folder with --out"):
+        list(run_benchmark(request, launcher_of(find_placement({}), None)))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/locked/a"), "/locked/a: Permission denied"),
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
+        (OSError("no address"), "no address"),
+    ],
+)
+def test_an_error_of_the_system_is_not_called_one_of_the_result(
+    hpcai500: Command, monkeypatch: pytest.MonkeyPatch, error: OSError, told: str
+) -> None:
+    def fail(**options: object) -> None:
+        raise error
+
+    # That of stdout itself is in tests/cli.
+    monkeypatch.setattr(commands, "app", fail)
+    assert hpcai500() == (1, "", f"hpcai500: error: {told}\n")
+
+
+# --- version and system
+
+
+def test_version_prints_a_document_or_lines(hpcai500: Command) -> None:
+    ended = hpcai500("version", "--json")
+    document = json.loads(ended.out)
+    assert (ended.code, document["schema"]) == (0, "hpcai500-version-1")
+    lines = hpcai500("version").out
+    assert f"core      {document['package']['core_sha256']}" in lines
+    assert f"code      {document['package']['code_sha256']}" in lines
+    assert "image     none" in lines
+
+
+def test_one_node_is_described_in_one_document_without_torch(tmp_path: Path) -> None:
+    ended = in_a_process(tmp_path, "system", "--json", "--data", "nowhere")
+    assert (ended.code, ended.err) == (0, "")
+    found = json.loads(ended.out)
+    assert found.keys() == {"nodes", "installation", "differences"}
+    (node,) = found["nodes"]
+    assert node.keys() >= KEYS
+    assert node["cores_available"] == len(os.sched_getaffinity(0))
+    assert node["file_systems"]["out"]["path"] == str(tmp_path)
+    assert node["file_systems"]["data"]["total_bytes"] > 0
+    assert found["installation"]["package"]["version"]
+
+
+def test_the_text_has_six_parts_and_the_other_format_mlperfs_names(hpcai500: Command) -> None:
+    ended = hpcai500("system")
+    assert ended.code == 0, ended.err
+    assert [line[:2] for line in ended.out.splitlines() if line[:1].isdigit()][1:] == [f"{n}." for n in range(1, 7)]
+    assert json.loads(hpcai500("system", "--format", "mlperf").out)["number_of_nodes"] == "1"
+
+
+def test_ranks_of_one_host_are_one_node_that_torch_knows_more_of(hpcai500: Command, tmp_path: Path) -> None:
+    ended = hpcai500("system", "--procs", "2", "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    (node,) = found["nodes"]
+    assert node.keys() >= KEYS
+    assert node["software"]["torch_build"]
+    assert node["file_systems"]["out"]["path"] == str(tmp_path)
+    assert found["differences"] == []
+
+
+def test_a_tiny_run_keeps_it_and_the_command_shows_it(hpcai500: Command, images: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    assert train.main(train_arguments(images, record, "problem.epochs=1")) == 0
+    system = json.loads((record / "system.json").read_text())
+    (node,) = system["nodes"]
+    assert node.keys() >= KEYS
+    assert node["raw"].keys() >= {"lscpu"}
+    assert node["file_systems"]["out"]["path"] == str(record)
+    assert not list(iterate(read_record(record).events, "system_differences"))
+    assert json.loads(hpcai500("system", str(record), "--json").out) == {**system, "differences": []}
+    assert hpcai500("system", str(record)).out.startswith(f"1 node; this is {node['host']}\n")
