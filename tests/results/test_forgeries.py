@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import forgeries_of_campaigns
@@ -17,6 +18,7 @@ from forgeries import Bundle, Forgery, copy_of, unpack
 from forgeries_of_campaigns import account
 from written_campaign import SHORT, heads_given, write_campaign
 
+import hpcai500
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.record import read_record
 from hpcai500.results.submission.pack import SubmitRequest, pack
@@ -31,6 +33,8 @@ FORGERIES: tuple[Forgery, ...] = (
     *forgeries_of_quality.FORGERIES,
 )
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "verification.md"
+FOLDER = Path(hpcai500.__file__).parent / "results/verification"
+MAKERS = {"fail", "warning", "note", "skipped", "judged", "_same_quality", "_not_less", "Finding"}
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +134,51 @@ def test_docs_have_a_row_for_each_forgery_and_name_its_finding() -> None:
     documented = {name: found.group(1) if found else None for name, found in told.items()}
     assert documented == {forgery.name: forgery.found for forgery in FORGERIES}
     assert len(FORGERIES) == len(documented) >= 30
+
+
+def words_of(tree: ast.Module) -> dict[str, str]:
+    """Names that a module gives a word to."""
+    words: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            targets = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else [node.targets[0]]
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            for target, value in zip(targets, values, strict=False):
+                if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    words[target.id] = value.value
+    return words
+
+
+def finding_names(tree: ast.Module, shared: Mapping[str, str] | None = None) -> Iterator[str]:
+    """First arguments of what makes findings: words, or names that stand for one."""
+    words = {**(shared or {}), **words_of(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MAKERS and node.args:
+            first = node.args[0]
+            if isinstance(first, ast.Constant):
+                yield str(first.value)
+            elif isinstance(first, ast.Name) and first.id in words:
+                yield words[first.id]
+
+
+def test_docs_have_a_row_for_each_finding_that_the_code_can_make_and_no_other() -> None:
+    shared = words_of(ast.parse((FOLDER / "finding.py").read_text(encoding="utf-8")))
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in FOLDER.rglob("*.py")]
+    in_code = {name for tree in trees for name in finding_names(tree, shared)}
+    tables = re.findall(r"^\| name \| compares \|\n((?:\|.*\n)+)", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    in_docs = {name for table in tables for name in re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE)}
+    assert len(in_code) > 40
+    assert (in_code - in_docs, in_docs - in_code) == (set(), set()), "docs/verification.md has other rows"
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ('fail("a", "b")', {"a"}),
+        ('_N = "n"\nwarning(_N, "b")', {"n"}),
+        ('_N, _M = "n", "m"\nnote(_M, "b")', {"m"}),
+        ('other("a")', set()),
+    ],
+)
+def test_the_search_itself(source: str, names: set[str]) -> None:
+    assert set(finding_names(ast.parse(source))) == names
