@@ -59,16 +59,14 @@ def test_a_real_scaling_is_made_kept_and_told(images: Path, tmp_path: Path) -> N
     assert start["value"]["world_size"] == 2
 
 
-def test_all_points_have_the_threads_of_the_largest(started: list[Any], tmp_path: Path) -> None:
+def test_all_points_have_the_threads_of_the_largest_unless_they_are_stated(started: list[Any], tmp_path: Path) -> None:
     list(run_scaling(ScaleRequest("ic", "4,1,2", out=tmp_path), tmp_path))
     assert [size for _, size in started] == [1, 2, 4]
     for request, size in started:
         assert (request.recipe, request.out) == ("ic/smoke", tmp_path / f"procs-{size}")
         assert {"os.threads=3", "os.input_threads=3"} <= set(request.overrides)
-
-
-def test_threads_that_are_stated_stay(started: list[Any], tmp_path: Path) -> None:
-    list(run_scaling(ScaleRequest("ic", "1,2", overrides=["os.threads=5"]), tmp_path))
+    started.clear()
+    list(run_scaling(ScaleRequest("ic", "1,2", overrides=["os.threads=5"]), tmp_path / "stated"))
     assert [one for one in started[0][0].overrides if "os.threads" in one] == ["os.threads=5"]
 
 
@@ -99,24 +97,21 @@ def test_an_unfinished_point_is_gone_on_with_and_a_finished_one_is_kept(started:
     assert [one.record.name for one in outcomes] == ["procs-1", "procs-2", "procs-4"]
 
 
-def test_a_point_that_fails_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_that_fails_or_is_stopped_when_it_has_just_ended_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(request: Request, launcher: Any) -> Iterator[Outcome]:
         yield Outcome(request.out or Path(), ExitCode.RUN_FAILED)
 
-    monkeypatch.setattr(scale, "run_benchmark", fail)
-    assert [one.exit_code for one in run_scaling(ScaleRequest("ic", "1,2"), tmp_path)] == [ExitCode.RUN_FAILED]
-
-
-def test_a_signal_that_comes_when_a_point_has_just_ended_stops_the_scaling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     # Its process no longer listens, and ends as if nothing had come.
     deaf = ["sh", "-c", "trap '' TERM; kill -TERM $PPID; sleep 0.2"]
 
-    def run(request: Request, launcher: Any) -> Iterator[Outcome]:
+    def stop(request: Request, launcher: Any) -> Iterator[Outcome]:
         yield Outcome(request.out or Path(), run_to_end(deaf))
 
-    monkeypatch.setattr(scale, "run_benchmark", run)
+    monkeypatch.setattr(scale, "run_benchmark", fail)
+    assert [one.exit_code for one in run_scaling(ScaleRequest("ic", "1,2"), tmp_path)] == [ExitCode.RUN_FAILED]
+    monkeypatch.setattr(scale, "run_benchmark", stop)
     outcomes = run_scaling(ScaleRequest("ic", "1,2"), tmp_path)
     assert next(outcomes).exit_code == ExitCode.PASS
     with pytest.raises(Stopped, match="stopped by SIGTERM"):
@@ -136,36 +131,27 @@ def test_points_may_join_but_must_be_alike(started: list[Any], tmp_path: Path) -
         list(run_scaling(ScaleRequest("ic", "1,2", overrides=[*stated, "problem.epochs=3"]), tmp_path))
 
 
-def test_a_folder_with_something_else_in_it_is_not_written_to(started: list[Any], tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(RecordError, match="not empty, and no scaling; give another --out"):
-        list(run_scaling(ScaleRequest("ic", "1,2"), tmp_path))
-    assert not started
-
-
-def test_a_recipe_of_another_benchmark_is_refused_before_anything_is_written(
-    started: list[Any], tmp_path: Path
+def test_what_cannot_be_scaled_is_refused_before_anything_is_written(
+    started: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "new"
     with pytest.raises(UsageError, match="ewa/smoke: a recipe of ewa; run `hpcai500 scale ewa --recipe ewa/smoke`"):
         list(run_scaling(ScaleRequest("ic", "1,2", "ewa/smoke"), folder))
     assert not folder.exists()
-
-
-def test_under_a_launcher_each_point_is_a_run_of_its_own(started: list[Any], tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(RecordError, match="not empty, and no scaling; give another --out"):
+        list(run_scaling(ScaleRequest("ic", "1,2"), tmp_path))
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=r"torchrun has started 2: run each point by `hpcai500 ic`, then draw them"):
-        list(run_scaling(ScaleRequest("ic", "1,2"), tmp_path))
+        list(run_scaling(ScaleRequest("ic", "1,2"), folder))
+    assert not started
 
 
 @pytest.mark.parametrize("text", ["", "2", "1,x", "1,-2", "0,1", "2,2", "1,,2", "1;2", "1,٣"])
 def test_numbers_of_processes_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected two numbers of processes or more, for example 1,2,4"):
         parse_procs(text)
-
-
-def test_numbers_of_processes_are_put_in_order() -> None:
     assert parse_procs(" 8, 1,2 ,8") == [1, 2, 8]
 
 
