@@ -1,10 +1,10 @@
-"""The detector's losses and what they are taken of: equal to the definitions, and to the shares asked for."""
+"""What the detector proposes and learns from: equal to the definitions, and to the shares asked for."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import loss_reference as reference
+import detector_twin as twin
 import numpy as np
 import pytest
 import torch
@@ -23,12 +23,74 @@ from hpcai500.workloads.models.detector import (
     Targets,
 )
 
+SIZE = (48, 64)
+
+
+def anchors_of_two_levels() -> Anchors:
+    """With 96 and 24 anchors."""
+    return Anchors([[(8.0, 8.0), (16.0, 16.0)], [(16.0, 32.0), (32.0, 32.0)]], [8, 16])
+
+
+# --- which boxes the first stage proposes (all of them against a plain loop over images: test_detector_twin)
+
+OPTIONS = ProposalOptions((40, 25), (24, 12), 0.4, 0.7, 0.3, samples=8, positive_fraction=0.5)
+
+
+def propose(codes: list[Tensor], logits: list[Tensor], anchors: list[Tensor]) -> list[list[float]]:
+    """Proposals of one image in use, from what is given of each level; what is no proposal comes last and is empty."""
+    placed = PlacedAnchors(torch.cat(anchors), tuple(len(of_level) for of_level in anchors))
+    rpn = ProposalNetwork(ProposalHead(4, 2), anchors_of_two_levels(), OPTIONS).eval()
+    found = rpn.propose(torch.cat(logits)[None], torch.cat(codes)[None].requires_grad_(), placed, SIZE)
+    assert not found.boxes.requires_grad
+    before, after = OPTIONS.before_nms[1], OPTIONS.after_nms[1]
+    assert found.present.shape[1] == min(after, sum(min(before, len(of_level)) for of_level in anchors))
+    assert not found.boxes[~found.present].any()
+    assert (found.present.int().diff(dim=1) <= 0).all()
+    return found.boxes[found.present].tolist()
+
+
+def test_levels_do_not_suppress_each_other() -> None:
+    same = torch.tensor([[8.0, 8, 24, 24], [8, 8, 24, 23]])
+    logits = [torch.tensor([1.0, 2.0]), torch.tensor([4.0, 3.0])]
+    # Of each level the better one: the first of the second level (4), the second of the first (2).
+    assert propose([torch.zeros(2, 4)] * 2, logits, [same, same]) == [[8, 8, 24, 24], [8, 8, 24, 23]]
+
+
+def test_the_limit_before_thinning_out_is_for_each_level_and_that_after_for_all() -> None:
+    """30 boxes apart from each other on the first level, 3 worse ones on the second: 25 and 3, then 12."""
+    x, y = torch.arange(30) % 10 * 6.0, torch.arange(30) // 10 * 6.0
+    apart = torch.stack([x, y, x + 5, y + 5], dim=1)
+    logits = torch.arange(30.0)
+    better = apart.flip(0)[:12].tolist()
+    assert propose([torch.zeros(30, 4), torch.zeros(3, 4)], [logits, -logits[1:4]], [apart, apart[:3]]) == better
+    # Where the best 25 of the first level are one box, NMS leaves one, but none of the five below them moves up.
+    apart[5:] = apart[29]
+    found = propose([torch.zeros(30, 4), torch.zeros(3, 4)], [logits, -logits[1:4]], [apart, apart[:3] + 30])
+    assert found == [apart[29].tolist(), *(apart[:3] + 30).tolist()]
+
+
+def test_boxes_are_clipped_before_they_are_compared_and_dropped() -> None:
+    """Two boxes that differ outside the image alone are one; one outside, or thinner than 1e-3, is none."""
+    anchors = torch.tensor(
+        [
+            [40.0, 20, 90, 60],
+            [40, 20, 64, 48],
+            [70, 10, 80, 20],
+            [5, 5, 5.0009, 20],
+            [5, 30, 9, 30.0009],
+            [5, 5, 5.002, 20],
+        ]
+    )
+    found = propose([torch.zeros(6, 4)], [torch.arange(6.0, 0, -1)], [anchors])
+    torch.testing.assert_close(torch.tensor(found), torch.tensor([[40.0, 20, 64, 48], [5, 5, 5.002, 20]]))
+
+
+# --- losses
 ALL = 10_000
 PROPOSALS = ProposalOptions(
     (9, 9), (9, 9), 0.7, foreground_iou=0.7, background_iou=0.3, samples=ALL, positive_fraction=0.5
 )
 DETECTIONS = DetectionOptions(foreground_iou=0.5, samples=ALL, positive_fraction=0.5, score=0.05, nms_iou=0.5, most=9)
-
 # An anchor as it is, one moved; one between four anchors, of which none reaches 0.7; one that no anchor touches.
 TRUTH = [
     [[8.0, 8, 16, 16], [33, 17, 49, 33]],
@@ -47,22 +109,22 @@ def targets(seed: int = 0) -> Targets:
     return Targets(boxes, labels, torch.arange(seed, seed + len(TRUTH)))
 
 
-def truth() -> list[reference.Floats]:
+def truth() -> list[twin.Floats]:
     return [np.array(boxes, np.float64).reshape(-1, 4) for boxes in TRUTH]
 
 
 def first_stage(**changes: object) -> tuple[ProposalNetwork, Tensor, Tensor, PlacedAnchors]:
     """A network, and logits, codes and anchors of both levels of a 48 x 64 image."""
-    anchors = Anchors([[(8.0, 8.0), (16.0, 16.0)], [(16.0, 32.0), (32.0, 32.0)]], [8, 16])
+    anchors = anchors_of_two_levels()
     network = ProposalNetwork(ProposalHead(4, 2), anchors, replace(PROPOSALS, **changes))  # type: ignore[arg-type]
-    placed, generator = anchors(48, 64), torch.Generator().manual_seed(3)
+    placed, generator = anchors(*SIZE), torch.Generator().manual_seed(3)
     logits = torch.randn(len(TRUTH), len(placed.boxes), generator=generator)
     # Errors on both sides of smooth L1's bend.
     codes = 0.2 * torch.randn(len(TRUTH), len(placed.boxes), 4, generator=generator)
     return network, logits, codes, placed
 
 
-def floats(values: Tensor) -> reference.Floats:
+def floats(values: Tensor) -> twin.Floats:
     return values.double().numpy()
 
 
@@ -74,18 +136,18 @@ def test_the_scene_holds_every_case() -> None:
     """Ignored anchors, a truth whose best anchors are below 0.7 and tie, one that nothing touches, and none."""
     anchors = floats(first_stage()[3].boxes)
     for boxes in truth()[:2]:
-        positives, negatives = reference.assign(boxes, anchors, 0.7, 0.3, every_truth=True)
+        positives, negatives = twin.assign(boxes, anchors, 0.7, 0.3, every_truth=True)
         assert 0 < len(positives) + len(negatives) < len(anchors)
-    overlaps = [reference.overlap(truth()[1][0], anchor) for anchor in anchors]
+    overlaps = [twin.overlap(truth()[1][0], anchor) for anchor in anchors]
     assert 0.3 < max(overlaps) < 0.7
     assert overlaps.count(max(overlaps)) > 1
-    assert max(reference.overlap(truth()[1][2], anchor) for anchor in anchors) == 0
+    assert max(twin.overlap(truth()[1][2], anchor) for anchor in anchors) == 0
     assert len(truth()[2]) == 0
 
 
 def test_the_first_stage_learns_what_the_definition_says() -> None:
     network, logits, codes, anchors = first_stage()
-    expected = reference.proposal_losses(
+    expected = twin.proposal_losses(
         floats(logits), floats(codes), floats(anchors.boxes), truth(), foreground=0.7, background=0.3
     )
     found = as_numbers(network.losses(logits, codes, anchors, targets(), targets().keys(logits.shape[1])))
@@ -105,7 +167,7 @@ def test_the_first_stage_draws_its_share_and_never_what_is_ignored(seed: int) ->
     assert of_logits is not None
     assert of_codes is not None
     for image, boxes in enumerate(truth()):
-        eligible, background = reference.assign(boxes, floats(anchors.boxes), 0.7, 0.3, every_truth=True)
+        eligible, background = twin.assign(boxes, floats(anchors.boxes), 0.7, 0.3, every_truth=True)
         positives = (of_logits[image] < 0).nonzero().flatten().tolist()
         negatives = (of_logits[image] > 0).nonzero().flatten().tolist()
         assert len(positives) == min(len(eligible), 2)
@@ -153,7 +215,7 @@ def test_the_second_stage_learns_what_the_definition_says() -> None:
             heads(levels, torch.cat([torch.full((len(boxes), 1), float(image)), boxes], dim=1))
             for image, boxes in enumerate(candidates)
         ]
-    expected = reference.detection_losses(
+    expected = twin.detection_losses(
         [logits.double().numpy() for logits, _ in judged],
         [codes.double().numpy() for _, codes in judged],
         [boxes.double().numpy() for boxes in candidates],
@@ -182,7 +244,7 @@ def test_the_second_stage_draws_its_share(seed: int) -> None:
     for image, (boxes, classes) in enumerate(zip(truth(), LABELS, strict=True)):
         ours = regions[:, 0] == image
         candidates = regions[ours, 1:].double().numpy()
-        positives, _ = reference.assign(boxes, candidates, 0.5, 0.5, every_truth=False)
+        positives, _ = twin.assign(boxes, candidates, 0.5, 0.5, every_truth=False)
         assert labels[ours].tolist() == [classes[positives[k]] if k in positives else 0 for k in range(len(candidates))]
         assert len(candidates) == min(4, len(proposals[image])) if image < 3 else 1
         assert len(positives) == min(2, len(boxes))

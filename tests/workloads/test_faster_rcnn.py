@@ -12,25 +12,29 @@ from hpcai500.measure.flops import count_flops
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import model_of
 from hpcai500.workloads.ewa import build_model, example_inputs
-from hpcai500.workloads.models.detector import CountedDetector, FasterRCNN, Targets, iou
+from hpcai500.workloads.models.detector import CountedDetector, Detections, FasterRCNN, Targets, iou
 
 GIGA = 1e9
 
 
-def reference_options(**changes: object) -> ExtremeWeather:
+def on_meta(**changes: object) -> FasterRCNN:
+    """The reference's detector, without memory."""
     options = load_recipe("ewa/reference").workload
     assert isinstance(options, ExtremeWeather)
-    return options.model_copy(update=changes)
-
-
-def on_meta(**changes: object) -> FasterRCNN:
     with torch.device("meta"):
-        return build_model(reference_options(**changes))
+        return build_model(options.model_copy(update=changes))
 
 
 def losses(model: FasterRCNN, images: Tensor, targets: Targets) -> dict[str, Tensor]:
     found = model.train()(images, targets)
     assert isinstance(found, dict)
+    return found
+
+
+def detections(model: FasterRCNN, images: Tensor) -> list[Detections]:
+    with torch.inference_mode():
+        found = model.eval()(images)
+    assert isinstance(found, list)
     return found
 
 
@@ -116,9 +120,7 @@ def test_it_learns_to_find_squares() -> None:
             sum(losses(model, images[part], batch).values()).backward()
             optimizer.step()
     images, targets = bright_squares(8, seed=1)
-    with torch.inference_mode():
-        found = model.eval()(images)
-    assert isinstance(found, list)
+    found = detections(model, images)
     overlaps = [iou(d.boxes[:1], t).item() for d, t in zip(found, targets.boxes, strict=True)]
     assert min(overlaps) > 0.5
     assert all((d.labels == 1).all() for d in found)
@@ -145,56 +147,31 @@ def test_an_image_without_truth_is_all_background() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_padding_of_targets_changes_nothing() -> None:
-    model = tiny_detector()
-    images, targets = bright_squares(2)
-    padded = Targets(
-        torch.cat([targets.boxes, torch.full((2, 2, 4), 3.0)], dim=1),
-        torch.cat([targets.labels, torch.zeros(2, 2, dtype=torch.int64)], dim=1),
-        targets.seeds,
-    )
-    assert losses(model, images, targets) == losses(model, images, padded)
-
-
 def test_an_image_without_proposals_has_no_detections() -> None:
-    model = tiny_detector().eval()
+    model = tiny_detector()
     with torch.no_grad():
         for parameter in model.rpn.parameters():
             parameter.fill_(torch.nan)
-        found = model(torch.randn(2, 2, 48, 64))
-    assert isinstance(found, list)
-    assert [len(detections.scores) for detections in found] == [0, 0]
+    assert [len(found.scores) for found in detections(model, torch.randn(2, 2, 48, 64))] == [0, 0]
 
 
 def test_images_of_a_batch_do_not_influence_each_other() -> None:
-    model = tiny_detector().eval()
-    images, _ = bright_squares(3)
-    with torch.inference_mode():
-        together, alone = model(images), model(images[1:2])
-    assert isinstance(together, list)
-    assert isinstance(alone, list)
-    torch.testing.assert_close(together[1].boxes, alone[0].boxes, rtol=1e-4, atol=1e-3)
+    model, (images, _) = tiny_detector(), bright_squares(3)
+    together, alone = detections(model, images)[1], detections(model, images[1:2])[0]
+    torch.testing.assert_close(together.boxes, alone.boxes, rtol=1e-4, atol=1e-3)
 
 
 def test_detections_are_inside_the_image_best_first_and_few() -> None:
-    model = tiny_detector(detections=5, detection_score=0.0).eval()
-    images, _ = bright_squares(2)
-    with torch.inference_mode():
-        found = model(images)
-    assert isinstance(found, list)
-    for detections in found:
-        assert len(detections.scores) == 5
-        assert (detections.scores.diff() <= 0).all()
-        assert (detections.boxes >= 0).all()
-        assert (detections.boxes[:, [0, 2]] <= 64).all()
-        assert (detections.boxes[:, [1, 3]] <= 48).all()
-        assert ((detections.labels >= 1) & (detections.labels <= 4)).all()
-
-
-def test_odd_grids_need_no_resize() -> None:
-    model = tiny_detector().eval()
-    with torch.inference_mode():
-        assert len(model(torch.randn(1, 2, 51, 67))) == 1
+    model = tiny_detector(detections=5, detection_score=0.0)
+    # Odd grids need no resize.
+    for height, width, images in ((48, 64, bright_squares(2)[0]), (51, 67, torch.randn(1, 2, 51, 67))):
+        for found in detections(model, images):
+            assert len(found.scores) == 5
+            assert (found.scores.diff() <= 0).all()
+            assert (found.boxes >= 0).all()
+            assert (found.boxes[:, [0, 2]] <= width).all()
+            assert (found.boxes[:, [1, 3]] <= height).all()
+            assert ((found.labels >= 1) & (found.labels <= 4)).all()
 
 
 def test_bf16_autocast_trains() -> None:

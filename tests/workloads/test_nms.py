@@ -1,15 +1,19 @@
-"""Non-maximum suppression: equal to the definition, for ties, groups, degenerate boxes and numbers that are none."""
+"""Non-maximum suppression, of one list and of many: equal to the definition, also for ties, groups and NaN."""
 
 from __future__ import annotations
 
-import detection_reference as reference
+from typing import Any
+
+import detector_twin as twin
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hpcai500.workloads.operators import batched_nms, nms
+from hpcai500.workloads.operators import batched_nms, nms, sorted_nms
+
+NAN, INFINITY = float("nan"), float("inf")
 
 
 @st.composite
@@ -31,10 +35,10 @@ def scenes(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, float]:
 @given(scenes())
 def test_the_boxes_that_the_definition_keeps_stay(scene: tuple[Tensor, Tensor, Tensor, float]) -> None:
     boxes, scores, groups, threshold = scene
-    assert nms(boxes, scores, threshold).equal(reference.nms(boxes, scores, threshold))
-    assert batched_nms(boxes, scores, groups, threshold).equal(reference.nms(boxes, scores, threshold, groups))
+    assert nms(boxes, scores, threshold).equal(twin.nms(boxes, scores, threshold))
+    assert batched_nms(boxes, scores, groups, threshold).equal(twin.nms(boxes, scores, threshold, groups))
     wide = boxes.double(), scores.double()
-    assert nms(*wide, threshold).equal(reference.nms(*wide, threshold))
+    assert nms(*wide, threshold).equal(twin.nms(*wide, threshold))
 
 
 def random_boxes(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -100,10 +104,8 @@ def test_a_ratio_equal_to_the_threshold_suppresses_nothing() -> None:
 
 def test_a_nan_score_counts_as_the_highest_and_a_nan_box_neither_suppresses_nor_goes() -> None:
     box = [0.0, 0.0, 1.0, 1.0]
-    nan, infinity = float("nan"), float("inf")
-    boxes = torch.tensor([box, box, [nan, 0.0, 1.0, 1.0], [0.0, 0.0, infinity, 1.0], [-infinity, 0.0, infinity, 1.0]])
-    scores = torch.tensor([0.9, nan, 1.0, 0.1, 0.2])
-    assert nms(boxes, scores, 0.0).tolist() == [1, 2, 4, 3]
+    boxes = torch.tensor([box, box, [NAN, 0.0, 1.0, 1.0], [0.0, 0.0, INFINITY, 1.0], [-INFINITY, 0.0, INFINITY, 1.0]])
+    assert nms(boxes, torch.tensor([0.9, NAN, 1.0, 0.1, 0.2]), 0.0).tolist() == [1, 2, 4, 3]
 
 
 def test_half_precision_is_compared_in_float32_and_types_may_differ() -> None:
@@ -122,22 +124,42 @@ def test_no_boxes_give_no_indices_and_any_memory_order_will_do() -> None:
     assert nms(strided, scores.repeat_interleave(2)[::2], 0.5).equal(nms(boxes, scores, 0.5))
 
 
-def test_wrong_arguments_are_named() -> None:
-    boxes, scores = torch.rand(3, 4), torch.rand(3)
-    with pytest.raises(ValueError, match=r"iou_threshold must be in \[0, 1\], got 1.5"):
-        nms(boxes, scores, 1.5)
-    with pytest.raises(ValueError, match="iou_threshold"):
-        nms(boxes, scores, float("nan"))
-    with pytest.raises(ValueError, match=r"boxes must have shape \(n, 4\) and type f4 or f8, got \(3, 5\)"):
-        nms(torch.rand(3, 5), scores, 0.5)
-    with pytest.raises(ValueError, match=r"scores must have shape \(3,\) and type f4, one for each box, got \(2,\)"):
-        nms(boxes, scores[:2], 0.5)
-    with pytest.raises(ValueError, match="groups must have shape"):
-        batched_nms(boxes, scores, torch.zeros(4, dtype=torch.int64), 0.5)
-    with pytest.raises(TypeError, match=r"boxes must be floating point, got torch.int64"):
-        nms(boxes.long(), scores, 0.5)
-    with pytest.raises(TypeError, match=r"groups must be integers, got torch.float32"):
-        batched_nms(boxes, scores, scores, 0.5)
+BOXES, SCORES = torch.ones(3, 4), torch.ones(3)
+WRONG = [
+    (lambda: nms(BOXES, SCORES, 1.5), ValueError, r"iou_threshold must be in \[0, 1\], got 1.5"),
+    (lambda: nms(BOXES, SCORES, NAN), ValueError, "iou_threshold"),
+    (
+        lambda: nms(torch.ones(3, 5), SCORES, 0.5),
+        ValueError,
+        r"boxes must have shape \(n, 4\) and type f4 or f8, got \(3, 5\)",
+    ),
+    (
+        lambda: nms(BOXES, SCORES[:2], 0.5),
+        ValueError,
+        r"scores must have shape \(3,\) and type f4, one for each box, got \(2,\)",
+    ),
+    (
+        lambda: batched_nms(BOXES, SCORES, torch.zeros(4, dtype=torch.int64), 0.5),
+        ValueError,
+        "groups must have shape",
+    ),
+    (lambda: nms(BOXES.long(), SCORES, 0.5), TypeError, r"boxes must be floating point, got torch.int64"),
+    (lambda: batched_nms(BOXES, SCORES, SCORES, 0.5), TypeError, r"groups must be integers, got torch.float32"),
+    (
+        lambda: sorted_nms(BOXES[None], [1, 1], 0.5),
+        ValueError,
+        r"segments must add up to the 3 boxes, got \[1, 1\]",
+    ),
+    (lambda: sorted_nms(BOXES, [3], 0.5), ValueError, r"boxes must have shape \(N, n, 4\), got \(3, 4\)"),
+    (lambda: sorted_nms(BOXES[None].long(), [3], 0.5), TypeError, r"boxes must be floating point, got torch\.int64"),
+    (lambda: sorted_nms(BOXES[None], [3], 2.0), ValueError, r"iou_threshold must be in \[0, 1\]"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_wrong_arguments_are_named(call: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        call()
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -158,3 +180,66 @@ def test_it_compiles_whole_though_nobody_knows_how_many_stay() -> None:
     compiled = torch.compile(best, backend="aot_eager", fullgraph=True)
     assert compiled(boxes, scores).equal(best(boxes, scores))
     assert len(best(boxes, scores)) not in (0, 200)
+
+
+# --- many sorted lists at once, whose shape is fixed
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    images=st.integers(0, 3),
+    segments=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    seed=st.integers(0, 1000),
+    threshold=st.sampled_from([0.0, 0.3, 0.7, 1.0]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_each_segment_of_each_image_is_thinned_out_for_itself(
+    images: int, segments: list[int], seed: int, threshold: float, dtype: torch.dtype
+) -> None:
+    """Against `nms` of one segment after the other, of which those with a NaN are left out."""
+    boxes = sorted_boxes(images, sum(segments), seed).to(dtype)
+    stays = sorted_nms(boxes, segments, threshold)
+    assert stays.shape == boxes.shape[:2]
+    for image in range(images):
+        for of_segment, found in zip(boxes[image].split(segments), stays[image].split(segments), strict=True):
+            expected = nms(of_segment, torch.arange(len(of_segment), 0, -1).to(of_segment.dtype), threshold)
+            assert found.nonzero().flatten().tolist() == sorted(expected.tolist())
+
+
+def sorted_boxes(images: int, count: int, seed: int) -> Tensor:
+    """Boxes that overlap, of which some are no boxes."""
+    generator = torch.Generator().manual_seed(seed)
+    corners = torch.rand(images, count, 2, generator=generator) * 20
+    boxes = torch.cat([corners, corners + torch.rand(images, count, 2, generator=generator) * 20], dim=2)
+    boxes[torch.rand(images, count, generator=generator) < 0.2] = NAN
+    return boxes
+
+
+def test_boxes_that_are_none_stay_and_suppress_nothing() -> None:
+    box = [0.0, 0, 9, 9]
+    boxes = torch.tensor([[[NAN] * 4, box, [0, NAN, 9, 9], box]])
+    assert sorted_nms(boxes, [4], 0.5).tolist() == [[True, True, True, False]]
+    assert sorted_nms(boxes, [2, 2], 0.5).tolist() == [[True] * 4]
+
+
+def test_lists_keep_torchs_contract() -> None:
+    torch.library.opcheck(torch.ops.hpcai500.sorted_nms.default, (sorted_boxes(2, 9, 1), [4, 5], 0.5))
+
+
+# --- where torchvision can be imported
+
+
+def test_it_keeps_what_torchvision_keeps() -> None:
+    try:
+        from torchvision import ops
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"torchvision does not import beside this torch: {str(error).splitlines()[0]}")
+    generator = torch.Generator().manual_seed(4)
+    corners = torch.randint(0, 40, (2000, 2), generator=generator).float()
+    boxes = torch.cat([corners, corners + torch.randint(0, 12, (2000, 2), generator=generator)], dim=1)
+    scores = torch.randint(0, 500, (2000,), generator=generator).float()
+    groups = torch.randint(0, 4, (2000,), generator=generator)
+    for threshold in (0.0, 1 / 3, 0.5, 0.7):
+        assert nms(boxes, scores, threshold).equal(ops.nms(boxes, scores, threshold))
+        theirs = ops.batched_nms(boxes, scores, groups, threshold)
+        assert batched_nms(boxes, scores, groups, threshold).sort().values.equal(theirs.sort().values)
