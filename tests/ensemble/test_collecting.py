@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,22 @@ import pytest
 from written_campaign import edit_record, rewrite_recipe, values
 from written_ensemble import Made, made_up_vote, write_ensemble, write_member
 
-from hpcai500.ensemble.collect import Collected, CollectOrder, CollectReport, collect_ensemble, figure_of_merit_lines
-from hpcai500.ensemble.counting import Member
-from hpcai500.ensemble.journal import Ensemble, read_ensemble
+from hpcai500.cli.ensemble import report_collected
+from hpcai500.ensemble.collect import (
+    Collected,
+    CollectOrder,
+    CollectReport,
+    collect_ensemble,
+    figure_of_merit_lines,
+    read_members,
+)
+from hpcai500.ensemble.counting import Member, RefusedError, Voting
+from hpcai500.ensemble.journal import Ensemble, append, read_ensemble
+from hpcai500.ensemble.members import Failure, begun_line, note_failure
 from hpcai500.ensemble.result import slowest_words
-from hpcai500.errors import RunError
+from hpcai500.errors import RecordError, RunError
 from hpcai500.methodology.ensemble import parallel_computation
+from hpcai500.recipe import rulebook
 
 FILES = ("vote.json", "result.json", "DONE", "quality.svg", "training.png")
 
@@ -142,11 +154,15 @@ def test_an_ensemble_that_has_not_begun_is_told_as_such(tmp_path: Path) -> None:
     assert said(collected, accepted=True).endswith("HPCAI500 RESULT INVALID")
 
 
-def test_a_missed_target_ends_with_2(tmp_path: Path) -> None:
-    write_ensemble(tmp_path / "e", [Made(), Made()])
-    collected = collect(tmp_path / "e")
-    assert CollectReport(collected).exit_code == 2
+def test_a_missed_target_ends_with_2_which_documents_tell_and_the_file_does_not(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
+    collected = collect(ensemble.path)
+    document = CollectReport(collected).document()
+    assert (document["verdict"], document["exit_code"], CollectReport(collected).exit_code) == ("FAIL", 2, 2)
     assert "FAILED: top1 0.71 is below the target 0.763" in said(collected)
+    on_disk = json.loads((ensemble.path / "result.json").read_text())
+    assert not {"verdict", "exit_code"} & on_disk.keys()
+    assert on_disk.items() <= document.items()
 
 
 def test_members_of_another_recipe_seed_or_data_do_not_count(tmp_path: Path) -> None:
@@ -192,17 +208,14 @@ def test_a_record_that_its_journal_does_not_vouch_for_does_not_count(tmp_path: P
 
 
 def test_members_in_waves_are_collected_and_not_rankable(tmp_path: Path) -> None:
-    write_ensemble(tmp_path / "e", [Made(), Made(), Made(late=1000), Made(late=1000)])
+    write_ensemble(tmp_path / "e", [Made(), Made(late=-3600), Made(late=1000), Made(late=1000)])
     result = collect(tmp_path / "e").result
     assert result.at_once == 2
     assert any("at most 2 of 4 did, so V3.0 Eq. 6" in reason for reason in result.reasons)
     assert result.sustained_flops < result.flops / 2  # type: ignore[operator]
-
-
-def test_a_member_that_began_before_the_plan_has_a_wrong_clock(tmp_path: Path) -> None:
-    write_ensemble(tmp_path / "e", [Made(), Made(late=-3600)])
-    reasons = collect(tmp_path / "e").result.reasons
-    assert any(reason.startswith("member 1: began before the ensemble was planned: the clock") for reason in reasons)
+    # And one began before the plan.
+    early = "member 1: began before the ensemble was planned: the clock"
+    assert any(reason.startswith(early) for reason in result.reasons)
 
 
 def test_members_on_other_systems_and_other_code_are_told(tmp_path: Path) -> None:
@@ -219,26 +232,31 @@ def test_members_on_other_systems_and_other_code_are_told(tmp_path: Path) -> Non
     assert "member 2: ran other code of hpcai500 than the ensemble was planned with (ffffffffffff…)" in reasons
 
 
-def test_a_vote_of_other_members_or_of_none_is_refused(tmp_path: Path) -> None:
+def test_a_vote_that_fails_or_is_none_of_these_members_leaves_no_result_of_before(tmp_path: Path) -> None:
     ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
-    with pytest.raises(RunError, match="not of the 2 members that were collected"):
-        collect_ensemble(
-            CollectOrder(ensemble.path), voting=lambda ensemble, members, out: made_up_vote(ensemble, members[:1], out)
-        )
-    with pytest.raises(RunError, match="no vote of ours: KeyError"):
-        collect_ensemble(CollectOrder(ensemble.path), voting=lambda ensemble, members, out: out.write_text("{}"))  # type: ignore[arg-type,return-value]
 
+    def others(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
+        made_up_vote(ensemble, members[:1], out)
 
-def test_a_vote_that_fails_leaves_no_result_of_before(tmp_path: Path) -> None:
-    ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
-    collect(ensemble.path)
+    def nothing(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
+        out.write_text("{}")
 
     def fail(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
         raise RunError("the vote failed (see above)")
 
-    with pytest.raises(RunError):
-        collect_ensemble(CollectOrder(ensemble.path), voting=fail)
-    assert not any((ensemble.path / name).exists() for name in FILES)
+    def refuse(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
+        raise RefusedError("the vote failed: member 9: it lies", 9, "it lies")
+
+    for voting, told in (
+        (others, "not of the 2 members that were collected"),
+        (nothing, "no vote of ours: KeyError"),
+        (fail, "see above"),
+        (refuse, "member 9"),
+    ):
+        collect(ensemble.path)
+        with pytest.raises(RunError, match=told):
+            collect_ensemble(CollectOrder(ensemble.path), voting=voting)
+        assert not any((ensemble.path / name).exists() for name in FILES)
 
 
 def measured(host: str) -> Any:
@@ -344,3 +362,149 @@ def test_a_restarted_member_is_on_the_host_that_ran_most_of_its_epochs(tmp_path:
     text = slowest_words(slowest)
     assert " on node-7, " in text
     assert " s of it down between starts, " in text
+
+
+# --- where something is in the way: a changed or refused member, somebody else at it, a read-only folder
+
+
+def test_a_member_whose_predictions_were_changed_is_missing_with_what_to_do(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made(), Made()])
+    (ensemble.folder(1) / "trial-01/predictions/out-of-bag.npz").write_bytes(b"something else")
+    report = CollectReport(collect(ensemble.path))
+    assert (report.exit_code, report.verdict) == (1, "INVALID")
+    (missing,) = collect(ensemble.path, accept=True).result.missing
+    assert "out-of-bag.npz: was changed: its hash is not the one that its record names" in missing.reason
+    assert missing.reason.endswith("00001 away, and it is run anew")
+    assert collect(ensemble.path, accept=True).result.quality.achieved == pytest.approx(0.71)
+
+
+def test_a_member_that_failed_before_it_began_is_missing_with_its_last_words(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), None])
+    folder = ensemble.folder(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    note_failure(folder, Failure("node7", 69), 0)
+    (folder / "output.txt").write_text(f"{begun_line(1, '12_1', 'node7', 0)}hpcai500: error: /scratch: disk full\n")
+    (missing,) = collect(ensemble.path).result.missing
+    assert missing.reason == (
+        f"has not begun; its job failed on node7 with exit code 69, see {folder}/output.txt; /scratch: disk full"
+    )
+
+
+def refusing(number: int) -> Voting:
+    """A vote that refuses what one member says."""
+
+    def vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
+        if number in [one.number for one in members]:
+            raise RefusedError(f"the vote failed: member {number}: it lies", number, "it lies")
+        made_up_vote(ensemble, members, out)
+
+    return vote
+
+
+def test_a_member_that_the_vote_refuses_is_missing_and_the_others_vote_where_that_is_accepted(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made(), Made()])
+    strict = collect_ensemble(CollectOrder(ensemble.path), voting=refusing(1))
+    assert CollectReport(strict).exit_code == 1
+    assert strict.result.missing[0].member == 1
+    assert strict.result.missing[0].reason.startswith("members/00001/trial-01: it lies: move ")
+    assert not (ensemble.path / "vote.json").exists()
+    accepted = collect_ensemble(CollectOrder(ensemble.path, accept_incomplete=True), voting=refusing(1))
+    assert [one.member for one in accepted.result.member_results] == [0, 2]
+    assert accepted.result.quality.achieved == pytest.approx(0.71)
+
+
+def test_a_member_that_was_collected_and_is_gone_is_told_as_gone(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made(), None])
+    head = next(one.head for one in read_members(ensemble, rulebook("v3.0", "ic"))[0] if one.number == 1)
+    collect(ensemble.path)
+    ensemble.folder(1).rename(tmp_path / "aside")
+    collected = collect(ensemble.path)
+    reasons = {one.member: one.reason for one in collected.result.missing}
+    assert reasons[1].startswith(f"was collected with the record {head[:12]}…, and its folder is gone: restore ")
+    assert reasons[2] == "has not begun"
+    text = said(collected)
+    assert f"next        hpcai500 ensemble run {ensemble.path} (or submit {ensemble.path}), for member 2; then" in text
+    assert "            member 1: what is said there; then collect again" in text
+
+
+def test_advice_is_to_run_only_whom_that_helps(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e f", [Made(), Made(outcome="failed"), Made(predicts=False)])
+
+    def diverge(events: list[Any]) -> None:
+        told = {"what": "the loss", "epoch": 1, "step": 3, "rank": 0}
+        events.insert(-1, {**events[-1], "key": "diverged", "value": told})
+
+    edit_record(ensemble.folder(1) / "trial-01", diverge)
+    text = said(collect(ensemble.path))
+    assert "member 1: diverged: the loss at epoch 1, step 3: that is final: no other attempt takes it back" in text
+    assert "member 1: diverged, which is final: this ensemble will not be complete" in text
+    assert "next        member 2: what is said there" in text
+    assert "ensemble run" not in text
+    assert f"or without them, never rankable: hpcai500 ensemble collect '{ensemble.path}' --accept-incomplete" in text
+    assert "--accept-incomplete" not in said(collect(ensemble.path, accept=True), accepted=True)
+
+
+def test_who_collects_waits_for_who_collects_already(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
+    told: list[str] = []
+    begun, waiting = threading.Event(), threading.Event()
+
+    def slow(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
+        begun.set()
+        assert waiting.wait(300)
+        made_up_vote(ensemble, members, out)
+
+    def say(line: str) -> None:
+        told.append(line)
+        waiting.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(collect_ensemble, CollectOrder(ensemble.path), voting=slow)
+        assert begun.wait(300)
+        second = collect_ensemble(CollectOrder(ensemble.path), voting=made_up_vote, say=say)
+        assert first.result().result == second.result
+    assert told == [f"{ensemble.path}: is being collected by another process: waiting for its end"]
+    assert (ensemble.path / "DONE").read_text() == f"{second.ensemble.head}\n"
+    assert [event["key"] for event in second.ensemble.events].count("collect") == 1
+    assert not [path.name for path in ensemble.path.iterdir() if path.name.startswith(".")]
+
+
+def test_where_nothing_can_be_written_the_result_that_still_holds_is_shown(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
+    before = collect(ensemble.path)
+    files = {name: (ensemble.path / name).read_bytes() for name in FILES}
+    # As on a file system that is read-only, also for root: no lock can be made.
+    (ensemble.path / ".collect.lock").mkdir()
+    told: list[str] = []
+    again = collect_ensemble(CollectOrder(ensemble.path), voting=refusing(0), say=told.append)
+    assert (again.result, again.figures) == (before.result, before.figures)
+    assert {name: (ensemble.path / name).read_bytes() for name in FILES} == files
+    assert "this is what was collected before, and it still holds" in told[0]
+    append(before.ensemble, "cancel", {"jobs": []})
+    with pytest.raises(RecordError, match="cannot be written: Is a directory; mend it, or copy the ensemble"):
+        collect(ensemble.path)
+
+
+def test_what_cannot_be_removed_is_told_in_one_line_and_is_invalid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made()])
+    (ensemble.path / "result.json").mkdir()
+    assert report_collected(ensemble.path, as_json=False) == 64
+    output = capsys.readouterr()
+    (line,) = output.err.splitlines()
+    assert f"{ensemble.path / 'result.json'}: cannot be written: Is a directory; mend it, or copy" in line
+    assert output.out.endswith("HPCAI500 RESULT INVALID\n")
+
+
+def test_a_record_that_no_member_writes_is_told_as_such(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
+
+    def drop(told: list[Any]) -> None:
+        for value in values(told, "predictions"):
+            value["kind"] = ["evaluation"]
+
+    edit_record(ensemble.folder(1) / "trial-01", drop)
+    (missing,) = collect(ensemble.path).result.missing
+    assert "cannot be read as a member's record (TypeError" in missing.reason
+    assert missing.reason.endswith("00001 away, and it is run anew")
