@@ -14,10 +14,11 @@ from made_members import START_S, MadeCluster, MadeMember, plan
 
 from hpcai500.campaign.journal import turn_at
 from hpcai500.ensemble.journal import Ensemble, append
-from hpcai500.ensemble.members import MemberStatus, Memory
+from hpcai500.ensemble.local import starting_line
+from hpcai500.ensemble.members import Failure, MemberStatus, Memory, begun_line, last_error, note_failure, read_failures
 from hpcai500.ensemble.scheduler import MemberJob, State
-from hpcai500.ensemble.status import Status, read_status
-from hpcai500.errors import ExitCode
+from hpcai500.ensemble.status import Source, Status, next_line, read_status
+from hpcai500.errors import ExitCode, RecordError
 from hpcai500.system.process import owner_of
 
 NOW = START_S + 100
@@ -54,45 +55,20 @@ def test_a_row_has_what_scheduler_and_record_tell(tmp_path: Path, is_old: bool) 
     ensemble = submitted(tmp_path)
     running(ensemble, epochs=2, is_old=is_old)
     assert look(ensemble, MemberJob(0, "running", "7_0", ("n7", "n8"), 2)).rows[0] == MemberStatus(
-        0,
-        "running",
-        ("n7", "n8"),
-        "7_0",
-        restarts=2,
-        attempts=1,
-        epoch=3,
-        epochs_done=2,
-        step=0,
-        steps=100,
-        quality=0.2,
-        images_per_second=6400 / 16,
-        pace_seconds=20.0,
-        can_go_on=True,
-        started_ms=int(START_S * 1000),
-        last_ms=int(START_S * 1000) + 40_000,
-        looked_s=NOW,
-    )
+        0, "running", ("n7", "n8"), "7_0", restarts=2, attempts=1, epoch=3, epochs_done=2, step=0, steps=100,
+        quality=0.2, images_per_second=6400 / 16, pace_seconds=20.0, can_go_on=True, started_ms=int(START_S * 1000),
+        last_ms=int(START_S * 1000) + 40_000, looked_s=NOW,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("state", "status", "expected"),
-    [
-        ("waiting", "running", "waiting"),
-        ("running", "running", "running"),
-        ("running", "failed", "running"),
-        ("running", "done", "done"),
-        ("ended", "done", "done"),
-        ("ended", "failed", "failed"),
-        ("ended", "stopped", "stopped"),
-        ("ended", "running", "lost"),
-        ("failed", "failed", "failed"),
-        ("failed", "stopped", "stopped"),
-        ("failed", "running", "failed"),
-        ("cancelled", "stopped", "cancelled"),
-        ("unknown", "done", "done"),
-        ("unknown", "running", "running"),
-    ],
-)
+    [("waiting", "running", "waiting"), ("running", "running", "running"), ("running", "failed", "running"),
+     ("running", "done", "done"), ("ended", "done", "done"), ("ended", "failed", "failed"),
+     ("ended", "stopped", "stopped"), ("ended", "running", "lost"), ("failed", "failed", "failed"),
+     ("failed", "stopped", "stopped"), ("failed", "running", "failed"), ("cancelled", "stopped", "cancelled"),
+     ("unknown", "done", "done"), ("unknown", "running", "running")],
+)  # fmt: skip
 def test_scheduler_and_journal_together_say_how_a_member_stands(
     tmp_path: Path, state: State, status: str, expected: str
 ) -> None:
@@ -139,7 +115,9 @@ def test_what_diverged_is_lost_for_good_whatever_its_job_does(tmp_path: Path) ->
     assert status.rows[0].wrong == "diverged: the loss is nan at epoch 2, step 7"
 
 
-def test_a_new_attempt_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_new_attempt_is_read_from_its_beginning_and_one_that_is_gone_on_with_is_no_contradiction(
+    tmp_path: Path,
+) -> None:
     ensemble, memory = submitted(tmp_path), Memory(clock=lambda: NOW)
     one = running(ensemble, epochs=3)
     assert look(ensemble, job("running"), memory=memory).rows[0].epochs_done == 3
@@ -148,14 +126,9 @@ def test_a_new_attempt_is_read_from_its_beginning(tmp_path: Path) -> None:
     one.finish_epoch(NOW)
     row = look(ensemble, MemberJob(0, "running", "8_0", ("n9",), 1), memory=memory).rows[0]
     assert (row.attempts, row.epochs_done, row.wrong) == (2, 1, None)
-
-
-def test_an_attempt_that_is_gone_on_with_is_no_contradiction(tmp_path: Path) -> None:
-    ensemble, memory = submitted(tmp_path), Memory(clock=lambda: NOW)
-    one = running(ensemble, epochs=1)
     one.end(NOW, "stopped", "stopped by SIGTERM")
     assert look(ensemble, job("ended"), memory=memory).rows[0].state == "stopped"
-    one.journal.add(NOW, ("attempt_resume", {"trial": 1, "attempt": 1, "command": [], "slurm_job_id": "8"}))
+    one.journal.add(NOW, ("attempt_resume", {"trial": 1, "attempt": 2, "command": [], "slurm_job_id": "8"}))
     one.finish_epoch(NOW)
     row = look(ensemble, job("running"), memory=memory).rows[0]
     assert (row.state, row.epochs_done, row.wrong) == ("running", 2, None)
@@ -195,47 +168,31 @@ def test_after_a_cancel_those_that_had_not_begun_are_cancelled(tmp_path: Path) -
     assert [row.state for row in alone(ensemble).rows] == ["done", "cancelled"]
 
 
+def killed() -> str:
+    """The token of a process of this machine that is no more."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        token = owner_of(process.pid)
+        process.kill()
+    return token
+
+
 def test_one_that_was_killed_on_this_machine_is_lost_and_not_shown_as_running(tmp_path: Path) -> None:
     ensemble = submitted(tmp_path, 3, "local")
-    with subprocess.Popen(["sleep", "60"]) as process:
-        dead = owner_of(process.pid)
-        process.kill()
-    for member, owner in enumerate((dead, owner_of(os.getpid()), "")):
+    for member, owner in enumerate((killed(), owner_of(os.getpid()), "")):
         MadeMember(ensemble, member, owner=owner).begin(START_S)
-    rows = alone(ensemble).rows
-    assert [row.state for row in rows] == ["lost", "running", "running"]
-    assert "killed: nothing on" in str(rows[0].wrong)
+    status = alone(ensemble)
+    assert [row.state for row in status.rows] == ["lost", "running", "running"]
+    assert "killed: nothing on" in str(status.rows[0].wrong)
+    # Also where its record tells why.
+    path = ensemble.folder(0) / "trial-01" / "progress.json"
+    told = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**told, "phase": "ended", "error": "stopped by SIGTERM"}))
+    row = alone(ensemble).rows[0]
+    assert row.state == "lost"
+    assert "its journal tells no end" in str(row.wrong)
     with turn_at(ensemble.folder(0), 0):
         # Another process is at it already.
         assert alone(ensemble).rows[0].state == "running"
-
-
-def test_one_whose_processes_are_all_gone_is_lost_also_where_its_record_tells_why(tmp_path: Path) -> None:
-    ensemble = submitted(tmp_path, 1, "local")
-    with subprocess.Popen(["sleep", "60"]) as process:
-        dead = owner_of(process.pid)
-        process.kill()
-    one = MadeMember(ensemble, 0, owner=dead)
-    one.begin(START_S)
-    path = one.record / "progress.json"
-    told = json.loads(path.read_bytes())
-    path.write_text(json.dumps({**told, "phase": "ended", "error": "stopped by SIGTERM"}))
-    status = alone(ensemble)
-    assert (status.rows[0].state, status.is_going_on) == ("lost", False)
-    assert "its journal tells no end" in str(status.rows[0].wrong)
-    with turn_at(ensemble.folder(0), 0):
-        assert alone(ensemble).rows[0].state == "running"
-
-
-@pytest.mark.parametrize("time_ms", [-1, 10**400])
-def test_moments_of_a_journal_that_are_none_are_wrong_in_their_row(tmp_path: Path, time_ms: int) -> None:
-    ensemble = submitted(tmp_path, 1)
-    path = running(ensemble).journal.path
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[-1] = re.sub(rb'"time_ms":\d+', b'"time_ms":' + str(time_ms).encode(), lines[-1])
-    path.write_bytes(b"".join(lines))
-    status = look(ensemble, job("running"))
-    assert (status.rows[0].state, list(status.lines(100)) != []) == ("lost", True)
 
 
 @pytest.mark.parametrize("damage", ["chain", "head", "gone", "folder", "plan", "campaign", "types", "outside"])
@@ -292,15 +249,10 @@ def _damage(bad: MadeMember, good: MadeMember, damage: str) -> str:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"",
-        b"[1]",
-        b'{"schema":"hpcai500-progress-9"}',
-        b'{"epoch":0}',
-        b'{"images_per_second":1e999}',
-        b'{"owner":"' + b"x" * 2**20 + b'"}',
-    ],
-)
+    [b"", b"[1]", b'{"schema":"hpcai500-progress-9"}', b'{"epoch":0}', b'{"images_per_second":1e999}',
+     b'{"owner":"' + b"x" * 2**20 + b'"}'],
+    ids=["empty", "a list", "another schema", "a wrong value", "no number", "too long"],
+)  # fmt: skip
 def test_where_a_progress_is_damaged_the_log_tells(tmp_path: Path, content: bytes) -> None:
     ensemble = submitted(tmp_path, 1)
     path = running(ensemble).record / "progress.json"
@@ -364,8 +316,7 @@ def test_of_a_long_log_without_a_progress_only_the_end_is_read(tmp_path: Path) -
 
 def test_a_journal_too_long_to_be_one_is_wrong_in_its_row(tmp_path: Path) -> None:
     ensemble = submitted(tmp_path, 1)
-    one = running(ensemble)
-    one.journal.add(NOW, ("more", "x" * 2**20))
+    running(ensemble).journal.add(NOW, ("more", "x" * 2**20))
     assert "longer than 1 MiB" in str(look(ensemble, job("running")).rows[0].wrong)
 
 
@@ -379,18 +330,16 @@ def test_a_record_that_was_mended_is_read_again(tmp_path: Path) -> None:
     assert look(ensemble, job("running"), memory=memory).rows[0].state == "running"
 
 
+@pytest.mark.parametrize("log", ["journal", "record"])
 @pytest.mark.parametrize("time_ms", [-1, 10**400, 2**60])
-def test_moments_that_are_none_are_wrong_in_their_row(tmp_path: Path, time_ms: int) -> None:
+def test_moments_that_are_none_are_wrong_in_their_row(tmp_path: Path, time_ms: int, log: str) -> None:
     ensemble = submitted(tmp_path, 1)
     one = running(ensemble, is_old=True)
-    one.events.add(time_ms / 1000 if time_ms < 2**61 else 0, ("flops", {}))
-    if time_ms > 2**61:
-        lines = one.events.path.read_bytes().splitlines(keepends=True)
-        lines[-1] = lines[-1].replace(b'"time_ms":0', b'"time_ms":' + str(time_ms).encode())
-        one.events.path.write_bytes(b"".join(lines))
+    path = one.journal.path if log == "journal" else one.events.path
+    *before, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*before, re.sub(rb'"time_ms":\d+', b'"time_ms":%d' % time_ms, last)]))
     status = look(ensemble, job("running"))
-    assert status.rows[0].state == "lost"
-    assert list(status.lines(100))
+    assert (status.rows[0].state, list(status.lines(100)) != []) == ("lost", True)
 
 
 def test_what_may_not_be_read_is_told_and_is_not_lost(tmp_path: Path) -> None:
@@ -439,10 +388,9 @@ def test_what_all_come_to_is_computed_over_those_that_run(tmp_path: Path) -> Non
 
 def test_nothing_known_is_null_and_never_a_number(tmp_path: Path) -> None:
     document = alone(plan(tmp_path / "e", 1)).document()
-    row = document["rows"][0]
+    names = ("restarts", "epoch", "steps", "quality", "images_per_second", "started_ms", "age_seconds", "job")
     assert document["eta_seconds"] is None
-    for name in ("restarts", "epoch", "steps", "quality", "images_per_second", "started_ms", "age_seconds", "job"):
-        assert row[name] is None
+    assert {document["rows"][0][name] for name in names} == {None}
 
 
 def test_a_whole_ensemble_comes_to_its_end(tmp_path: Path) -> None:
@@ -457,3 +405,175 @@ def test_a_whole_ensemble_comes_to_its_end(tmp_path: Path) -> None:
     assert codes == {(True, 0), (True, 2), (False, 2)}
     # All has ended and is known: nothing is opened any more.
     assert (status.polls[0].files, status.polls[0].members) == (0, 0)
+
+
+# --- members that fail before or beside their attempts: what is written down, and what is shown of it
+
+
+def run_by(ensemble: Ensemble, job: str = "process-7") -> Ensemble:
+    members = list(ensemble.members)
+    return append(ensemble, "submit", {"scheduler": "local", "jobs": [job], "members": members, "at_once": None})
+
+
+def failed(ensemble: Ensemble, member: int, code: int = 69, job: str = "process-7", time_ms: int = 0) -> Path:
+    folder = ensemble.folder(member)
+    folder.mkdir(parents=True, exist_ok=True)
+    note_failure(folder, Failure("n1", code, time_ms, job), 0)
+    return folder
+
+
+def test_one_that_another_process_runs_is_shown_running_when_who_waited_for_it_has_stopped(tmp_path: Path) -> None:
+    ensemble = run_by(plan(tmp_path / "e", 1))
+    MadeMember(ensemble, 0).begin(START_S)
+    job = MemberJob(0, "unknown", "", (), 0, "waited for another process, which goes on", is_elsewhere=True)
+    status = read_status(ensemble, {0: job}, Memory(clock=lambda: START_S), Source("local"))
+    assert (status.rows[0].state, status.rows[0].wrong) == ("running", job.reason)
+
+
+@pytest.mark.parametrize(
+    ("job", "time_ms", "state"),
+    [("process-7", 0, "failed"), ("by hand", 2**52, "failed"), ("process-6", 0, "waiting")],
+)
+def test_only_failures_since_it_was_submitted_last_count(tmp_path: Path, job: str, time_ms: int, state: str) -> None:
+    ensemble = run_by(plan(tmp_path / "e", 2))
+    failed(ensemble, 0, job=job, time_ms=time_ms)
+    assert [row.state for row in alone(ensemble).rows] == [state, "waiting"]
+
+
+def test_a_failure_after_a_stop_is_what_is_told(tmp_path: Path) -> None:
+    ensemble = run_by(plan(tmp_path / "e", 1))
+    one = MadeMember(ensemble, 0)
+    one.begin(START_S)
+    one.end(START_S, "stopped", "stopped by SIGTERM at epoch 1, step 0; nothing is lost: go on with `hpcai500 ic …`")
+    row = alone(ensemble).rows[0]
+    assert (row.state, row.wrong) == ("stopped", "stopped by SIGTERM at epoch 1, step 0")
+    failed(ensemble, 0, time_ms=int(START_S * 1000) + 10**9)
+    row = alone(ensemble).rows[0]
+    assert row.state == "failed"
+    assert str(row.wrong).startswith("failed once by itself, last on n1 (exit code 69); see members/00000/output.txt")
+
+
+def test_one_that_is_tried_again_and_stages_still_is_running(tmp_path: Path) -> None:
+    ensemble = run_by(plan(tmp_path / "e", 2))
+    for member in ensemble.members:
+        failed(ensemble, member, code=1)
+    with turn_at(ensemble.folder(0), 0):
+        assert [row.state for row in alone(ensemble).rows] == ["running", "failed"]
+
+
+def test_the_last_error_of_its_output_says_why_one_ended_before_its_first_event(tmp_path: Path) -> None:
+    ensemble = run_by(plan(tmp_path / "e", 1))
+    one = MadeMember(ensemble, 0)
+    one.begin(START_S)
+    one.stop(START_S, "failed", "it ended before its first event (exit code 1)")
+    full = "/e/members/00000/trial-01: the record cannot be written: No space left on device"
+    (one.folder / "output.txt").write_text(f"x\n[0] hpcai500: error: {full}\nand more\n")
+    for jobs in (None, {0: MemberJob(0, "failed", "", ("vm",), 0, "exit code 1: see members/00000/output.txt")}):
+        row = read_status(ensemble, jobs, Memory(clock=lambda: START_S), Source("local")).rows[0]
+        assert row.state == "failed"
+        assert "it ended before its first event" in str(row.wrong)
+        assert full in str(row.wrong)
+
+
+def test_an_error_of_an_earlier_job_is_not_taken_for_that_of_the_last(tmp_path: Path) -> None:
+    output = tmp_path / "output.txt"
+    output.write_text("hpcai500: error: old\n")
+    assert last_error(tmp_path) == "old"
+    output.write_text(output.read_text() + begun_line(0, "process-8", "n1", 1) + "killed\n")
+    assert last_error(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", [b"\xff\n", b"[]\n3\n", b'{"host":"n1"}\n', b"[" * 9999 + b"\n"])
+def test_what_is_no_failure_is_told_and_decides_nothing(tmp_path: Path, content: bytes) -> None:
+    ensemble = run_by(plan(tmp_path / "e", 1))
+    ensemble.folder(0).mkdir(parents=True)
+    (ensemble.folder(0) / "failures.jsonl").write_bytes(content)
+    row = alone(ensemble).rows[0]
+    assert row.state == "waiting"
+    assert "failures.jsonl: a line is none of a failed member: " in str(row.wrong)
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"host":"n1","exit_code":6'])
+def test_a_line_that_was_cut_off_is_no_failure(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "failures.jsonl").write_bytes(content)
+    assert read_failures(tmp_path) == ((), None)
+
+
+def test_failures_that_may_not_be_read_are_told(tmp_path: Path) -> None:
+    for name in ("failures.jsonl", "output.txt"):
+        (tmp_path / name).symlink_to(tmp_path / name)
+    failures, problem = read_failures(tmp_path)
+    assert failures == ()
+    assert "failures.jsonl: cannot be read: Too many levels of symbolic links" in str(problem)
+    with pytest.raises(RecordError, match=r"output.txt: cannot be read: Too many levels of symbolic links"):
+        last_error(tmp_path)
+
+
+def test_of_long_files_only_the_end_is_read(tmp_path: Path) -> None:
+    line = json.dumps({"time_ms": 1, "host": "n1", "exit_code": 1, "restart": 0, "job": "7"}) + "\n"
+    (tmp_path / "failures.jsonl").write_text(line * 10_000 + line.replace('"n1"', '"n2"'))
+    assert read_failures(tmp_path)[0][-1] == Failure("n2", 1, 1, "7")
+    (tmp_path / "output.txt").write_text("hpcai500: error: far away\n" + "x\n" * 100_000)
+    assert last_error(tmp_path) is None
+
+
+def test_a_member_that_was_collected_and_is_gone_is_lost_until_it_is_submitted_again(tmp_path: Path) -> None:
+    ensemble = run_by(plan(tmp_path / "e", 1))
+    one = MadeMember(ensemble, 0)
+    one.begin(START_S)
+    one.end(START_S)
+    ensemble = append(ensemble, "collect", {"status": "complete", "heads": {"0": one.events.previous}})
+    assert alone(ensemble).rows[0].state == "done"
+    shutil.rmtree(one.folder)
+    status = alone(ensemble)
+    assert (status.rows[0].state, status.exit_code) == ("lost", ExitCode.WRONG_ANSWER)
+    assert "it was there when it was collected, and is gone" in str(status.rows[0].wrong)
+    assert alone(run_by(ensemble, "process-9")).rows[0].state == "waiting"
+
+
+def test_of_a_fresh_plan_the_summary_says_what_to_type_and_nothing_is_wrong(tmp_path: Path) -> None:
+    ensemble = plan(tmp_path / "e", 2)
+    text = "\n".join(read_status(ensemble, None, Memory()).lines())
+    for words in (
+        f"ensemble run {ensemble.path}",
+        f"ensemble submit {ensemble.path}",
+        "2 waiting (none submitted yet)",
+    ):
+        assert words in text
+    assert "what is wrong" not in text
+    assert "checkpoint" not in text
+
+
+@pytest.mark.parametrize(
+    ("other", "words"), [("done", "collect e --accept-incomplete: those that diverged are final"),
+                         ("failed", "those that are not done are run; those that diverged are final")]
+)  # fmt: skip
+def test_nobody_is_told_to_run_again_what_diverged(
+    tmp_path: Path, other: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ensemble = run_by(plan(Path("e"), 2))
+    for member, end in enumerate(("failed", other)):
+        one = MadeMember(ensemble, member)
+        one.begin(START_S)
+        if member == 0:
+            one.events.add(START_S, ("diverged", {"epoch": 1, "step": 1, "rank": 0, "what": "the loss is nan"}))
+        one.end(START_S, end, "why")
+    assert words in str(next_line(alone(ensemble)))
+
+
+def test_the_rate_says_which_it_is_and_the_middle_of_two_is_between_them(tmp_path: Path) -> None:
+    ensemble = run_by(plan(tmp_path / "e", 2))
+    for member, seconds in enumerate((10.0, 20.0)):
+        one = MadeMember(ensemble, member)
+        one.begin(START_S)
+        one.finish_epoch(START_S + seconds, seconds)
+    (line,) = [line for line in alone(ensemble).lines() if line.startswith("images/s")]
+    assert line.endswith("median 480, 320 to 640 for all (each over its last epoch of training)")
+
+
+def test_what_begins_is_told_before_the_first_look(tmp_path: Path) -> None:
+    ensemble = plan(tmp_path / "e", 3)
+    assert starting_line(ensemble, [0, 2]).startswith(f"starting 2 of 3 members of {ensemble.path}, ")
+    assert starting_line(ensemble, [0, 1, 2]).endswith(f"{ensemble.path}/members/NNNNN/output.txt")

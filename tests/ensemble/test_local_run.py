@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from tiny_runs import TINY
 
+from hpcai500.campaign.journal import turn_at
 from hpcai500.ensemble.journal import Ensemble, create_ensemble, read_ensemble
 from hpcai500.ensemble.local import MOST_FAILURES, Jobs, RunOrder, is_done, may_be_tried_again, run_ensemble, slots
 from hpcai500.ensemble.mapping import member_places, shape_of
+from hpcai500.ensemble.members import Memory, last_error, read_failures
+from hpcai500.ensemble.status import Source, Watch, read_status, trouble
 from hpcai500.errors import EnvironmentLacksError, ExitCode
 from hpcai500.recipe import load_recipe
 from hpcai500.record import iterate, read_record
@@ -163,3 +166,36 @@ def test_accelerators_that_are_not_there_are_told(
 )
 def test_only_what_may_end_otherwise_is_tried_again(code: int, failures: int, again: bool) -> None:
     assert may_be_tried_again(code, failures) is again
+
+
+def test_a_member_whose_staging_fails_here_is_failed_for_whoever_looks_with_why(tmp_path: Path) -> None:
+    ensemble = planned(tmp_path / "e", tmp_path / "nowhere", 1, stage=str(tmp_path / "node"))
+    end = run_ensemble(RunOrder(ensemble.path))
+    assert end.failed == [0]
+    failure = read_failures(ensemble.folder(0))[0][-1]
+    assert failure.exit_code in (ExitCode.USAGE, ExitCode.ENVIRONMENT)
+    status = Watch(ensemble.path, {}).look_at_all()
+    row = status.rows[0]
+    assert (row.state, row.attempts, status.exit_code) == ("failed", 0, ExitCode.WRONG_ANSWER)
+    assert f"last on {os.uname().nodename} (exit code {failure.exit_code})" in str(row.wrong)
+    assert "see members/00000/output.txt" in str(row.wrong)
+    assert str(last_error(ensemble.folder(0))) in str(row.wrong)
+    assert "nowhere" in str(row.wrong)
+
+
+def test_who_waits_for_another_process_says_so_and_was_not_stopped_by_ctrl_c(tmp_path: Path, images: Path) -> None:
+    ensemble, told = planned(tmp_path / "e", images, 1), list[str]()
+    ensemble.folder(0).mkdir(parents=True)
+
+    def stop(now: Ensemble, jobs: Jobs) -> None:
+        if jobs[0].is_elsewhere and not told:
+            status = read_status(now, jobs, Memory(), Source("local"))
+            told.extend(sentence for _, sentence in trouble(status))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with turn_at(ensemble.folder(0), 0):
+        end = run_ensemble(RunOrder(ensemble.path), stop)
+    assert told == ["member 0: is being run by another process: waiting for its end"]
+    assert end.stopped
+    assert end.jobs[0].reason == "waited for another process, which goes on"
+    assert read_failures(ensemble.folder(0)) == ((), None)
