@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import shutil
@@ -13,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from written_campaign import edit_journal, edit_record, rechain_campaign, values
+from written_campaign import edit_journal, edit_record, power_entry, rechain_campaign, values
 
 from hpcai500.campaign.journal import read_campaign
+from hpcai500.methodology.energy import window_of
 from hpcai500.recipe import load_recipe, tables_hash, to_toml
 from hpcai500.record import Event, Record, read_record
 from hpcai500.results.submission.claim import claim_of
@@ -25,6 +27,7 @@ from hpcai500.system.software import code_hash
 
 Kind = Literal["short", "rankable", "ewa", "begun-twice"]
 Change = Callable[[list[Event]], object]
+Forge = Callable[["Bundle"], object]
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -185,6 +188,66 @@ def copy_of(bundle: Bundle, folder: Path) -> Bundle:
     """A copy for one forger."""
     shutil.copytree(bundle.folder, folder)
     return Bundle(folder, bundle.key, json.loads(json.dumps(bundle.manifest)))
+
+
+def in_trial(trial: int, change: Change) -> Forge:
+    """Changes the events of one trial."""
+    return lambda bundle: bundle.edit(trial, change)
+
+
+def in_all(change: Change) -> Forge:
+    """Changes the events of all trials alike."""
+    return lambda bundle: bundle.edit_all(change)
+
+
+def in_journal(change: Change) -> Forge:
+    """Changes the events of the journal."""
+    return lambda bundle: edit_journal(bundle.campaign, change)
+
+
+def each(key: str, **changes: Any) -> Change:
+    """Other values in all events `key`; a function is applied to the value that is there."""
+
+    def change(events: list[Event]) -> None:
+        for value in values(events, key):
+            value.update({name: new(value[name]) if callable(new) else copy.deepcopy(new)
+                          for name, new in changes.items()})  # fmt: skip
+
+    return change
+
+
+def changed(key: str, number: int, **changes: Any) -> Change:
+    """Other values in one of the events `key`."""
+    return lambda events: values(events, key)[number].update(copy.deepcopy(changes))
+
+
+def without(*keys: str) -> Change:
+    """No event of these names."""
+
+    def change(events: list[Event]) -> None:
+        events[:] = [event for event in events if event["key"] not in keys]
+
+    return change
+
+
+def lacking(key: str, *fields: str) -> Change:
+    """Events `key` without these fields, as far as they have them."""
+    return lambda events: [value.pop(field, None) for value in values(events, key) for field in fields]
+
+
+def each_node(change: Callable[[dict[str, Any]], object]) -> Change:
+    """Changes each node that a record tells of."""
+    return lambda events: [change(node) for value in values(events, "system") for node in value["nodes"]]
+
+
+def fit_power(record: Path) -> Change:
+    """Lets the event `power` of a record fit its window and its files of samples."""
+
+    def fit(events: list[Event]) -> None:
+        power = values(events, "power")[-1]
+        power["nodes"] = [power_entry(record, node["host"], window_of(events)) for node in power["nodes"]]
+
+    return fit
 
 
 def _recipe_hash(folder: Path) -> str:

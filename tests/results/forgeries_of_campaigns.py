@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from forgeries import Bundle, Forgery
+from forgeries import Bundle, Forge, Forgery, fit_power, in_trial
 from forgeries_of_records import shifted
 from written_campaign import (
     SHORT,
@@ -30,13 +30,6 @@ from hpcai500.record import Event
 from hpcai500.results.submission.manifest import CAMPAIGN
 from hpcai500.system.power_samples import file_name
 
-_SEED = "hyperparameters.seed"
-_MOMENTUM = "hyperparameters.momentum=0.9"
-
-
-def _repeat_seed(bundle: Bundle) -> None:
-    rewrite_recipe(bundle.record(3), f"{_SEED}=1")
-
 
 def _copy_trial(bundle: Bundle) -> None:
     """Trial 1 once more, as trial 3: with its seed, and at its time."""
@@ -44,7 +37,7 @@ def _copy_trial(bundle: Bundle) -> None:
     old = bundle.read(3).events[0]
     shutil.rmtree(target)
     shutil.copytree(bundle.record(1), target)
-    rewrite_recipe(target, f"{_SEED}=3")
+    rewrite_recipe(target, "hyperparameters.seed=3")
     bundle.edit(3, lambda events: shifted(events, 0, old["clock_s"] - events[0]["clock_s"]))
     rechain_campaign(bundle.campaign)
 
@@ -79,31 +72,18 @@ def _jitter_checkpoint(record: Path, value: dict[str, Any]) -> None:
         path.write_bytes(content)
 
 
-def fit_power(record: Path) -> Callable[[list[Event]], None]:
-    def fit(events: list[Event]) -> None:
-        power = values(events, "power")[-1]
-        power["nodes"] = [power_entry(record, node["host"], window_of(events)) for node in power["nodes"]]
-
-    return fit
-
-
 def _forget_attempt(bundle: Bundle) -> None:
     """The failed attempt at trial 2 is taken out of journal and folder."""
 
+    def is_kept(event: Event) -> bool:
+        value = event["value"]
+        return not event["key"].startswith("attempt_") or (value["trial"], value["attempt"]) != (2, 1)
+
     def forget(events: list[Event]) -> None:
-        events[:] = [event for event in events if not _is_first_of_two(event)]
+        events[:] = filter(is_kept, events)
 
     shutil.rmtree(bundle.campaign / "trial-02")
     edit_journal(bundle.campaign, forget)
-
-
-def _is_first_of_two(event: Event) -> bool:
-    value = event["value"]
-    return event["key"].startswith("attempt_") and (value["trial"], value["attempt"]) == (2, 1)
-
-
-def _delete_record(bundle: Bundle) -> None:
-    shutil.rmtree(bundle.campaign / "trial-02")
 
 
 def _forget_attempt_and_renumber(bundle: Bundle) -> None:
@@ -119,11 +99,6 @@ def _forget_attempt_and_renumber(bundle: Bundle) -> None:
                 event["value"]["record"] = "trial-02"
 
     edit_journal(bundle.campaign, renumber)
-
-
-def _rerun_trial(bundle: Bundle) -> None:
-    """Trial 3 was run again, and the better record put in its place; the journal is made to vouch for it."""
-    _slip_in(bundle, bundle.manifest["campaign"])
 
 
 def _slip_in(bundle: Bundle, identity: str | None = None) -> None:
@@ -156,14 +131,6 @@ def _edit_recipe_file(bundle: Bundle) -> None:
     path.write_text(path.read_text().replace("momentum = 0.875", "momentum = 0.9"))
 
 
-def _claim_low_level(bundle: Bundle) -> None:
-    bundle.claims = lambda claim: claim.update(level="hardware")
-
-
-def _raise_claim(claim: dict[str, Any]) -> None:
-    claim["metrics"]["vflops"]["mean"] *= 1.1
-
-
 def _hide_code(bundle: Bundle) -> None:
     """The records tell the hash of what ran, and the honest sources are packed."""
     bundle.name_code("5" * 64)
@@ -182,14 +149,6 @@ def _edit_result(bundle: Bundle) -> None:
     path = bundle.record(1) / "result.json"
     result = json.loads(path.read_bytes())
     path.write_text(json.dumps({**result, "vflops": 1.1 * result["vflops"]}))
-
-
-def _strip_signature(bundle: Bundle) -> None:
-    bundle.key = None
-
-
-def _sign_other(bundle: Bundle) -> None:
-    bundle.signs = b'{"schema": "hpcai500-submission-1"}'
 
 
 def _sign_by_stranger(bundle: Bundle) -> None:
@@ -246,18 +205,12 @@ def _overlap(bundle: Bundle) -> None:
     edit_journal(bundle.campaign, lambda events: shifted(events, 0, 0.0))
 
 
-def _plan_anew(bundle: Bundle) -> None:
-    """The campaign went badly; another one is planned, run and shown instead."""
-    _show_instead(bundle, start_s=1_717_500_000.0)
-
-
-def _run_copy(bundle: Bundle) -> None:
-    """The campaign went badly; a copy of its plan is run a day later, and shown instead."""
-    _show_instead(bundle, idle_s=86_400.0)
+def _shown_instead(**story: Any) -> Forge:
+    """The campaign went badly; another one of three trials, which went better, is shown instead."""
+    return lambda bundle: _show_instead(bundle, **story)
 
 
 def _show_instead(bundle: Bundle, **story: Any) -> None:
-    """Another campaign of three trials, which went better."""
     shutil.rmtree(bundle.campaign)
     write_campaign(bundle.folder / CAMPAIGN, *SHORT, trials=3, quality=0.77, watts=4000.0, **story)
     for path in bundle.campaign.glob("*/checkpoints/epoch-0003*.pt"):
@@ -291,16 +244,28 @@ def _nothing(bundle: Bundle) -> None:
     """The honest bundle of these tests is of a campaign that nobody ran."""
 
 
+def _raise_vflops(claim: dict[str, Any]) -> None:
+    claim["metrics"]["vflops"]["mean"] *= 1.1
+
+
+def _claiming(change: Callable[[dict[str, Any]], object]) -> Forge:
+    return lambda bundle: setattr(bundle, "claims", change)
+
+
+# Another one is planned; or a copy of its plan is run a day later.
+_PLANNED_ANEW = _shown_instead(start_s=1_717_500_000.0)
+_RUN_AS_A_COPY = _shown_instead(idle_s=86_400.0)
 FORGERIES = (
-    Forgery("seed-repeated", _repeat_seed, "seeds"),
+    Forgery("seed-repeated", lambda b: rewrite_recipe(b.record(3), "hyperparameters.seed=1"), "seeds"),
     Forgery("trial-copied", _copy_trial, "copied-runs"),
     Forgery("failed-attempt-forgotten", _forget_attempt, "attempts"),
-    Forgery("record-of-a-failed-attempt-deleted", _delete_record, "attempts"),
-    Forgery("bad-trial-rerun", _rerun_trial, "journal-binding"),
+    Forgery("record-of-a-failed-attempt-deleted", lambda b: shutil.rmtree(b.campaign / "trial-02"), "attempts"),
+    Forgery("bad-trial-rerun", lambda b: _slip_in(b, b.manifest["campaign"]), "journal-binding"),
     Forgery("record-of-another-campaign", _slip_in, "journal-binding"),
     Forgery("recipe-edited-after-the-run", _edit_recipe_file, "record-files"),
-    Forgery("recipe-of-one-trial-changed", lambda b: rewrite_recipe(b.record(1), _MOMENTUM), "recipes"),
-    Forgery("level-claimed-too-low", _claim_low_level, "level"),
+    Forgery("recipe-of-one-trial-changed", lambda b: rewrite_recipe(b.record(1), "hyperparameters.momentum=0.9"),
+            "recipes"),
+    Forgery("level-claimed-too-low", _claiming(lambda claim: claim.update(level="hardware")), "level"),
     Forgery("optimizer-changed-openly", lambda b: b.rewrite_code(
         "optim/optimizers.py", "import torch\n", "import torch\n\n_FASTER = True\n"), "code-changed", "warning"),
     Forgery("optimizer-changed-and-hidden", _hide_code, "code"),
@@ -308,26 +273,27 @@ FORGERIES = (
         "engine/trainer.py", "seconds = time.perf_counter() - start", "seconds = 0.9 * time.perf_counter()"),
         "measuring-code-changed"),
     Forgery("result-edited", _edit_result, "result"),
-    Forgery("claim-raised", lambda b: setattr(b, "claims", _raise_claim), "claim"),
+    Forgery("claim-raised", _claiming(_raise_vflops), "claim"),
     Forgery("file-swapped-after-packing", _swap_result, "archive"),
-    Forgery("signature-stripped", _strip_signature, "signature"),
-    Forgery("signature-of-another-manifest", _sign_other, "signature"),
+    Forgery("signature-stripped", lambda b: setattr(b, "key", None), "signature"),
+    Forgery("signature-of-another-manifest", lambda b: setattr(b, "signs", b'{"schema": "hpcai500-submission-1"}'),
+            "signature"),
     Forgery("signed-by-a-stranger", _sign_by_stranger, "signature", signers=True),
-    Forgery("energy-lowered", lambda b: b.edit(1, _lower_energy), "power-samples"),
+    Forgery("energy-lowered", in_trial(1, _lower_energy), "power-samples"),
     Forgery("power-samples-of-one-node-lowered", lambda b: _lower_samples(b.record(1)), "record-files"),
     Forgery("accounting-edited", _shorten_job, "accounting"),
     Forgery("line-changed", _change_line, "hash-chain"),
     Forgery("checkpoint-of-another-run", _swap_checkpoint, "checkpoints"),
     Forgery("two-runs-at-once", _overlap, "overlap"),
     Forgery("accelerators-renamed", lambda b: b.manifest.update(accelerators="32 x B200"), "manifest"),
-    Forgery("campaign-planned-anew-though-registered", _plan_anew, "registered", registered=True),
-    Forgery("campaign-run-twice", _run_copy, "heads", registered=True, heads=True),
+    Forgery("campaign-planned-anew-though-registered", _PLANNED_ANEW, "registered", registered=True),
+    Forgery("campaign-run-twice", _RUN_AS_A_COPY, "heads", registered=True, heads=True),
     Forgery("failed-attempt-forgotten-though-its-head-was-given", _forget_attempt_and_renumber, "heads", heads=True),
     # Not to be seen in a bundle.
     Forgery("campaign-invented", _nothing, None),
     Forgery("other-code-ran-than-is-told", _nothing, None),
-    Forgery("campaign-planned-anew", _plan_anew, None),
-    Forgery("campaign-run-twice-without-heads", _run_copy, None, registered=True),
+    Forgery("campaign-planned-anew", _PLANNED_ANEW, None),
+    Forgery("campaign-run-twice-without-heads", _RUN_AS_A_COPY, None, registered=True),
     Forgery("failed-attempt-forgotten-and-renumbered", _forget_attempt_and_renumber, None),
     Forgery("trial-copied-and-jittered", _copy_and_jitter, None),
     Forgery("power-samples-lowered-everywhere", _lower_samples_everywhere, None),

@@ -5,37 +5,17 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forgeries import Bundle, Forgery
+from forgeries import Bundle, Forgery, changed, each, each_node, in_all, in_journal, in_trial, lacking, without
 from forgeries_of_records import place, shifted
 from forgeries_of_restarts import forged
-from written_campaign import edit_journal, edit_record, sum_steps, values
+from written_campaign import edit_journal, sum_steps, values
 
 from hpcai500.methodology.energy import window_of
-from hpcai500.recipe import tables_hash
 from hpcai500.record import Event
 from hpcai500.system.power_samples import energy_of, integral_entry, read_samples
-
-Change = Callable[[list[Event]], object]
-
-
-def _without(*keys: str) -> Change:
-    def change(events: list[Event]) -> None:
-        events[:] = [event for event in events if event["key"] not in keys]
-
-    return change
-
-
-def _each(key: str, **changes: Any) -> Change:
-    def change(events: list[Event]) -> None:
-        for value in values(events, key):
-            value.update(copy.deepcopy(changes))
-
-    return change
 
 
 def _splice_few(bundle: Bundle) -> None:
@@ -54,11 +34,6 @@ def _splice_few(bundle: Bundle) -> None:
     bundle.edit(4, change)
 
 
-def _borrow_weights(bundle: Bundle) -> None:
-    digest = values([*bundle.read(1).events], "replicas")[1]["digest"]
-    bundle.edit(3, lambda events: values(events, "replicas")[1].update(digest=digest))
-
-
 def _borrow_checkpoint(bundle: Bundle) -> None:
     """The best trial's last checkpoint, also as that of another trial, so that a replay finds its quality."""
     source, target = (next(bundle.record(trial).glob("checkpoints/*.pt")) for trial in (1, 3))
@@ -67,14 +42,8 @@ def _borrow_checkpoint(bundle: Bundle) -> None:
     bundle.edit(3, lambda events: values(events, "checkpoint")[-1].update(sha256=last["sha256"], bytes=last["bytes"]))
 
 
-def _repeat_checkpoint(events: list[Event]) -> None:
-    told = values(events, "checkpoint")
-    told[0]["sha256"] = told[-1]["sha256"]
-
-
-def _raise_evaluation(events: list[Event]) -> None:
-    """The 41st of 90 evaluations reaches the target."""
-    values(events, "eval_accuracy")[40].update(value=0.764)
+# The 41st of 90 evaluations reaches the target.
+_RAISED = changed("eval_accuracy", 40, value=0.764)
 
 
 def _reach_target(bundle: Bundle) -> None:
@@ -82,7 +51,7 @@ def _reach_target(bundle: Bundle) -> None:
     content = b"stands for weights that reach the target"
 
     def change(events: list[Event]) -> None:
-        _raise_evaluation(events)
+        _RAISED(events)
         told = values(events, "checkpoint")[40]
         told.update(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
         (bundle.record(2) / "checkpoints" / told["file"]).write_bytes(content)
@@ -98,29 +67,18 @@ def _take_field_out(bundle: Bundle) -> None:
     bundle.name_recipes()
 
 
-def _hash(folder: Path) -> str:
-    return tables_hash(tomllib.loads((folder / "recipe.toml").read_text()))
+_REPEATED_DEVICE = each_node(lambda node: node.update(accelerators=[node["accelerators"][0]] * 8))
 
 
-def _forget_boot(events: list[Event]) -> None:
-    del values(events, "init_start")[0]["boot_id"]
-
-
-def _repeat_device(events: list[Event]) -> None:
-    for node in values(events, "system")[0]["nodes"]:
-        node["accelerators"] = [node["accelerators"][0]] * 8
+def _call_it_the_node(events: list[Event]) -> None:
+    for node in values(events, "power")[-1]["nodes"]:
+        node.update(source="csv", scope="node")
 
 
 def _repeat_node(events: list[Event]) -> None:
     first, *others = values(events, "system")[0]["nodes"]
     for node in others:
         node["accelerators"] = copy.deepcopy(first["accelerators"])
-
-
-def _cover_both(events: list[Event]) -> None:
-    power = values(events, "power")[0]
-    power["nodes"] = power["nodes"][:1]
-    power["nodes"][0]["covers"] = ["node-1", "node-2"]
 
 
 def _integrate_idleness(bundle: Bundle) -> None:
@@ -142,17 +100,19 @@ def _idle(record: Path, node: dict[str, Any], events: list[Event]) -> dict[str, 
     return {**entry, **integral_entry(energy_of(read_samples(path), entry, window_of(events)))}
 
 
-def _call_it_the_node(events: list[Event]) -> None:
-    for node in values(events, "power")[-1]["nodes"]:
-        node.update(source="csv", scope="node")
+def _borrow_weights(bundle: Bundle) -> None:
+    digest = values([*bundle.read(1).events], "replicas")[1]["digest"]
+    bundle.edit(3, changed("replicas", 1, digest=digest))
 
 
-def _forget_job(bundle: Bundle, launcher: str) -> None:
-    def forget(events: list[Event]) -> None:
-        for value in values(events, "attempt_start"):
-            value.update(slurm_job_id=None, launcher=launcher)
+def _repeat_checkpoint(events: list[Event]) -> None:
+    told = values(events, "checkpoint")
+    told[0]["sha256"] = told[-1]["sha256"]
 
-    edit_journal(bundle.campaign, forget)
+
+def _cover_both(events: list[Event]) -> None:
+    power = values(events, "power")[0]
+    power["nodes"] = [{**power["nodes"][0], "covers": ["node-1", "node-2"]}]
 
 
 def _shorten_result(bundle: Bundle) -> None:
@@ -164,14 +124,10 @@ def _shorten_result(bundle: Bundle) -> None:
 
 def _name_version(bundle: Bundle) -> None:
     """Software of a version that nobody has, so that nobody can compare it."""
-
-    def name(events: list[Event]) -> None:
-        for value in values(events, "init_start"):
-            value["version"] = "0.0.9"
-        for value in values(events, "system"):
-            value["installation"]["package"]["version"] = "0.0.9"
-
-    bundle.edit_all(name)
+    bundle.edit_all(each("init_start", version="0.0.9"))
+    bundle.edit_all(lambda events: [
+        value["installation"]["package"].update(version="0.0.9") for value in values(events, "system")
+    ])  # fmt: skip
     bundle.manifest["code"]["version"] = "0.0.9"
 
 
@@ -187,7 +143,8 @@ def _change_edition(bundle: Bundle) -> None:
     for record in bundle.records:
         path = record / "recipe.toml"
         path.write_text(path.read_text().replace('edition = "v2.0"', 'edition = "v3.0"'))
-        edit_record(record, _each("init_start", recipe_hash=_hash(record), edition="v3.0"))
+    bundle.name_recipes()
+    bundle.edit_all(each("init_start", edition="v3.0"))
 
 
 def _start_twice(events: list[Event]) -> None:
@@ -214,37 +171,36 @@ FORGERIES = (
     Forgery("three-epochs-spliced", _splice_few, "copied-runs", campaign="rankable"),
     Forgery("weights-of-one-epoch-borrowed", _borrow_weights, "copied-runs"),
     Forgery("checkpoint-borrowed", _borrow_checkpoint, "copied-runs"),
-    Forgery("checkpoint-told-twice", lambda b: b.edit(1, _repeat_checkpoint), "checkpoints"),
+    Forgery("checkpoint-told-twice", in_trial(1, _repeat_checkpoint), "checkpoints"),
     Forgery("recipe-field-taken-out", _take_field_out, "recipe-fields"),
-    Forgery("rehearsal-taken-out", lambda b: b.edit_all(_without("parallel_efficiency")), "evidence"),
-    Forgery("steps-of-ranks-taken-out", lambda b: b.edit_all(_without("steps")), "evidence"),
-    Forgery("power-taken-out", lambda b: b.edit_all(_without("power")), "evidence", "warning"),
-    Forgery("start-of-the-machine-untold", lambda b: b.edit_all(_forget_boot), "evidence"),
-    Forgery("one-accelerator-told-as-eight", lambda b: b.edit_all(_repeat_device), "ranks"),
-    Forgery("accelerators-of-one-node-told-for-two", lambda b: b.edit_all(_repeat_node), "ranks"),
-    Forgery("energy-of-one-node-told-for-two", lambda b: b.edit_all(_cover_both), "power-samples"),
+    Forgery("rehearsal-taken-out", in_all(without("parallel_efficiency")), "evidence"),
+    Forgery("steps-of-ranks-taken-out", in_all(without("steps")), "evidence"),
+    Forgery("power-taken-out", in_all(without("power")), "evidence", "warning"),
+    Forgery("start-of-the-machine-untold", in_all(lacking("init_start", "boot_id")), "evidence"),
+    Forgery("one-accelerator-told-as-eight", in_all(_REPEATED_DEVICE), "ranks"),
+    Forgery("accelerators-of-one-node-told-for-two", in_all(_repeat_node), "ranks"),
+    Forgery("energy-of-one-node-told-for-two", in_all(_cover_both), "power-samples"),
     Forgery("power-of-an-idle-hour", _integrate_idleness, "power-samples"),
     Forgery("target-reached-by-one-evaluation", _reach_target, "quality-leap", "warning", "rankable"),
-    Forgery("checkpoint-at-the-target-withheld", lambda b: b.edit(2, _raise_evaluation), "checkpoints",
-            campaign="rankable"),
-    Forgery("job-of-srun-untold", lambda b: _forget_job(b, "srun"), "accounting", "warning"),
+    Forgery("checkpoint-at-the-target-withheld", in_trial(2, _RAISED), "checkpoints", campaign="rankable"),
+    Forgery("job-of-srun-untold", in_journal(each("attempt_start", slurm_job_id=None, launcher="srun")), "accounting",
+            "warning"),
     Forgery("result-shortened", _shorten_result, "result"),
     Forgery("gone-on-unseen", forged((2, 2), is_told=False), "attempts", "warning"),
     Forgery("version-of-nobody", _name_version, "code", "warning"),
     Forgery("registered-identity-claimed-as-the-original", _claim_registered, "registered", "warning", registered=True),
     Forgery("edition-of-the-records-changed", _change_edition, "recipes"),
-    Forgery("clock-started-twice", lambda b: b.edit(1, _start_twice), "event-order"),
-    Forgery("host-of-look-alike-letters", lambda b: b.edit_all(_look_alike), "accounting"),
-    Forgery("ceilings-of-another-precision", lambda b: b.edit_all(_each("ceilings", precision="fp32")), "ceilings"),
+    Forgery("clock-started-twice", in_trial(1, _start_twice), "event-order"),
+    Forgery("host-of-look-alike-letters", in_all(_look_alike), "accounting"),
+    Forgery("ceilings-of-another-precision", in_all(each("ceilings", precision="fp32")), "ceilings"),
     Forgery("key-told-twice", _double_key, "archive"),
     Forgery("claim-that-is-no-number", lambda b: setattr(b, "claims", lambda claim: claim["metrics"]["vflops"].update(
         variation=float("nan"))), "archive"),
     Forgery("path-file-in-the-code", lambda b: (b.folder / "code/hpcai500/fast.pth").write_text("import fast"),
             "archive"),
     # Not to be seen in a bundle.
-    Forgery("ceilings-raised-everywhere", lambda b: b.edit_all(_each("ceilings", flops=9.6e18, slowest_flops=5e17)),
-            None),
-    Forgery("another-data-set-everywhere", lambda b: b.edit_all(_each("dataset", fingerprint="a" * 64)), None),
-    Forgery("job-untold", lambda b: _forget_job(b, "alone"), None),
-    Forgery("power-of-devices-told-as-that-of-nodes", lambda b: b.edit_all(_call_it_the_node), None),
+    Forgery("ceilings-raised-everywhere", in_all(each("ceilings", flops=9.6e18, slowest_flops=5e17)), None),
+    Forgery("another-data-set-everywhere", in_all(each("dataset", fingerprint="a" * 64)), None),
+    Forgery("job-untold", in_journal(each("attempt_start", slurm_job_id=None, launcher="alone")), None),
+    Forgery("power-of-devices-told-as-that-of-nodes", in_all(_call_it_the_node), None),
 )  # fmt: skip

@@ -6,13 +6,12 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from forgeries import Bundle, Forgery
-from written_campaign import edit_journal, edit_record, values
+from forgeries import Bundle, Change, Forge, Forgery, each, each_node, in_all, in_journal, in_trial, lacking
+from written_campaign import edit_record, values
 
 from hpcai500.methodology.model_count import model_count
 from hpcai500.record import Event
 
-Change = Callable[[list[Event]], object]
 _CYCLONE = "tropical cyclone"
 
 
@@ -22,52 +21,32 @@ def _one_class(events: list[Event]) -> None:
         value.update(per_class={name: 0.9 if name == _CYCLONE else None for name in value["per_class"]}, value=0.9)
 
 
-def _easier_classes(events: list[Event]) -> None:
-    for value in values(events, "eval_accuracy"):
-        value.update(per_class={"weather": 0.9}, value=0.9)
-
-
 def _absent_classes(events: list[Event]) -> None:
     """The same, and the data set is said to have no other."""
     _one_class(events)
-    for value in values(events, "dataset"):
-        value["classes_not_evaluated"] = [name for name in values(events, "eval_accuracy")[0]["per_class"]
-                                          if name != _CYCLONE]  # fmt: skip
+    others = [name for name in values(events, "eval_accuracy")[0]["per_class"] if name != _CYCLONE]
+    each("dataset", classes_not_evaluated=others)(events)
 
 
-def _no_classes(events: list[Event]) -> None:
-    for value in values(events, "eval_accuracy"):
-        del value["per_class"]
-
-
-def _wider(factor: float) -> Callable[[Bundle], None]:
+def _wider(factor: float) -> Forge:
     """Another width, which no table of the edition has; operations are told as so many times more."""
+    more = {name: lambda flops: flops * factor for name in ("per_sample", "forward")}
 
     def forge(bundle: Bundle) -> None:
         bundle.plan_with("workload.width=65")
-
-        def count(events: list[Event]) -> None:
-            for value in values(events, "flops"):
-                value.update(per_sample=value["per_sample"] * factor, forward=value["forward"] * factor)
-
-        bundle.edit_all(count)
+        bundle.edit_all(each("flops", **more))
 
     return forge
 
 
-def _counted(setting: str) -> Callable[[Bundle], None]:
+def _counted(setting: str) -> Forge:
     """Another model of `ewa` in all recipes, and the operations that the software itself counts for it."""
 
     def forge(bundle: Bundle) -> None:
         bundle.plan_with(setting)
         count = model_count("ewa", bundle.read(1).tables["workload"], 4, (768, 1152))
         assert count
-
-        def tell(events: list[Event]) -> None:
-            for value in values(events, "flops"):
-                value.update(per_sample=float(count.training), forward=float(count.forward))
-
-        bundle.edit_all(tell)
+        bundle.edit_all(each("flops", per_sample=float(count.training), forward=float(count.forward)))
 
     return forge
 
@@ -80,57 +59,27 @@ def _strange_recipe(bundle: Bundle) -> None:
     bundle.name_recipes()
 
 
-def _preload(bundle: Bundle) -> None:
-    """One trial's processes were started with a library that nobody knows."""
-
-    def tell(events: list[Event]) -> None:
-        for value in values(events, "system"):
-            value["nodes"][0]["environment"]["LD_PRELOAD"] = "/opt/faster.so"
-
-    bundle.edit(2, tell)
+def _preload(events: list[Event]) -> None:
+    """Processes were started with a library that nobody knows."""
+    for value in values(events, "system"):
+        value["nodes"][0]["environment"]["LD_PRELOAD"] = "/opt/faster.so"
 
 
-def _forget_launcher(bundle: Bundle) -> None:
-    def forget(events: list[Event]) -> None:
-        for value in values(events, "attempt_start"):
-            del value["launcher"]
-            value["slurm_job_id"] = None
-
-    edit_journal(bundle.campaign, forget)
-
-
-def _forget_boots(events: list[Event]) -> None:
-    for value in values(events, "init_start"):
-        value["boot_id"] = None
-
-
-def _without(key: str, field: str) -> Change:
-    def change(events: list[Event]) -> None:
-        for value in values(events, key):
-            value.pop(field, None)
-
-    return change
+def _forget_launcher(events: list[Event]) -> None:
+    lacking("attempt_start", "launcher")(events)
+    each("attempt_start", slurm_job_id=None)(events)
 
 
 def _one_node(events: list[Event]) -> None:
     """Sixteen ranks of two nodes, described as one node with eight accelerators."""
     for key in ("run_start", "run_resume"):
-        for value in values(events, key):
-            value.pop("hosts", None)
-    for value in values(events, "system"):
-        value["nodes"] = value["nodes"][:1]
+        lacking(key, "hosts")(events)
+    each("system", nodes=lambda nodes: nodes[:1])(events)
 
 
 def _forget_package(events: list[Event]) -> None:
     for value in values(events, "system"):
         del value["installation"]["package"]["core_sha256"]
-
-
-def _forget_devices(events: list[Event]) -> None:
-    for value in values(events, "system"):
-        for node in value["nodes"]:
-            for device in node["accelerators"]:
-                del device["uuid"]
 
 
 def _qualities(quality: Callable[[int], float]) -> Change:
@@ -156,25 +105,13 @@ def _equal_classes(quality: Callable[[int], float]) -> Change:
 
 def _plan_of_an_older_version(bundle: Bundle) -> None:
     """The journal alone names a version that nobody has, and its recipe a value that no recipe may have."""
-    edit_journal(bundle.campaign, lambda events: values(events, "campaign_start")[0].update(version="0.0.9"))
+    in_journal(each("campaign_start", version="0.0.9"))(bundle)
     _strange_recipe(bundle)
 
 
-def _empty(key: str, field: str) -> Change:
-    """Told, and told as nothing."""
-
-    def change(events: list[Event]) -> None:
-        for value in values(events, key):
-            value[field] = []
-
-    return change
-
-
 def _no_waits(events: list[Event]) -> None:
-    for value in values(events, "epoch_stop"):
-        value["data_wait_seconds"] = 0.0
-    for value in values(events, "communication"):
-        value["communication_fraction"] = 0.0
+    each("epoch_stop", data_wait_seconds=0.0)(events)
+    each("communication", communication_fraction=0.0)(events)
 
 
 def _cut_before_training(bundle: Bundle) -> None:
@@ -203,9 +140,8 @@ def _same_qualities(bundle: Bundle) -> None:
     _evaluated(_qualities(lambda epoch: told[epoch - 1]["value"]))(bundle)
 
 
-def _slow_alone(events: list[Event]) -> None:
-    for value in values(events, "parallel_efficiency"):
-        value["efficiencies"] = [1.43 * one / 0.94 for one in value["efficiencies"]]
+# As if the step of one rank alone had been slowed by half.
+_SLOW_ALONE = each("parallel_efficiency", efficiencies=lambda told: [1.43 * one / 0.94 for one in told])
 
 
 def _nothing(bundle: Bundle) -> None:
@@ -233,34 +169,33 @@ def _evaluated(change: Change) -> Callable[[Bundle], None]:
     return forge
 
 
-def _all(change: Change) -> Callable[[Bundle], None]:
-    return lambda bundle: bundle.edit_all(change)
-
+_NAMELESS = each_node(lambda node: [device.pop("uuid") for device in node["accelerators"]])
 
 FORGERIES = (
-    Forgery("classes-left-out-of-the-mean", _all(_one_class), "classes", campaign="ewa"),
-    Forgery("classes-exchanged", _all(_easier_classes), "classes", campaign="ewa"),
+    Forgery("classes-left-out-of-the-mean", in_all(_one_class), "classes", campaign="ewa"),
+    Forgery("classes-exchanged", in_all(each("eval_accuracy", per_class={"weather": 0.9}, value=0.9)), "classes",
+            campaign="ewa"),
     Forgery("classes-said-to-be-absent", _evaluated(_absent_classes), "standing", "note", "ewa"),
-    Forgery("classes-untold", _all(_no_classes), "classes", campaign="ewa"),
+    Forgery("classes-untold", in_all(lacking("eval_accuracy", "per_class")), "classes", campaign="ewa"),
     Forgery("model-of-another-width", _wider(9.0), "model", campaign="rankable"),
     Forgery("crops-wider-than-the-images", _counted("workload.crop_width=11520"), "model", campaign="ewa"),
     Forgery("value-that-no-recipe-may-have", _strange_recipe, "recipe-fields"),
-    Forgery("launcher-untold", _forget_launcher, "attempts"),
-    Forgery("machines-unknown", _all(_forget_boots), "evidence", "warning"),
-    Forgery("hosts-untold-and-a-node-cut", _all(_one_node), "evidence"),
-    Forgery("host-names-untold", _all(_without("run_start", "hosts")), "evidence"),
-    Forgery("parallel-efficiencies-untold", _all(_without("parallel_efficiency", "efficiencies")), "evidence"),
-    Forgery("absent-classes-untold", _all(_without("dataset", "classes_not_evaluated")), "evidence"),
-    Forgery("core-untold", _all(_forget_package), "evidence"),
-    Forgery("devices-without-numbers", _all(_forget_devices), "evidence"),
+    Forgery("launcher-untold", in_journal(_forget_launcher), "attempts"),
+    Forgery("machines-unknown", in_all(each("init_start", boot_id=None)), "evidence", "warning"),
+    Forgery("hosts-untold-and-a-node-cut", in_all(_one_node), "evidence"),
+    Forgery("host-names-untold", in_all(lacking("run_start", "hosts")), "evidence"),
+    Forgery("parallel-efficiencies-untold", in_all(lacking("parallel_efficiency", "efficiencies")), "evidence"),
+    Forgery("absent-classes-untold", in_all(lacking("dataset", "classes_not_evaluated")), "evidence"),
+    Forgery("core-untold", in_all(_forget_package), "evidence"),
+    Forgery("devices-without-numbers", in_all(_NAMELESS), "evidence"),
     Forgery("all-answers-right", _evaluated(_qualities(lambda epoch: 1.0)), "implausible", "warning", "rankable"),
     Forgery("quality-of-all-epochs-alike", _evaluated(_qualities(lambda epoch: 0.7634)), "implausible", "warning",
             "rankable"),
     Forgery("quality-of-the-last-epoch-from-the-first-on", _evaluated(_qualities(lambda epoch: 0.76 + epoch / 1e4)),
             "implausible", "warning", "rankable"),
     Forgery("qualities-of-one-trial-told-for-all", _same_qualities, "implausible", "warning", "rankable"),
-    Forgery("loss-that-rises", _all(_losses(lambda epoch: 900.0 + epoch)), "implausible", "warning", "rankable"),
-    Forgery("loss-below-that-of-the-labels", _all(_losses(lambda epoch: 0.8 - epoch / 1e3)), "loss",
+    Forgery("loss-that-rises", in_all(_losses(lambda epoch: 900.0 + epoch)), "implausible", "warning", "rankable"),
+    Forgery("loss-below-that-of-the-labels", in_all(_losses(lambda epoch: 0.8 - epoch / 1e3)), "loss",
             campaign="rankable"),
     Forgery("quality-beyond-all-published", _evaluated(_equal_classes(lambda epoch: 0.7 * (1 - 0.9**epoch))),
             "implausible", "warning", "ewa"),
@@ -268,11 +203,11 @@ FORGERIES = (
             "implausible", "warning", "rankable"),
     Forgery("more-regions-than-are-proposed", _counted("workload.detection_samples=100000"), "standing", "note", "ewa"),
     Forgery("plan-of-an-older-version", _plan_of_an_older_version, "recipe-fields"),
-    Forgery("host-names-told-as-none", _all(_empty("run_start", "hosts")), "evidence"),
-    Forgery("parallel-efficiencies-told-as-none", _all(_empty("parallel_efficiency", "efficiencies")), "evidence"),
-    Forgery("waits-told-as-none", _all(_no_waits), "step-sums"),
+    Forgery("host-names-told-as-none", in_all(each("run_start", hosts=[])), "evidence"),
+    Forgery("parallel-efficiencies-told-as-none", in_all(each("parallel_efficiency", efficiencies=[])), "evidence"),
+    Forgery("waits-told-as-none", in_all(_no_waits), "step-sums"),
     Forgery("starts-thrown-away-before-they-train", _cut_before_training, "short-starts", "warning", "begun-twice"),
-    Forgery("step-alone-slowed", _all(_slow_alone), "implausible", "warning"),
-    Forgery("library-preloaded", _preload, "environment", "warning"),
+    Forgery("step-alone-slowed", in_all(_SLOW_ALONE), "implausible", "warning"),
+    Forgery("library-preloaded", in_trial(2, _preload), "environment", "warning"),
     Forgery("starts-thrown-away-once-their-speed-was-seen", _nothing, "short-starts", "warning", "begun-twice"),
 )  # fmt: skip

@@ -6,10 +6,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from forgeries import Bundle, Forgery
-from written_campaign import power_entry, sum_steps, values
+from forgeries import Bundle, Change, Forge, Forgery, each, fit_power, in_all, in_trial, without
+from written_campaign import sum_steps, values
 
-from hpcai500.methodology.energy import window_of
 from hpcai500.methodology.sampling import Coverage
 from hpcai500.record import Event
 
@@ -52,20 +51,15 @@ def place(events: list[Event], key: str, epoch: int | None = None) -> int:
     return next(number for number in found if epoch is None or events[number]["value"]["epoch"] == epoch)
 
 
-def _hurry(bundle: Bundle, factor: float) -> None:
-    """Scale all clocks of all runs, and let power fit the shorter window."""
-    for trial, record in enumerate(bundle.records, 1):
-        bundle.edit(trial, scaled(factor))
+def _hurry(factor: float) -> Forge:
+    """All clocks of all runs, scaled; power fits the shorter window."""
 
-        def fit(events: list[Event], record: Any = record) -> None:
-            for node in (power := values(events, "power")[-1])["nodes"]:
-                power["nodes"][power["nodes"].index(node)] = power_entry(record, node["host"], window_of(events))
+    def forge(bundle: Bundle) -> None:
+        for trial, record in enumerate(bundle.records, 1):
+            bundle.edit(trial, scaled(factor))
+            bundle.edit(trial, fit_power(record))
 
-        bundle.edit(trial, fit)
-
-
-def _cut_pause(events: list[Event]) -> None:
-    shifted(events, place(events, "epoch_stop", 2), -20.0)
+    return forge
 
 
 def _shift_wall(events: list[Event]) -> None:
@@ -80,6 +74,10 @@ def _step_back(events: list[Event]) -> None:
 
 def _drop_evaluation(events: list[Event]) -> None:
     del events[place(events, "eval_start", 2) : place(events, "eval_stop", 2) + 1]
+
+
+def _drop_epoch(events: list[Event]) -> None:
+    del events[place(events, "epoch_start", 3) : place(events, "run_stop")]
 
 
 def _evaluate_first(events: list[Event]) -> None:
@@ -105,34 +103,8 @@ def _straighten(events: list[Event]) -> None:
             event[clock] = moment
 
 
-def _drop_epoch(events: list[Event]) -> None:
-    del events[place(events, "epoch_start", 3) : place(events, "run_stop")]
-
-
-def _raise_quality(value: float) -> Callable[[list[Event]], None]:
-    return lambda events: values(events, "eval_accuracy")[-1].update(value=value)
-
-
-def _each(key: str, **changes: Any) -> Callable[[list[Event]], None]:
-    """Values of all events `key`; a function is applied to the value that is there."""
-
-    def change(events: list[Event]) -> None:
-        for value in values(events, key):
-            value.update({name: new(value[name]) if callable(new) else new for name, new in changes.items()})
-
-    return change
-
-
-def _one(key: str, **changes: Any) -> Callable[[list[Event]], None]:
-    """The same, of the last event alone."""
-    return lambda events: values(events, key)[-1].update(changes)
-
-
-def _without(key: str) -> Callable[[list[Event]], None]:
-    def change(events: list[Event]) -> None:
-        events[:] = [event for event in events if event["key"] != key]
-
-    return change
+def _last_quality(value: float, **more: Any) -> Change:
+    return lambda events: values(events, "eval_accuracy")[-1].update(value=value, **more)
 
 
 def _shrink(events: list[Event]) -> None:
@@ -140,14 +112,14 @@ def _shrink(events: list[Event]) -> None:
     scaled(0.1)(events)
     samples, batch = 128_000, 4096
     coverage, steps = Coverage.expected(samples).digest, -(-samples // batch)
-    _each("dataset", training_samples=samples, coverage=coverage)(events)
-    _each("model", steps_per_epoch=steps)(events)
-    _each("epoch_stop", samples=samples, padded_samples=steps * batch - samples, steps=steps, coverage=coverage)(events)
+    each("dataset", training_samples=samples, coverage=coverage)(events)
+    each("model", steps_per_epoch=steps)(events)
+    each("epoch_stop", samples=samples, padded_samples=steps * batch - samples, steps=steps, coverage=coverage)(events)
     for told in (*values(events, "steps"), *values(events, "communication")):
         for part in (told, *told["ranks"]):
             part["steps"] = 90 * steps
     # Ceilings and set-up take as long as ever.
-    _each("parallel_efficiency", step_seconds=lambda seconds: seconds * 10)(events)
+    each("parallel_efficiency", step_seconds=lambda seconds: seconds * 10)(events)
 
 
 def _shrink_all(bundle: Bundle) -> None:
@@ -155,35 +127,25 @@ def _shrink_all(bundle: Bundle) -> None:
     bundle.keeps_claim = True
 
 
-def _drop_samples(events: list[Event]) -> None:
+def _drop_batch(events: list[Event]) -> None:
     """An epoch that left a batch out, with the digest of a whole one."""
     last = values(events, "epoch_stop")[-1]
-    last["samples"] -= 4096
-    last["steps"] -= 1
+    last.update(samples=last["samples"] - 4096, steps=last["steps"] - 1)
 
 
-def _other_digest(events: list[Event]) -> None:
-    digest = "1281167-" + "0123456789abcdef" * 2
-    _each("dataset", coverage=digest)(events)
-    _each("epoch_stop", coverage=digest)(events)
+def _invent_coverage(events: list[Event]) -> None:
+    for key in ("dataset", "epoch_stop"):
+        each(key, coverage="1281167-" + "0123456789abcdef" * 2)(events)
 
 
-def _same_digest(events: list[Event]) -> None:
-    digest = values(events, "replicas")[0]["digest"]
-    values(events, "replicas")[1]["digest"] = digest
+def _repeated(key: str, field: str) -> Change:
+    """The second event tells what the first one told."""
 
+    def change(events: list[Event]) -> None:
+        first, second, *_ = values(events, key)
+        second[field] = first[field]
 
-def _same_loss(events: list[Event]) -> None:
-    told = values(events, "epoch_stop")
-    told[1]["loss"] = told[0]["loss"]
-
-
-def _fewer_ranks(events: list[Event]) -> None:
-    _each("run_start", world_size=8, nodes=1)(events)
-
-
-def _hide_host(events: list[Event]) -> None:
-    _each("run_start", hosts=lambda hosts: hosts[:1])(events)
+    return change
 
 
 def _hurry_one_epoch(events: list[Event]) -> None:
@@ -194,10 +156,6 @@ def _hurry_one_epoch(events: list[Event]) -> None:
     for name in ("seconds", "data_wait_seconds", "compute_seconds", "communication_wait_seconds"):
         value[name] /= 2
     sum_steps(events, events)
-
-
-def _praise(events: list[Event]) -> None:
-    events.append({**events[-1], "key": "all_is_well"})
 
 
 def _splice(bundle: Bundle) -> None:
@@ -228,42 +186,42 @@ def _refit(events: list[Event], donor: Any) -> None:
 
 
 FORGERIES = (
-    Forgery("machine-clock-slowed", lambda b: b.edit(1, scaled(0.7, clocks=("clock_s",))), "clock"),
-    Forgery("machine-clock-set-back", lambda b: b.edit(1, _step_back), "clock"),
-    Forgery("clocks-slowed-beyond-the-ceiling", lambda b: _hurry(b, 0.03), "speed"),
-    Forgery("clocks-slowed-epochs-forgotten", lambda b: b.edit(1, scaled(0.7, told=False)), "epoch-times"),
-    Forgery("pause-cut-from-an-epoch", lambda b: b.edit(2, _cut_pause), "epoch-times"),
-    Forgery("wall-clock-of-another-zone", lambda b: b.edit(1, _shift_wall), "dates"),
-    Forgery("one-epoch-hurried", lambda b: b.edit(4, _hurry_one_epoch), "usual-speed", "warning", "rankable"),
-    Forgery("steps-of-ranks-shortened", lambda b: b.edit(1, lambda e: values(e, "steps")[0]["ranks"][3].update(
-        steps=600)), "step-sums"),
-    Forgery("evaluation-dropped", lambda b: b.edit(1, _drop_evaluation), "event-order"),
-    Forgery("evaluation-before-training", lambda b: b.edit(1, _evaluate_first), "event-order"),
-    Forgery("clock-stopped-before-the-last-evaluation", lambda b: b.edit(1, _stop_early), "event-order"),
-    Forgery("epoch-dropped", lambda b: b.edit(1, _drop_epoch), "event-order"),
+    Forgery("machine-clock-slowed", in_trial(1, scaled(0.7, clocks=("clock_s",))), "clock"),
+    Forgery("machine-clock-set-back", in_trial(1, _step_back), "clock"),
+    Forgery("clocks-slowed-beyond-the-ceiling", _hurry(0.03), "speed"),
+    Forgery("clocks-slowed-epochs-forgotten", in_trial(1, scaled(0.7, told=False)), "epoch-times"),
+    Forgery("pause-cut-from-an-epoch", in_trial(2, lambda e: shifted(e, place(e, "epoch_stop", 2), -20.0)),
+            "epoch-times"),
+    Forgery("wall-clock-of-another-zone", in_trial(1, _shift_wall), "dates"),
+    Forgery("one-epoch-hurried", in_trial(4, _hurry_one_epoch), "usual-speed", "warning", "rankable"),
+    Forgery("steps-of-ranks-shortened", in_trial(1, lambda e: values(e, "steps")[0]["ranks"][3].update(steps=600)),
+            "step-sums"),
+    Forgery("evaluation-dropped", in_trial(1, _drop_evaluation), "event-order"),
+    Forgery("evaluation-before-training", in_trial(1, _evaluate_first), "event-order"),
+    Forgery("clock-stopped-before-the-last-evaluation", in_trial(1, _stop_early), "event-order"),
+    Forgery("epoch-dropped", in_trial(1, _drop_epoch), "event-order"),
     Forgery("epochs-of-two-runs-spliced", _splice, "copied-runs"),
-    Forgery("quality-off-the-grid", lambda b: b.edit(1, _raise_quality(0.7712345)), "quality"),
-    Forgery("quality-above-one", lambda b: b.edit(1, _raise_quality(1.02)), "quality"),
-    Forgery("quality-leaps-at-the-end", lambda b: b.edit(3, _raise_quality(0.83)), "quality-leap", "warning",
-            "rankable"),
-    Forgery("evaluation-of-a-subset", lambda b: b.edit(1, _one("eval_accuracy", samples=10_000, value=0.8)), "samples"),
-    Forgery("samples-inflated", lambda b: b.edit(1, _each("epoch_stop", samples=lambda n: 2 * n)), "samples"),
-    Forgery("batches-left-out", lambda b: b.edit(1, _drop_samples), "samples"),
-    Forgery("coverage-invented", lambda b: b.edit_all(_other_digest), "coverage"),
+    Forgery("quality-off-the-grid", in_trial(1, _last_quality(0.7712345)), "quality"),
+    Forgery("quality-above-one", in_trial(1, _last_quality(1.02)), "quality"),
+    Forgery("quality-leaps-at-the-end", in_trial(3, _last_quality(0.83)), "quality-leap", "warning", "rankable"),
+    Forgery("evaluation-of-a-subset", in_trial(1, _last_quality(0.8, samples=10_000)), "samples"),
+    Forgery("samples-inflated", in_trial(1, each("epoch_stop", samples=lambda n: 2 * n)), "samples"),
+    Forgery("batches-left-out", in_trial(1, _drop_batch), "samples"),
+    Forgery("coverage-invented", in_all(_invent_coverage), "coverage"),
     Forgery("data-set-shrunk", _shrink_all, "claim", campaign="rankable"),
-    Forgery("operations-inflated", lambda b: b.edit_all(_each("flops", per_sample=24.5e9)), "model"),
-    Forgery("another-model", lambda b: b.edit_all(_each("model", parameters=11_689_512)), "model"),
-    Forgery("loss-repeated", lambda b: b.edit(1, _same_loss), "loss"),
-    Forgery("replica-digests-removed", lambda b: b.edit_all(_without("replicas")), "replicas"),
-    Forgery("weights-that-never-change", lambda b: b.edit(1, _same_digest), "replicas"),
-    Forgery("ceilings-removed", lambda b: b.edit_all(_without("ceilings")), "ceilings"),
-    Forgery("ceilings-raised", lambda b: b.edit(1, _each("ceilings", flops=lambda f: 3 * f)), "ceilings-agree"),
-    Forgery("ranks-lowered", lambda b: b.edit(1, _fewer_ranks), "ranks"),
-    Forgery("host-hidden", lambda b: b.edit(1, _hide_host), "ranks"),
-    Forgery("event-of-a-wrong-type", lambda b: b.edit(1, _each("epoch_stop", seconds="31.9")), "event-values"),
-    Forgery("event-invented", lambda b: b.edit(1, _praise), "unknown-events", "warning"),
+    Forgery("operations-inflated", in_all(each("flops", per_sample=24.5e9)), "model"),
+    Forgery("another-model", in_all(each("model", parameters=11_689_512)), "model"),
+    Forgery("loss-repeated", in_trial(1, _repeated("epoch_stop", "loss")), "loss"),
+    Forgery("replica-digests-removed", in_all(without("replicas")), "replicas"),
+    Forgery("weights-that-never-change", in_trial(1, _repeated("replicas", "digest")), "replicas"),
+    Forgery("ceilings-removed", in_all(without("ceilings")), "ceilings"),
+    Forgery("ceilings-raised", in_trial(1, each("ceilings", flops=lambda f: 3 * f)), "ceilings-agree"),
+    Forgery("ranks-lowered", in_trial(1, each("run_start", world_size=8, nodes=1)), "ranks"),
+    Forgery("host-hidden", in_trial(1, each("run_start", hosts=lambda hosts: hosts[:1])), "ranks"),
+    Forgery("event-of-a-wrong-type", in_trial(1, each("epoch_stop", seconds="31.9")), "event-values"),
+    Forgery("event-invented", in_trial(1, lambda e: e.append({**e[-1], "key": "all_is_well"})), "unknown-events",
+            "warning"),
     # Not to be seen in a bundle.
-    Forgery("clocks-slowed-within-the-ceiling", lambda b: _hurry(b, 0.8), None),
-    Forgery("quality-raised-on-the-grid", lambda b: b.edit(1, lambda e: values(e, "eval_accuracy")[-1].update(
-        value=0.77)), None),
+    Forgery("clocks-slowed-within-the-ceiling", _hurry(0.8), None),
+    Forgery("quality-raised-on-the-grid", in_trial(1, _last_quality(0.77)), None),
 )  # fmt: skip
