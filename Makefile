@@ -126,8 +126,10 @@ $(MADE):
 	@rm -f $(VENV)/.made-with-*
 	@touch $@
 
+# To unpack torch and to compile the core take about as long as each other.
 $(VENV)/.runtime: $(MADE) constraints.txt pyproject.toml
-	@scripts/install $(VENV) build runtime
+	@scripts/install $(VENV) build
+	@scripts/compile $(VENV) scripts/install $(VENV) runtime
 	@touch $@
 
 # Without build isolation: pip's throw-away environments have a new path each time, which makes CMake compile everything again.
