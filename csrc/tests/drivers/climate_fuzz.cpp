@@ -16,10 +16,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "core/climate/climate_error.h"
-#include "core/climate/climate_piece.h"
-#include "core/climate/climate_plan.h"
-#include "core/descriptor.h"
+#include "core/climate/climate_reader.h"
 
 namespace {
 
