@@ -1,7 +1,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings.h"
-#include "core/jpeg/crop.h"
+#include "core/jpeg/spec.h"
 
 namespace py = pybind11;
 

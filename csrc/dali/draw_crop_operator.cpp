@@ -9,7 +9,7 @@
 
 #include "arguments.h"
 #include "blank_jpeg.h"
-#include "core/jpeg/crop.h"
+#include "core/jpeg/spec.h"
 #include "samples.h"
 
 namespace hpcai500::dali_plugin {

@@ -16,10 +16,10 @@ _MAKE_IMAGES = """
 import sys
 import numpy as np
 sys.path.insert(0, sys.argv[1])
-from baseline_outcomes import outcome
-from jpeg_blocks import PLAIN_CODES, Block, Frame, write_blocks
-from pictures import jpeg, photograph
-from reference import Box
+from jpeg_twin import outcome
+from jpeg_files import PLAIN_CODES, Block, Frame, write_blocks
+from jpeg_files import jpeg, photograph
+from jpeg_twin import Box
 from hpcai500 import _core
 rng = np.random.default_rng(0)
 images = {"isa": np.array(_core.cpu_isa())}

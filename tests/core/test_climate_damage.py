@@ -12,8 +12,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from climate_corpus import encode, fletcher32
 from climate_files import LAYOUTS, SHAPE, Year, fields, write_chunks, write_year, year_of
+from climate_twin import encode, fletcher32
 
 from hpcai500 import _core
 

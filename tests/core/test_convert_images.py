@@ -1,18 +1,51 @@
-"""Images are converted as the host's loaders convert them: to the bit in float32, rounded once more to a short type."""
+"""Images are converted as the host's loaders convert them: to the bit in float32, rounded once more to a short type.
+
+On a CUDA device they have the CPU's bits.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from climate_reference import cast, normalised
-from image_cases import FORMATS, NAMES, SHAPES, assert_same_bits, hostile, in_format, moments
+from climate_twin import cast, normalised
 
 from hpcai500 import _core
 from hpcai500.data.device_batches import convert_images, require_cuda_build
 from hpcai500.errors import EnvironmentLacksError
+
+FORMATS = [torch.contiguous_format, torch.channels_last]
+NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+SHAPES = [(2, 16, 24, 36), (3, 3, 7, 5), (1, 1, 9, 9), (2, 5, 1, 1), (2, 24, 3, 11), (1, 256, 2, 3), (2, 40, 65, 67)]
+
+
+def hostile(shape: tuple[int, ...]) -> torch.Tensor:
+    """Values as of a channel of climate, with a few that are subnormal, infinite, NaN, or too large for float16."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(7)) * 300
+    odd = torch.tensor([0.0, -0.0, 1e-40, -1e-45, float("inf"), float("-inf"), float("nan"), 3e38, 66000.0, 6e-8])
+    count = min(len(odd), values.numel())
+    values.view(-1)[-count:] = odd[:count]
+    return values
+
+
+def moments(channels: int) -> tuple[list[float], list[float]]:
+    generator = np.random.default_rng(channels)
+    return generator.normal(0, 50, channels).tolist(), generator.uniform(0.1, 90, channels).tolist()
+
+
+def in_format(images: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
+    return images.contiguous(memory_format=memory_format)
+
+
+def assert_same_bits(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal, signs of zero included; a NaN may be any NaN."""
+    nan = expected.isnan()
+    assert found.isnan().equal(nan)
+    bits = torch.int16 if expected.element_size() == 2 else torch.int32
+    assert found[~nan].contiguous().view(bits).equal(expected[~nan].contiguous().view(bits))
 
 
 def twin(images: torch.Tensor, mean: list[float] | None, std: list[float] | None, dtype: torch.dtype) -> torch.Tensor:
@@ -88,3 +121,54 @@ def test_a_build_without_cuda_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(_core, "cuda_architectures", list)
     with pytest.raises(EnvironmentLacksError, match=r"make build again, or set accelerator\.conversion=host"):
         require_cuda_build()
+
+
+# ----------------------------------------------------------------------------------------------------
+# On a CUDA device, with the CPU's bits, on the caller's stream.
+
+
+DEVICE = torch.device("cuda", 0)
+
+
+def on_device(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test that needs a device, and a build that can use it."""
+    built = pytest.mark.skipif(
+        not _core.cuda_architectures(), reason="no CUDA device can be used by a build without CUDA"
+    )
+    return pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")(built(test)))
+
+
+@on_device
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 3, 224, 224), (2, 16, 192, 288), (2, 7, 64, 64)])
+@pytest.mark.parametrize("dtype", list(NAMES))
+@pytest.mark.parametrize("source", FORMATS)
+@pytest.mark.parametrize("target", FORMATS)
+def test_the_device_has_the_cpus_bits(shape: Any, dtype: torch.dtype, source: Any, target: Any) -> None:
+    images, (mean, std) = in_format(hostile(shape), source), moments(shape[1])
+    for values in (images, images.half(), images.bfloat16(), images.nan_to_num().clamp(0, 255).to(torch.uint8)):
+        there = values.to(DEVICE)
+        assert_same_bits(
+            convert_images(there, mean, std, dtype, target).cpu(), convert_images(values, mean, std, dtype, target)
+        )
+
+
+@on_device
+def test_an_address_that_is_only_aligned_to_its_items() -> None:
+    memory = torch.randn(2 * 16 * 64 + 1, device=DEVICE)
+    images = memory[1:].view(2, 16, 8, 8)
+    out = torch.empty(2 * 16 * 64 + 1, dtype=torch.float16, device=DEVICE)[1:].view(2, 16, 8, 8)
+    convert_images(images, *moments(16), out=out)
+    assert_same_bits(out.cpu(), convert_images(images.cpu(), *moments(16), dtype=torch.float16))
+
+
+@on_device
+def test_work_goes_on_the_current_stream() -> None:
+    stream = torch.cuda.Stream(DEVICE)
+    images = torch.randn(2, 16, 64, 64, device=DEVICE)
+    stream.wait_stream(torch.cuda.current_stream(DEVICE))
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(10_000_000)
+        images.fill_(2.0)
+        found = convert_images(images, [1.0] * 16, [2.0] * 16, torch.float16, torch.channels_last)
+    stream.synchronize()
+    assert (found == 0.5).all()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import jpeg, photograph
+from jpeg_files import jpeg, photograph
 
 from hpcai500 import _core
 

@@ -1,4 +1,4 @@
-"""Pixels against Pillow and against the reference: rounding, layouts, tails, instruction sets."""
+"""Pixels of both decoders against Pillow, the twin and each other: sizes, crops, types, layouts, instruction sets."""
 
 from __future__ import annotations
 
@@ -7,15 +7,37 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pictures import decoded, jpeg, photograph
+from jpeg_files import decoded, jpeg, photograph
+from jpeg_twin import (
+    Box,
+    assert_own_or_libjpegs,
+    centre_box,
+    colour_planes,
+    decode,
+    decode_scan,
+    expected,
+    late_clamp_bounds,
+    normalise,
+    outcome,
+    pillow_resize,
+    random_box,
+    read_header,
+    resize,
+    rgb,
+)
+from numpy.typing import NDArray
 from PIL import Image
-from reference import Box, centre_box, late_clamp_bounds, normalise, pillow_resize, random_box, resize
 
 from hpcai500 import _core
+
+# ----------------------------------------------------------------------------------------------------
+# Both decoders against Pillow and the reference.
+
 
 DECODERS = ["own", "libjpeg-turbo"]
 # Pillow rounds to whole levels between its two passes and after them, we round once: two levels at worst. And our own
@@ -32,32 +54,26 @@ def image_of(data: bytes, spec: _core.DecodeSpec, sample: int = 0) -> np.ndarray
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (180, 900), (120, 90)])
-def test_a_random_crop_equals_pillows_crop_and_resize(width: int, height: int, decoder: str) -> None:
+@pytest.mark.parametrize("mode", ["random", "centre"])
+@pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (180, 900), (120, 90), (256, 256), (1000, 700)])
+def test_a_crop_equals_pillows(width: int, height: int, mode: str, decoder: str) -> None:
+    """A random crop crop().resize(), a centre crop resize() of a fractional box."""
     data = jpeg(photograph(width, height), quality=92)
     image = decoded(data)
-    spec = _core.DecodeSpec(size=224, dtype="uint8", layout="nhwc", decoder=decoder)
-    for sample in range(12):
-        box = random_box(width, height, seed=11, epoch=2, sample=sample)
-        error = np.abs(image_of(data, spec, sample).astype(int) - pillow_resize(image, box, 224, crop_first=True))
+    spec = _core.DecodeSpec(size=224, mode=mode, dtype="uint8", layout="nhwc", decoder=decoder)
+    crops = [(0, centre_box(width, height, size=224, resize_shorter=256))]
+    if mode == "random":
+        crops = [(sample, random_box(width, height, seed=11, epoch=2, sample=sample)) for sample in range(12)]
+    for sample, box in crops:
+        found = image_of(data, spec, sample).astype(int)
+        error = np.abs(found - pillow_resize(image, box, 224, crop_first=mode == "random"))
         assert error.mean() <= MEAN_LEVELS
         assert error.max() <= WORST_LEVELS[decoder]
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (256, 256), (180, 900), (1000, 700)])
-def test_a_centre_crop_equals_pillows_resize_of_a_fractional_box(width: int, height: int, decoder: str) -> None:
-    data = jpeg(photograph(width, height), quality=92)
-    box = centre_box(width, height, size=224, resize_shorter=256)
-    spec = _core.DecodeSpec(size=224, mode="centre", dtype="uint8", layout="nhwc", decoder=decoder)
-    error = np.abs(image_of(data, spec).astype(int) - pillow_resize(decoded(data), box, 224, crop_first=False))
-    assert error.mean() <= MEAN_LEVELS
-    assert error.max() <= WORST_LEVELS[decoder]
-
-
 @pytest.mark.parametrize("mode", ["random", "centre"])
 def test_float32_is_the_references_to_rounding(mode: str) -> None:
-    """Of Pillow's pixels, so libjpeg's; test_baseline_pixels.py has the same of our own decoder's."""
+    """Of Pillow's pixels, so libjpeg's."""
     data = jpeg(photograph(300, 200))
     pixels = np.asarray(decoded(data))
     spec = _core.DecodeSpec(size=64, mode=mode, resize_shorter=72, layout="nhwc", decoder="libjpeg-turbo")
@@ -69,28 +85,6 @@ def test_float32_is_the_references_to_rounding(mode: str) -> None:
         )
         expected = normalise(resize(pixels, box, 64, crop_first=mode == "random"), spec.mean, spec.std)
         np.testing.assert_allclose(image_of(data, spec, sample), expected, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 15, 16, 17, 31, 33, 47, 100, 225])
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_any_size_has_right_edges_and_writes_nothing_behind_them(size: int, layout: str) -> None:
-    """Of Pillow's pixels, so libjpeg's; test_baseline_pixels.py has the same of our own decoder's."""
-    data = jpeg(photograph(90, 70))
-    for dtype, item in ITEMS.items():
-        plain = {"mean": (0, 0, 0), "std": (1, 1, 1), "decoder": "libjpeg-turbo"}
-        spec = _core.DecodeSpec(size=size, layout=layout, dtype=dtype, **plain)
-        guarded = np.full(3 * size * size + 64, 77, item)
-        _core.decode_crop(data, spec, guarded[: 3 * size * size], seed=11, epoch=2, sample=3)
-        assert (guarded[3 * size * size :] == 77).all()
-        image = guarded[: 3 * size * size].reshape(spec.shape)
-        if dtype == "bfloat16":
-            image = (image.astype(np.uint32) << 16).view(np.float32)
-        box = random_box(90, 70, seed=11, epoch=2, sample=3)
-        levels = resize(np.asarray(decoded(data)), box, size, crop_first=True)
-        expected = levels if layout == "nhwc" else levels.transpose(2, 0, 1)
-        # Half a unit in the last place of each type at 255, and float32's own error.
-        tolerance = {"float32": 1e-4, "float16": 0.0626, "bfloat16": 0.501, "uint8": 0.5001}[dtype]
-        np.testing.assert_allclose(image.astype(np.float64), expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -148,13 +142,9 @@ def late_clamp_errors(planes: np.ndarray, size: int, subsampling: str = "4:4:4",
     """Levels between our own decoder and libjpeg of a whole picture, whose JPEG has these Y, Cb and Cr."""
     buffer = io.BytesIO()
     Image.fromarray(planes, "YCbCr").save(buffer, "JPEG", quality=quality, subsampling=subsampling)
-    images = np.empty((2, size, size, 3), np.float32)
-    for decoder, image in zip(DECODERS, images, strict=True):
-        spec = _core.DecodeSpec(size=size, layout="nhwc", mean=(0, 0, 0), std=(1, 1, 1), decoder=decoder)
-        whole = {"x": 0, "y": 0, "width": planes.shape[1], "height": planes.shape[0], "flip": False}
-        _core.decode_box(buffer.getvalue(), spec, image, **whole)
-    errors: np.ndarray = np.abs(images[0] - images[1])
-    return errors
+    whole = Box(0, 0, planes.shape[1], planes.shape[0], flip=False)
+    own, other = (outcome(buffer.getvalue(), whole, size, decoder).pixels for decoder in DECODERS)
+    return np.abs(own - other)
 
 
 @pytest.mark.parametrize(
@@ -224,26 +214,18 @@ def test_an_image_of_one_colour_stays_that_colour() -> None:
 
 def test_dct_scaling_is_off_by_default_and_close_where_it_is_used() -> None:
     data = jpeg(photograph(1000, 800), quality=92)
-    box = Box(100, 80, 800, 640, flip=False)
-    place = {"x": box.x, "y": box.y, "width": box.width, "height": box.height, "flip": False}
-    exact, scaled = np.empty((2, 224, 224, 3), np.uint8)
-    _core.decode_box(data, _core.DecodeSpec(size=224, dtype="uint8", layout="nhwc"), exact, **place)
-    fast = _core.DecodeSpec(size=224, dtype="uint8", layout="nhwc", dct_scaling=True)
-    _core.decode_box(data, fast, scaled, **place)
-    error = np.abs(exact.astype(int) - scaled)
-    assert 0 < error.mean() < 2
     # A crop below twice the output's size is decoded in full: then nothing changes.
-    small = {**place, "width": 300, "height": 300}
-    _core.decode_box(data, _core.DecodeSpec(size=224, dtype="uint8", layout="nhwc"), exact, **small)
-    _core.decode_box(data, fast, scaled, **small)
-    np.testing.assert_array_equal(exact, scaled)
+    for box, scaled in ((Box(100, 80, 800, 640, flip=False), True), (Box(100, 80, 300, 300, flip=False), False)):
+        exact = outcome(data, box, 224, dtype="uint8").pixels.astype(int)
+        error = np.abs(exact - outcome(data, box, 224, dtype="uint8", dct_scaling=True).pixels).mean()
+        assert 0 < error < 2 if scaled else error == 0
 
 
 _MAKE_IMAGES = """
 import sys
 import numpy as np
 sys.path.insert(0, sys.argv[1])
-from pictures import jpeg, photograph
+from jpeg_files import jpeg, photograph
 from hpcai500 import _core
 items = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "uint8": np.uint8}
 data, images = jpeg(photograph(200, 150)), {"isa": np.array(_core.cpu_isa())}
@@ -297,3 +279,263 @@ def test_pillow_agrees_with_the_reference() -> None:
     box = Box(7, 5, 100, 80, flip=True)
     levels = resize(pixels, box, 40, crop_first=True)
     assert np.abs(levels - pillow_resize(Image.fromarray(pixels), box, 40, crop_first=True)).max() <= 1.01
+
+
+# ----------------------------------------------------------------------------------------------------
+# Our own decoder against the twin.
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "4:4:4": {"subsampling": "4:4:4"},
+    "4:2:2": {"subsampling": "4:2:2"},
+    "4:2:0": {"subsampling": "4:2:0"},
+    "grey": {"mode": "L"},
+}
+RESTARTS: dict[str, dict[str, Any]] = {
+    "no restarts": {},
+    "restarts by MCU": {"restart_marker_blocks": 1},
+    "restarts by 3 MCUs": {"restart_marker_blocks": 3, "optimize": True},
+    "restarts by row": {"restart_marker_rows": 1},
+}
+LEAST_PSNR = 50.0
+
+
+def boxes(width: int, height: int, rng: np.random.Generator) -> list[Box]:
+    """All of it, and parts: of any place, of one pixel, of one row."""
+    w, h = (int(rng.integers(1, length + 1)) for length in (width, height))
+    x, y = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
+    return [
+        Box(0, 0, width, height, flip=False),
+        Box(x, y, w, h, flip=True),
+        Box(x, y, 1, 1, flip=False),
+        Box(0, y, width, 1, flip=True),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("restarts", RESTARTS)
+def test_any_part_of_a_picture_of_any_size_is_the_twins(kind: str, restarts: str) -> None:
+    rng = np.random.default_rng([len(kind), len(restarts)])
+    for _ in range(20):
+        width, height = (int(value) for value in rng.integers(1, 41, 2))
+        options = {**KINDS[kind], **RESTARTS[restarts], "quality": int(rng.integers(5, 100))}
+        data = jpeg(photograph(width, height, noise=20), **options)
+        for box in boxes(width, height, rng):
+            size = int(rng.integers(1, 24))
+            assert_own_or_libjpegs(data, box, size, note=f"{options} {width}x{height} {box} {size}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_small_size_is_the_twins(kind: str) -> None:
+    """Up to two MCUs: edges of planes, of crops and of the picture meet."""
+    for width in range(1, 34, 2 if kind == "4:2:0" else 3):
+        for height in (1, 2, 7, 8, 9, 17):
+            data = jpeg(photograph(width, height, noise=20), **KINDS[kind])
+            twin = assert_own_or_libjpegs(data, Box(0, 0, width, height, flip=False), 9, note=f"{width}x{height}")
+            # libjpeg repeats chroma of two samples a row; our own decoder leaves that to it.
+            assert (twin is None) == (kind in ("4:2:2", "4:2:0") and width < 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_centre_crop_is_the_twins(kind: str) -> None:
+    """A box of fractions, around which the filter may reach."""
+    for width, height, size, shorter in [(40, 31, 24, 28), (33, 39, 5, 6), (21, 40, 21, 21), (37, 37, 30, 64)]:
+        data = jpeg(photograph(width, height, noise=20), **KINDS[kind])
+        box = centre_box(width, height, size=size, resize_shorter=shorter)
+        assert_own_or_libjpegs(data, box, size, mode="centre", note=f"{width}x{height} {size} of {shorter}")
+
+
+def as_float(image: NDArray[Any]) -> NDArray[np.float64]:
+    if image.dtype == np.uint16:
+        image = (image.astype(np.uint32) << 16).view(np.float32)
+    return image.astype(np.float64)
+
+
+# Half a unit in the last place of each type at 255, and float32's own error.
+TOLERANCES = {
+    "own": {"float32": 1e-3, "float16": 0.0635, "bfloat16": 0.501, "uint8": 0.501},
+    "libjpeg-turbo": {"float32": 1e-4, "float16": 0.0626, "bfloat16": 0.501, "uint8": 0.5001},
+}
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", ITEMS)
+def test_every_type_layout_and_size_has_the_twins_pixels_and_nothing_behind_them(
+    decoder: str, kind: str, layout: str, dtype: str
+) -> None:
+    """Of our own decoder's samples, or of Pillow's pixels, which are libjpeg's."""
+    data = jpeg(photograph(43, 38), **KINDS[kind], restart_marker_blocks=2)
+    pixels = np.asarray(decoded(data))
+    for size in (1, 2, 3, 5, 15, 16, 17, 31, 33, 47, 100, 225):
+        plain = {"mean": (0, 0, 0), "std": (1, 1, 1), "decoder": decoder}
+        spec = _core.DecodeSpec(size=size, layout=layout, dtype=dtype, **plain)
+        guarded = np.full(3 * size * size + 64, 77, ITEMS[dtype])
+        _core.decode_crop(data, spec, guarded[: 3 * size * size], seed=11, epoch=2, sample=size)
+        assert (guarded[3 * size * size :] == 77).all()
+        box = random_box(43, 38, seed=11, epoch=2, sample=size)
+        own = decoder == "own"
+        levels = decode(data, box, size, crop_first=True).levels if own else resize(pixels, box, size, crop_first=True)
+        image = as_float(guarded[: 3 * size * size].reshape(spec.shape))
+        if layout == "nchw":
+            image = image.transpose(1, 2, 0)
+        np.testing.assert_allclose(image, levels, rtol=0, atol=TOLERANCES[decoder][dtype])
+
+
+def test_normalisation_is_that_of_the_other_decoder() -> None:
+    """Grey, whose levels are the same for both."""
+    data = jpeg(photograph(43, 38), mode="L")
+    for layout in ("nchw", "nhwc"):
+        own, other = (
+            outcome(
+                data,
+                Box(3, 4, 30, 20, flip=True),
+                19,
+                decoder,
+                layout=layout,
+                mean=(123.675, 116.28, 103.53),
+                std=(58.395, 57.12, 57.375),
+            )
+            for decoder in ("own", "libjpeg-turbo")
+        )
+        np.testing.assert_allclose(own.pixels, other.pixels, rtol=0, atol=1e-5)
+
+
+# Photographs as ImageNet has them, small: smooth, and noisy with hard colours, whose levels libjpeg cuts earlier.
+PHOTOGRAPHS = {"smooth": {"noise": 3.0, "quality": 92}, "noisy": {"noise": 12.0, "quality": 94}}
+
+
+def crops(width: int, height: int, size: int) -> list[tuple[str, int, Box]]:
+    random = [(sample, random_box(width, height, seed=11, epoch=2, sample=sample)) for sample in range(8)]
+    centre = centre_box(width, height, size=size, resize_shorter=size * 8 // 7)
+    return [("centre", 0, centre), *(("random", sample, box) for sample, box in random)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("restarts", ["no restarts", "restarts by MCU"])
+@pytest.mark.parametrize("content", PHOTOGRAPHS)
+def test_a_photograph_is_libjpegs_within_a_level_and_pillows_within_50_db(
+    kind: str, restarts: str, content: str
+) -> None:
+    options = {**KINDS[kind], **RESTARTS[restarts], **PHOTOGRAPHS[content]}
+    noise = float(options.pop("noise"))
+    squares = []
+    for seed, (width, height, size) in enumerate([(200, 150, 96), (120, 161, 112)]):
+        data = jpeg(photograph(width, height, seed, noise=noise), **options)
+        image = decoded(data)
+        for mode, sample, box in crops(width, height, size):
+            images = []
+            for decoder in ("own", "libjpeg-turbo"):
+                spec = _core.DecodeSpec(
+                    size=size,
+                    mode=mode,
+                    resize_shorter=size * 8 // 7,
+                    dtype="uint8",
+                    layout="nhwc",
+                    decoder=decoder,
+                )
+                images.append(np.empty(spec.shape, np.uint8))
+                _core.decode_crop(data, spec, images[-1], seed=11, epoch=2, sample=sample)
+            own, other = (made.astype(float) for made in images)
+            assert np.abs(own - other).mean() <= MEAN_LEVELS, (mode, sample)
+            pillows = pillow_resize(image, box, size, crop_first=mode == "random")
+            squares.append(float(np.mean((own - pillows) ** 2)))
+    assert 10 * np.log10(255**2 / np.mean(squares)) >= LEAST_PSNR
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_levels_are_cut_is_all_that_the_two_decoders_differ_in(kind: str) -> None:
+    """Colours that leave 0 to 255 by far, in crops of a few pixels: there a mean of 1 level is not to be had.
+
+    libjpeg cuts each pixel, we cut what was made of them. The twin can do either, and is libjpeg's but for rounding.
+    """
+    rng = np.random.default_rng(len(kind))
+    for _ in range(40):
+        width, height, size = (int(value) for value in rng.integers(5, 41, 3))
+        pixels = (rng.integers(0, 2, (height, width, 3)) * 255).astype(np.uint8)
+        data = jpeg(pixels, **KINDS[kind], quality=int(rng.integers(5, 100)))
+        header = read_header(data)
+        cut_early = rgb(colour_planes(header, decode_scan(data, header, header.mcus_down, header.mcus_across)))
+        for box in boxes(width, height, rng):
+            levels = resize(cut_early, box, size, crop_first=True)
+            other = outcome(data, box, size, "libjpeg-turbo").pixels
+            np.testing.assert_allclose(levels, other, rtol=0, atol=1.5)
+
+
+@pytest.mark.parametrize("kind", ["4:4:4", "4:2:2", "4:2:0"])
+def test_our_own_decoder_is_the_default_and_was_asked(kind: str) -> None:
+    """It rounds samples only: levels of a whole picture at its own size aren't whole, as libjpeg's are."""
+    data, box = jpeg(photograph(40, 40), **KINDS[kind]), Box(0, 0, 40, 40, flip=False)
+    own, other = outcome(data, box, 40).pixels, outcome(data, box, 40, "libjpeg-turbo").pixels
+    assert expected(data, box, 40) is not None
+    assert _core.DecodeSpec(size=40).decoder == "own"
+    assert (other == np.rint(other)).all()
+    assert (own != np.rint(own)).mean() > 0.5
+    np.testing.assert_allclose(own, other, rtol=0, atol=2)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Samples of our own decoder are libjpeg's to the bit: grey pictures, whole, at their own size, are nothing else.
+
+
+QUALITIES = [1, 3, 10, 25, 50, 75, 90, 96, 100]
+
+
+def noise(side: int, seed: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
+
+
+def extremes(side: int, seed: int) -> NDArray[np.uint8]:
+    """Black and white only: the largest coefficients that a picture can have."""
+    return (noise(side, seed) >> 7) * np.uint8(255)
+
+
+PICTURES = {"photograph": lambda side, seed: photograph(side, side, seed), "noise": noise, "extremes": extremes}
+
+
+def pillows_grey(data: bytes) -> NDArray[np.uint8]:
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def our_grey(data: bytes, side: int, mode: str = "centre") -> NDArray[np.uint8]:
+    found = outcome(data, Box(0, 0, side, side, flip=False), side, mode=mode, resize_shorter=side, dtype="uint8")
+    assert (found.failure, found.warnings) == (None, 0)
+    assert (found.pixels == found.pixels[..., :1]).all()
+    return found.pixels[..., 0]
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("quality", QUALITIES)
+@pytest.mark.parametrize("options", [{}, {"optimize": True}, {"restart_marker_blocks": 3}], ids=str)
+def test_a_whole_grey_picture_is_pillows(kind: str, quality: int, options: dict[str, Any]) -> None:
+    data = jpeg(PICTURES[kind](57, 0), mode="L", quality=quality, **options)
+    np.testing.assert_array_equal(our_grey(data, 57), pillows_grey(data))
+
+
+@pytest.mark.parametrize("side", range(1, 41))
+def test_a_whole_grey_picture_of_any_size_is_pillows(side: int) -> None:
+    for seed, options in enumerate([{}, {"restart_marker_blocks": 1}, {"restart_marker_rows": 1, "optimize": True}]):
+        data = jpeg(noise(side, seed), mode="L", quality=80, **options)
+        for mode in ("centre", "random"):
+            np.testing.assert_array_equal(our_grey(data, side, mode), pillows_grey(data))
+
+
+def test_every_part_of_a_grey_picture_is_pillows() -> None:
+    """What lies above and beside a part is passed over, not decoded."""
+    data = jpeg(noise(60, 1), mode="L", quality=85, restart_marker_blocks=5)
+    whole, rng = pillows_grey(data), np.random.default_rng(0)
+    for _ in range(200):
+        side = int(rng.integers(1, 30))
+        x, y = (int(value) for value in rng.integers(0, 60 - side, 2))
+        part = outcome(data, Box(x, y, side, side, flip=False), side, dtype="uint8").pixels
+        np.testing.assert_array_equal(part[..., 0], whole[y : y + side, x : x + side], err_msg=f"{x} {y} {side}")
+
+
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_the_twins_samples_are_pillows_as_well(quality: int) -> None:
+    """The twin itself, so that the two are not wrong together."""
+    data = jpeg(noise(41, quality), mode="L", quality=quality, restart_marker_blocks=2)
+    header = read_header(data)
+    planes = colour_planes(header, decode_scan(data, header, header.mcus_down, header.mcus_across))
+    np.testing.assert_array_equal(planes[..., 0], pillows_grey(data))

@@ -9,9 +9,8 @@ import re
 from pathlib import Path
 
 import pytest
-from climate_corpus import cases
-from jpeg_writer import write_jpeg
-from pictures import jpeg, photograph
+from climate_twin import cases
+from jpeg_files import jpeg, photograph, write_jpeg
 from sanitized import build, inputs, run
 
 

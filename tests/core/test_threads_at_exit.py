@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from climate_files import LAYOUTS, fields, write_year
-from pictures import jpeg, photograph
+from jpeg_files import jpeg, photograph
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,18 +5,79 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
-#include "climate_error.h"
-#include "climate_piece.h"
 #include "climate_plan.h"
-#include "climate_storage.h"
-#include "core/descriptor.h"
+#include "convert_kernel.h"
+#include "core/failure.h"
+#include "core/files.h"
+#include "core/grow_buffer.h"
 #include "core/jpeg/spec.h"
-#include "core/worker_pool.h"
+#include "core/threads.h"
 
 namespace hpcai500 {
+
+/// Where reading failed. A file that cannot even be opened has no image and no channel.
+struct ClimatePlace {
+    std::size_t file = 0;               ///< in the order given to the reader
+    std::int64_t image = -1;            ///< in its file
+    std::int64_t channel = -1;          ///< in its file
+    std::optional<Extents> chunk = {};  ///< position in the grid of chunks; none where all is in one piece
+};
+
+/// Why an image could not be read, and where that was.
+class ClimateError : public std::runtime_error {
+  public:
+    ClimateError(FailureKind kind, const std::string& reason, ClimatePlace place)
+        : std::runtime_error(reason), kind_(kind), place_(std::move(place)) {}
+    FailureKind kind() const noexcept { return kind_; }
+    const ClimatePlace& place() const noexcept { return place_; }
+
+  private:
+    FailureKind kind_;
+    ClimatePlace place_;
+};
+
+/// How stored values become output. `scale` and `bias` have an entry for each wanted channel.
+struct Conversion {
+    Target target = Target::copied;
+    std::size_t item_bytes = 4;  ///< of an output value
+    std::vector<float> scale, bias;
+};
+
+/// A piece, and all that doing it needs to know.
+struct PieceJob {
+    const ClimateStorage& storage;
+    int descriptor;  ///< of the open file
+    const Piece& piece;
+    std::span<const ImageRequest> requests;  ///< in the order of the plan
+    std::span<const int> channels;
+    const ColumnCrop& crop;
+    const Conversion& conversion;
+    std::uint8_t* out;  ///< images of (channels, rows, crop.width)
+};
+
+/// One object per thread, reused for all pieces. Its memory is a tile, or three times the largest chunk.
+class PieceReader {
+  public:
+    /// True when the piece had filters to undo. Throws ClimateError where the file ends too early, cannot be
+    /// read, or holds damaged data.
+    bool read(const PieceJob& job);
+
+  private:
+    void read_rows(const PieceJob& job, const StoredChunk& stored);
+    void read_chunk(const PieceJob& job, const StoredChunk& stored);
+    void fill_absent(const PieceJob& job);
+    std::span<const std::uint8_t> bytes_at(const PieceJob& job, std::uint64_t address, std::uint64_t count);
+
+    GrowBuffer<std::uint8_t> stored_bytes_;
+    GrowBuffer<std::uint8_t> zeros_;
+    ChunkDecoder decoder_;
+};
 
 /// What an image becomes: `channels` in this order, normalised to (value - mean) / std, cast to `dtype`, and
 /// of each row the columns [left, left + width).

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "core/grow_buffer.h"
-#include "core/parallel_for.h"
+#include "core/threads.h"
 #include "detection_kernel.h"
 
 namespace hpcai500 {

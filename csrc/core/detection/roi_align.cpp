@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/parallel_for.h"
+#include "core/threads.h"
 #include "prepared_roi.h"
 
 namespace hpcai500 {

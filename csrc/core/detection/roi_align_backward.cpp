@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/parallel_for.h"
+#include "core/threads.h"
 #include "prepared_roi.h"
 #include "roi_align.h"
 

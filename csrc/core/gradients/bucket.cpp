@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "compression_kernel.h"
-#include "core/parallel_for.h"
+#include "core/threads.h"
 
 namespace hpcai500 {
 namespace {

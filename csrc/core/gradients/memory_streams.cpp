@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "compression_kernel.h"
-#include "core/parallel_for.h"
+#include "core/threads.h"
 
 namespace hpcai500 {
 namespace {

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/parallel_for.h"
+#include "core/threads.h"
 
 namespace hpcai500 {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
-#include <stdexcept>
 
 #include "resize_kernel.h"
 
@@ -75,19 +73,6 @@ class PixelRows final : public RowSource {
 };
 
 }  // namespace
-
-void validate(const CropBox& box, int width, int height) {
-    const double right = box.x + box.width, bottom = box.y + box.height;
-    const bool inside = box.x >= 0 && box.y >= 0 && right <= width && bottom <= height;
-    // A side may be more than 0 and yet be lost in the sum.
-    const bool empty = !(right > box.x && bottom > box.y);
-    if (inside && !empty) return;
-    std::ostringstream message;
-    message << "box must lie inside the image of " << width << " x " << height << " pixels";
-    if (empty) message << ", and x + width beyond x, y + height beyond y: make both sides a pixel or more";
-    message << "; got x " << box.x << ", y " << box.y << ", width " << box.width << ", height " << box.height;
-    throw std::invalid_argument(message.str());
-}
 
 // False where the image is not one for our own decoder, or not what it seemed: then `image` holds nothing of
 // use.

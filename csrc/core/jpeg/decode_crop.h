@@ -6,16 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "core/grow_buffer.h"
 #include "core/jpeg/baseline/decoder.h"
-#include "core/jpeg/baseline/scan.h"
-#include "core/jpeg/baseline/seek_points.h"
-#include "crop.h"
 #include "jpeg_reader.h"
 #include "planar_resize.h"
-#include "resize.h"
 #include "seek_index.h"
-#include "spec.h"
 
 namespace hpcai500 {
 
@@ -79,9 +73,5 @@ class ImageDecoder {
     GrowBuffer<std::uint8_t> row_, seek_room_;
     SeekUse last_seek_ = SeekUse::without;
 };
-
-/// Throws std::invalid_argument when `box` leaves an image of width x height pixels, or is empty: also where
-/// a side is less than an ulp of its place, so that x + width == x.
-void validate(const CropBox& box, int width, int height);
 
 }  // namespace hpcai500

@@ -1,11 +1,11 @@
 #include "jpeg_reader.h"
 
+#include <jerror.h>
+
 #include <algorithm>
 #include <iterator>
 
-#include "jpeg_arena.h"
-#include "jpeg_errors.h"
-#include "jpeg_scan.h"
+#include "libjpeg.h"
 #include "resize_kernel.h"
 
 namespace hpcai500 {
@@ -18,6 +18,11 @@ constexpr int chroma_margin = 4;
 
 // 16 seconds or so of passes over coefficients: a progressive bomb is many scans times many pixels.
 constexpr std::int64_t most_scanned_pixels = std::int64_t{1} << 34;
+
+// What libjpeg may hold for one image: the coefficients of a progressive image of 85 million pixels at 4:4:4.
+constexpr long most_bytes = 512L << 20;
+// Real progressive files have 10 scans; each one costs a pass over all coefficients.
+constexpr int most_scans = 500;
 
 const char* colour_space_name(J_COLOR_SPACE space) {
     switch (space) {
@@ -52,6 +57,126 @@ void cmyk_row_to_rgbx(std::uint8_t* row, int pixels) {
     }
 }
 
+// Called between the passes of an image with several scans.
+void limit_scans(j_common_ptr common) {
+    const auto* decompressor = reinterpret_cast<j_decompress_ptr>(common);
+    const std::int64_t pixels = std::int64_t{decompressor->image_width} * decompressor->image_height;
+    const int scans = decompressor->input_scan_number;
+    if (scans > most_scans || scans * pixels > most_scanned_pixels)
+        fail(common, FailureKind::corrupt, "the image has more scans than any real file of its size");
+}
+
+// Takes the place of libjpeg's allocator for what lives as long as one image.
+//
+// libjpeg allocates its row buffers for every image and frees them afterwards; malloc gives such memory back
+// to the system, and clearing the fresh pages again took a tenth of the time of a 500 x 375 image. So do an
+// image's Huffman and quantisation tables, which libjpeg would keep for the next one: whoever resets this
+// forgets them. Large permanent memory and the coefficients of progressive images stay with libjpeg's own
+// allocator and its limit.
+class JpegArena {
+  public:
+    // To be called once, after jpeg_create_decompress; must outlive the decompressor's last use. Takes over
+    // the decompressor's client_data.
+    void install(jpeg_decompress_struct& decompressor) {
+        original_ = *decompressor.mem;
+        decompressor.client_data = this;
+        decompressor.mem->alloc_small = allocate_small;
+        decompressor.mem->alloc_large = allocate_large;
+        decompressor.mem->alloc_sarray = allocate_samples;
+        decompressor.mem->alloc_barray = allocate_blocks;
+        decompressor.mem->free_pool = free_pool;
+    }
+
+  private:
+    // Row buffers of the widest possible image take about 10 MB; more is a mistake.
+    static constexpr std::size_t most_bytes = std::size_t{64} << 20;
+    static constexpr std::size_t block_bytes = std::size_t{512} << 10;
+    // libjpeg-turbo's vector code writes whole registers: it asks for aligned rows, padded to twice the
+    // alignment.
+    static constexpr std::size_t alignment = 64;
+    struct Block {
+        GrowBuffer<unsigned char> memory;
+        std::size_t size = 0;
+    };
+
+    static JpegArena& of(j_common_ptr common) { return *static_cast<JpegArena*>(common->client_data); }
+    static constexpr std::size_t round_up(std::size_t bytes) {
+        return (bytes + alignment - 1) / alignment * alignment;
+    }
+
+    // What is permanent and small is made when the decompressor is, before this takes over; later, only an
+    // image's tables are.
+    static void* allocate_small(j_common_ptr common, int, std::size_t bytes) {
+        return of(common).allocate(common, bytes);
+    }
+
+    static void* allocate_large(j_common_ptr common, int pool, std::size_t bytes) {
+        if (pool != JPOOL_IMAGE) return of(common).original_.alloc_large(common, pool, bytes);
+        return of(common).allocate(common, bytes);
+    }
+
+    static JSAMPARRAY allocate_samples(j_common_ptr common, int pool, JDIMENSION samples, JDIMENSION rows) {
+        if (pool != JPOOL_IMAGE) return of(common).original_.alloc_sarray(common, pool, samples, rows);
+        return of(common).allocate_rows<JSAMPROW>(common, samples * sizeof(JSAMPLE), rows);
+    }
+
+    static JBLOCKARRAY allocate_blocks(j_common_ptr common, int pool, JDIMENSION blocks, JDIMENSION rows) {
+        if (pool != JPOOL_IMAGE) return of(common).original_.alloc_barray(common, pool, blocks, rows);
+        return of(common).allocate_rows<JBLOCKROW>(common, blocks * sizeof(JBLOCK), rows);
+    }
+
+    static void free_pool(j_common_ptr common, int pool) {
+        JpegArena& arena = of(common);
+        arena.original_.free_pool(common, pool);
+        if (pool == JPOOL_IMAGE) arena.current_ = arena.used_ = arena.total_ = 0;
+    }
+
+    template <class Row>
+    Row* allocate_rows(j_common_ptr common, std::size_t row_bytes, JDIMENSION rows) {
+        const std::size_t stride = round_up(row_bytes);
+        auto** table = static_cast<Row*>(allocate(common, rows * sizeof(Row)));
+        auto* memory = static_cast<unsigned char*>(allocate(common, stride * rows));
+        for (JDIMENSION row = 0; row < rows; ++row) table[row] = reinterpret_cast<Row>(memory + stride * row);
+        return table;
+    }
+
+    // Memory until the image's pool is freed; leaves through libjpeg's error exit if there is none.
+    void* allocate(j_common_ptr common, std::size_t bytes) {
+        bytes = round_up(bytes);
+        total_ += bytes;
+        if (bytes > most_bytes || total_ > most_bytes) ERREXIT1(common, JERR_OUT_OF_MEMORY, 0);
+        while (current_ < blocks_.size() && used_ + bytes > blocks_[current_]->size) {
+            ++current_;
+            used_ = 0;
+        }
+        if (current_ == blocks_.size()) {
+            // libjpeg's error exit skips destructors, so an exception must not pass through its frames and
+            // nothing here may own memory when it is taken.
+            if (!add_block(std::max(bytes, block_bytes))) ERREXIT1(common, JERR_OUT_OF_MEMORY, 0);
+            used_ = 0;
+        }
+        void* const memory = blocks_[current_]->memory.data() + used_;
+        used_ += bytes;
+        return memory;
+    }
+
+    bool add_block(std::size_t bytes) noexcept {
+        try {
+            auto block = std::make_unique<Block>();
+            block->size = bytes;
+            block->memory.reserve(bytes);
+            blocks_.push_back(std::move(block));
+            return true;
+        } catch (const std::bad_alloc&) {
+            return false;
+        }
+    }
+
+    jpeg_memory_mgr original_{};
+    std::vector<std::unique_ptr<Block>> blocks_;
+    std::size_t current_ = 0, used_ = 0, total_ = 0;
+};
+
 }  // namespace
 
 struct JpegReader::State {
@@ -63,19 +188,6 @@ struct JpegReader::State {
     GrowBuffer<std::uint8_t> discarded_row;
     bool inks;  ///< libjpeg delivers CMYK, to be converted here
 };
-
-namespace {
-
-// Called between the passes of an image with several scans.
-void limit_scans(j_common_ptr common) {
-    const auto* decompressor = reinterpret_cast<j_decompress_ptr>(common);
-    const std::int64_t pixels = std::int64_t{decompressor->image_width} * decompressor->image_height;
-    const int scans = decompressor->input_scan_number;
-    if (scans > JpegReader::most_scans || scans * pixels > most_scanned_pixels)
-        fail(common, FailureKind::corrupt, "the image has more scans than any real file of its size");
-}
-
-}  // namespace
 
 JpegReader::JpegReader() : state_(std::make_unique<State>()) {
     State& s = *state_;

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/failure.h"
-#include "core/jpeg/baseline/scan.h"
+#include "core/jpeg/baseline/decoder.h"
 #include "resize.h"
 
 namespace hpcai500 {
@@ -36,11 +36,6 @@ class JpegReader final : public RowSource {
   public:
     /// A decoder may be told to hold this many pixels at most; more is an attack or a mistake.
     static constexpr std::int64_t most_pixels = std::int64_t{1} << 28;
-    /// What libjpeg may hold for one image: the coefficients of a progressive image of 85 million pixels at
-    /// 4:4:4.
-    static constexpr long most_bytes = 512L << 20;
-    /// Real progressive files have 10 scans; each one costs a pass over all coefficients.
-    static constexpr int most_scans = 500;
 
     JpegReader();
     ~JpegReader();

@@ -9,14 +9,46 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
+#include <string_view>
 #include <vector>
 
-#include "batch_ring.h"
-#include "core/file_reader.h"
+#include "core/failure.h"
+#include "core/files.h"
+#include "core/threads.h"
 #include "decode_crop.h"
 
 namespace hpcai500 {
+
+/// The paths of a data set, packed: a million small strings would cost more memory than their letters.
+class PathTable {
+  public:
+    /// Throws std::invalid_argument when a path is empty or has a zero byte inside.
+    void add(std::string_view path);
+    std::size_t size() const { return ends_.size(); }
+    const char* path(std::size_t index) const {
+        return letters_.data() + (index == 0 ? 0 : ends_[index - 1]);
+    }
+
+  private:
+    std::vector<char> letters_;
+    std::vector<std::size_t> ends_;
+};
+
+/// An image that could not be made. Its place in the slot is filled with zeros.
+struct ImageFailure {
+    int position;         ///< in the batch
+    std::int64_t sample;  ///< index of the path
+    FailureKind kind;
+    std::string reason;
+};
+
+struct FinishedBatch {
+    int slot;
+    int count;
+    std::int64_t warnings = 0;
+    std::vector<ImageFailure> failures = {};  ///< in order of position
+    SeekCounts seek = {};
+};
 
 /// Threads take single images, not batches: all of them work on the oldest unfinished batch, and none waits
 /// for the slowest at its end because the next batch begins as long as a slot is free. Memory is what the
@@ -25,7 +57,8 @@ namespace hpcai500 {
 /// The functions may be called from several threads. Not to be used after fork(): the child has no threads.
 class Loader {
   public:
-    /// Every slot has room for batch_size * spec.image_bytes() bytes and stays valid until close().
+    /// Reads `paths` below the folder `root`, which stays open: a later chdir or a renamed parent changes
+    /// nothing. Every slot has room for batch_size * spec.image_bytes() bytes and stays valid until close().
     /// Throws std::invalid_argument and std::system_error.
     Loader(const std::string& root, PathTable paths, const DecodeSpec& spec, std::vector<void*> slots,
            int batch_size, int threads, std::shared_ptr<const SeekIndex> index = nullptr);
@@ -50,12 +83,13 @@ class Loader {
     void close();
 
   private:
-    void work(ImageDecoder& decoder);
+    class Ring;
+    struct Work;
+    void serve(ImageDecoder& decoder);
     void check_open() const;
-    std::optional<ImageFailure> make_image(const BatchRing::Work& work, ImageDecoder& decoder,
-                                           GrowBuffer<std::uint8_t>& file, MadeImage& made) const;
+    FinishedBatch make_image(const Work& work, ImageDecoder& decoder, GrowBuffer<std::uint8_t>& file) const;
 
-    const Folder folder_;
+    const Descriptor folder_;
     const PathTable paths_;
     const DecodeSpec spec_;
     const std::vector<void*> slots_;
@@ -64,12 +98,11 @@ class Loader {
 
     mutable std::mutex mutex_;
     std::condition_variable work_available_, batch_finished_;
-    BatchRing ring_;
+    const std::unique_ptr<Ring> ring_;
     bool closed_ = false;
 
     std::vector<std::unique_ptr<ImageDecoder>> decoders_;
-    std::mutex closing_;
-    std::vector<std::thread> threads_;
+    OwnThreads threads_;
 };
 
 }  // namespace hpcai500

@@ -1,9 +1,12 @@
-// What an image becomes: the crop's rule, the output's size, type and layout.
+// What an image becomes: which part of it a sample shows, and the output's size, type and layout. No pixel is
+// touched here.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+
+#include "core/random.h"
 
 namespace hpcai500 {
 
@@ -41,5 +44,26 @@ struct DecodeSpec {
 
 /// Throws std::invalid_argument, naming the setting, what is allowed and what was given.
 void validate(const DecodeSpec& spec);
+
+/// A rectangle in pixels of the source image, origin at its upper left corner. Whole numbers for a random
+/// crop, fractions for a centre crop.
+struct CropBox {
+    double x = 0, y = 0, width = 0, height = 0;
+    bool flip = false;
+};
+
+/// The box for one sample of an image of width x height pixels (both at least 1).
+///
+/// Random mode repeats torchvision's RandomResizedCrop. Try t (0-9) reads block t of the sample's draws: word
+/// 0 is the area, word 1 the aspect ratio (log-uniform), word 2 the column, word 3 the row. Block 10, word 0
+/// is the flip. Ten misses end in the largest central crop whose ratio is allowed.
+///
+/// Centre mode is "resize the shorter side to resize_shorter, cut size x size from the middle" as one
+/// rectangle; it is never flipped.
+CropBox crop_box(const DecodeSpec& spec, int width, int height, const SampleKey& key);
+
+/// Throws std::invalid_argument when `box` leaves an image of width x height pixels, or is empty: also where
+/// a side is less than an ulp of its place, so that x + width == x.
+void validate(const CropBox& box, int width, int height);
 
 }  // namespace hpcai500

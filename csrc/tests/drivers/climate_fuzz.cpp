@@ -1,7 +1,7 @@
 // The fuzz target: any bytes, as a climate file whose shape, filters, tables and contents are all hostile.
 // libFuzzer calls it, and so does climate_corpus (run_corpus.cpp).
 //
-// An input is a header (tests/core/climate_corpus.py writes it), the table of chunks (7 bytes each: address,
+// An input is a header (tests/core/climate_twin.py writes it), the table of chunks (7 bytes each: address,
 // 24 bits of size, mask), and the file.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,10 +16,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "core/climate/climate_error.h"
-#include "core/climate/climate_piece.h"
-#include "core/climate/climate_plan.h"
-#include "core/descriptor.h"
+#include "core/climate/climate_reader.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "baseline_kernels.h"
-#include "core/jpeg/baseline/unstuff.h"
+#include "core/jpeg/baseline/decoder.h"
 #include "core/jpeg/decode_crop.h"
 #include "entropy_kernel.h"
 

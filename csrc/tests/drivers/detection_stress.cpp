@@ -15,7 +15,7 @@
 
 #include "core/detection/nms.h"
 #include "core/detection/roi_align.h"
-#include "core/parallel_for.h"
+#include "core/threads.h"
 #include "detection_inputs.h"
 
 namespace {

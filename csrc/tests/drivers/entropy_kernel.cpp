@@ -7,8 +7,6 @@
 namespace hpcai500::baseline {
 namespace {
 
-#include "core/jpeg/baseline/bit_reader.inl"
-
 // Without a use of the coefficients they would not be stored.
 inline void inverse_dct(const std::int16_t* block, const std::int16_t*, std::uint8_t*, std::ptrdiff_t) {
     asm volatile("" : : "r"(block) : "memory");

@@ -7,8 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/jpeg/jpeg_errors.h"
-#include "core/jpeg/jpeg_scan.h"
+#include "core/jpeg/libjpeg.h"
 
 namespace hpcai500 {
 

@@ -18,8 +18,7 @@
 #include <vector>
 
 #include "core/jpeg/decode_crop.h"
-#include "core/jpeg/seek_index_format.h"
-#include "core/little_endian.h"
+#include "core/jpeg/seek_index.h"
 #include "fuzz_input.h"
 #include "made_jpeg.h"
 

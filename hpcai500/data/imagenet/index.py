@@ -464,10 +464,10 @@ def load_content_fingerprint(index: ImageIndex) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reading image files, in threads, as the native loader does (csrc/core/file_reader.cpp): regular, of a bounded size.
+# Reading image files, in threads, as the native loader does (csrc/core/jpeg/loader.cpp): regular, of a bounded size.
 
 
-# Folder::most_bytes: a path to a video or a disk fails here, not at the memory limit.
+# most_file_bytes there: a path to a video or a disk fails here, not at the memory limit.
 MOST_BYTES = 2**30
 _FILES_PER_TASK = 16
 

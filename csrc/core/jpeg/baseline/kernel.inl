@@ -2,12 +2,7 @@
 // in its own unnamed namespace, and then includes this file: names with external linkage would clash between
 // the kernels.
 
-// Each uses what the one before it has.
-#include "symbols.inl"
-
-#include "block_decoder.inl"
-
-#include "block_skipper.inl"
+#include "entropy.inl"
 
 // All samples of a block without AC coefficients have one value.
 inline void fill_block(int coefficient, int factor, std::uint8_t* samples, std::ptrdiff_t stride) {

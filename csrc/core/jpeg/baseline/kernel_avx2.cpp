@@ -8,7 +8,6 @@
 namespace hpcai500::baseline {
 namespace {
 
-#include "bit_reader.inl"
 #include "inverse_dct_avx2.inl"
 
 inline void clear_block(std::int16_t* block) {

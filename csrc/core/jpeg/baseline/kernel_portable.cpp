@@ -6,8 +6,6 @@
 namespace hpcai500::baseline {
 namespace {
 
-#include "bit_reader.inl"
-
 // 16-bit sums and products wrap, and results are cut to their range, as vector units do it: the samples of
 // damaged blocks are the same on every processor.
 inline int wrap(int value) {

@@ -1,8 +1,7 @@
-#include "unstuff.h"
-
+// A file of its own: csrc/tests/drivers/decode_stages.cpp puts one with a clock in its place.
 #include <cstring>
 
-#include "kernel.h"
+#include "decoder.h"
 
 namespace hpcai500::baseline {
 

@@ -1,15 +1,18 @@
-// How libjpeg's errors and warnings become ours. Internal to jpeg_reader.cpp.
+// What stands between libjpeg-turbo and us: how its errors become ours, where it reads, and what its headers
+// say of a scan. For jpeg_reader.cpp and the fuzz targets.
 #pragma once
 
 #include <csetjmp>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <type_traits>
 // jpeglib.h uses FILE and size_t without including their headers.
 #include <jpeglib.h>
 
 #include "core/failure.h"
+#include "core/jpeg/baseline/decoder.h"
 
 namespace hpcai500 {
 
@@ -44,5 +47,10 @@ void guarded(JpegErrors& errors, const Call& call) {
     if (setjmp(errors.jump) != 0) throw DecodeError(errors.kind, errors.reason);
     call();
 }
+
+/// The first scan of an image whose header was read, or nothing where it is of a kind that libjpeg is left
+/// with. libjpeg reads all headers, so that both decoders agree on what is an image, and nobody parses
+/// markers twice.
+std::optional<baseline::Scan> baseline_scan(const jpeg_decompress_struct& decompressor);
 
 }  // namespace hpcai500
