@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from pictures import jpeg, photograph
-from sanitized import build, run
+from sanitized import run
 
 from hpcai500._core import SeekIndexWriter, seek_key, seek_points
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("asan", tmp_path_factory.mktemp("asan")) / "decode_stages"
+@pytest.fixture
+def driver(asan: Path) -> Path:
+    return asan / "decode_stages"
 
 
 @pytest.fixture
