@@ -1,4 +1,5 @@
-"""Fake types with a DLPack table of their own, made by ctypes: what a framework's C code would show of a CUDA tensor.
+"""Fake arrays in device memory: with a dictionary, or with a DLPack table of their own, which ctypes makes: what a
+framework's C code would show of a CUDA tensor.
 
 The pointers lead nowhere: only for calls that are refused.
 """
@@ -116,3 +117,13 @@ class FakeTensor:
             self.shown.strides = (ctypes.c_int64 * len(strides))(*strides)
         for field, value in changes.items():
             setattr(self.shown, field, value)
+
+
+class Described:
+    """What its dictionary says is what it is made with; a value of "absent" leaves a key out."""
+
+    def __init__(
+        self, at: int = 4096, shape: tuple[int, ...] = (1, 2, 3, 4), typestr: Any = "<f4", **changes: Any
+    ) -> None:
+        interface = {"shape": shape, "typestr": typestr, "data": (at, False), "version": 3} | changes
+        self.__cuda_array_interface__ = {key: value for key, value in interface.items() if value != "absent"}

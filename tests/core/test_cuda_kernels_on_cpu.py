@@ -10,19 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
-from sanitized import build, run
+from sanitized import run
 
 FAMILIES = ["calls", "compression", "detection", "images"]
-
-
-@pytest.fixture(scope="module")
-def asan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("asan", tmp_path_factory.mktemp("asan"))
-
-
-@pytest.fixture(scope="module")
-def tsan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("tsan", tmp_path_factory.mktemp("tsan"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

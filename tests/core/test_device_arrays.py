@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from dlpack_fakes import Described
 
 from hpcai500 import _core
 
 SAMPLING = {"spatial_scale": 1.0, "sampling_ratio": 2, "aligned": False, "device": 0, "stream": 0}
 built_with_cuda = bool(_core.cuda_architectures())
-
-
-class Described:
-    """Something with a dictionary; its pointer leads nowhere and is never followed."""
-
-    def __init__(self, **changes: Any) -> None:
-        interface = {"shape": (1, 2, 3, 4), "typestr": "<f4", "data": (4096, False), "version": 3} | changes
-        self.__cuda_array_interface__ = {key: value for key, value in interface.items() if value != "absent"}
-
-
+needs_cuda_build = pytest.mark.skipif(not built_with_cuda, reason="no CUDA device can be used by a build without CUDA")
 ROIS = Described(shape=(1, 5))
 POOLED = Described(shape=(1, 2, 7, 7))
 
@@ -89,11 +82,11 @@ def test_the_gradient_is_summed_in_float32() -> None:
         _core.roi_align_backward_cuda(half, ROIS, Described(typestr="<f2"), **SAMPLING)
 
 
-@pytest.mark.skipif(not built_with_cuda, reason="no CUDA device can be used by a build without CUDA")
+@needs_cuda_build
 def test_the_workspace_of_nms_must_be_large_enough() -> None:
     boxes, keep = Described(shape=(100, 4)), Described(shape=(100,), typestr="|u1")
     workspace = Described(shape=(_core.nms_cuda_workspace(100) - 1,), typestr="|u1")
-    with pytest.raises(ValueError, match=r"workspace must have shape \(n,\) and type u1, n at least"):
+    with pytest.raises(ValueError, match=r"workspace must have shape \(n,\), n at least"):
         _core.nms_cuda(boxes, None, keep, workspace, iou_threshold=0.5, device=0, stream=0)
 
 
@@ -104,7 +97,7 @@ def test_segments_must_be_all_boxes() -> None:
             _core.nms_segments_cuda(boxes, segments, keep, keep, iou_threshold=0.5, device=0, stream=0)
 
 
-@pytest.mark.skipif(not built_with_cuda, reason="no CUDA device can be used by a build without CUDA")
+@needs_cuda_build
 def test_the_workspace_of_many_segments_is_bounded() -> None:
     one = _core.nms_segments_cuda_workspace([2000])
     assert _core.nms_segments_cuda_workspace([2000] * 40) == 40 * one < 2**25
@@ -174,3 +167,73 @@ def test_the_gradients_of_levels_are_summed_in_float32_and_written() -> None:
         spread(Described(), Described(typestr="<f2"))
     with pytest.raises(ValueError, match=r"out\[1\] must be writable"):
         spread(Described(), Described(data=(4096, True)))
+
+
+PLACE = {"device": 0, "stream": 0}
+PACKING = {"wire": "float16", "scale": 1.0} | PLACE
+SOURCES = [Described(1 << 20, (10, 10)), Described(2 << 20, (3, 4), strides=(4, 12))]
+OUT = Described(3 << 20, (112,), "<f2")
+WORKSPACE = Described(4 << 20, (32,), "|u1")
+BUFFER = Described(3 << 20, (4160,), "|u1")
+NORMS = Described(5 << 20, (2,), "<f8")
+CALLS: dict[str, Callable[[], None]] = {
+    "pack": lambda: _core.pack_cuda(SOURCES, OUT, WORKSPACE, **PACKING),
+    "unpack": lambda: _core.unpack_cuda(OUT, SOURCES, WORKSPACE, norms=NORMS, **PACKING),
+    "quantise": lambda: _core.quantise_cuda(SOURCES, BUFFER, WORKSPACE, scale=1.0, **PLACE),
+    "dequantise": lambda: _core.dequantise_cuda(BUFFER, SOURCES, WORKSPACE, scale=1.0, **PLACE),
+    "layer_norms": lambda: _core.layer_norms_cuda(SOURCES, NORMS, WORKSPACE, **PLACE),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_bucket_without_a_device_says_so_in_one_line_with_the_fix(name: str) -> None:
+    if _core.cuda_device_count() > 0:
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(RuntimeError) as caught:
+        CALLS[name]()
+    without_cuda = "built without CUDA: put nvcc on PATH .*, or use CPU tensors"
+    without_device = "no CUDA device: .* (NVIDIA driver|process none).*, or use CPU tensors"
+    assert re.fullmatch(without_device if built_with_cuda else without_cuda, str(caught.value))
+
+
+def test_a_build_without_cuda_refuses_buckets_and_one_with_it_tells_its_sizes() -> None:
+    if built_with_cuda:
+        assert _core.compression_cuda_workspace(161, 25_557_032) == 8 * (81 + 1 + 161 + 25_557_515 // 4096)
+        assert _core.compression_cuda_most_tensors() >= 192
+        return
+    with pytest.raises(RuntimeError, match="built without CUDA: put nvcc on PATH"):
+        _core.compression_cuda_workspace(1, 1)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sources": [Described(1 << 20, (4,), "<f8")]}, "sources[0] must be float32 (f4), got f8"),
+        ({"sources": [Described(1 << 20, (4,), strides=(8,))]}, "sources[0] must be dense"),
+        ({"out": Described(3 << 20, (111,), "<f2")}, "out must have shape (n,), n at least 112"),
+        ({"out": Described(3 << 20, (112,), "<f4")}, "and type f2, got (112,) and f4"),
+        ({"out": Described(1 << 20, (112,), "<f2")}, "out overlaps sources[0] in memory"),
+        ({"out": Described(3 << 20, (112,), "<f2", data=(3 << 20, True))}, "out must be writable"),
+        ({"workspace": Described(4 << 20, (31,), "|u1")}, "workspace must have shape (n,), n at least 32"),
+        ({"workspace": Described((4 << 20) + 4, (32,), "|u1")}, "workspace must begin at a multiple of 8"),
+        ({"norms": Described(5 << 20, (1,), "<f8")}, "norms must have shape (n,), n at least 2"),
+        ({"wire": "int8"}, "wire must be float32, float16 or bfloat16, got int8"),
+        ({"scale": float("inf")}, "scale must be finite in float32, got inf"),
+    ],
+)
+def test_what_does_not_fit_a_bucket_is_named(changes: dict[str, Any], message: str) -> None:
+    arguments = {"sources": SOURCES, "out": OUT, "workspace": WORKSPACE} | PACKING | changes
+    with pytest.raises(ValueError, match=re.escape(message)):
+        _core.pack_cuda(**arguments)
+
+
+@needs_cuda_build
+def test_scales_in_a_buffer_are_aligned() -> None:
+    buffer = Described((3 << 20) + 2, (4160,), "|u1")
+    for call in (
+        lambda: _core.quantise_cuda(SOURCES, buffer, WORKSPACE, scale=1.0, device=0, stream=0),
+        lambda: _core.dequantise_cuda(buffer, SOURCES, WORKSPACE, scale=1.0, device=0, stream=0),
+    ):
+        with pytest.raises(ValueError, match=r"(out|source) must begin at a multiple of 4"):
+            call()

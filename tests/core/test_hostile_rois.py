@@ -95,7 +95,7 @@ def test_memory_that_does_not_fit_is_refused() -> None:
         (features, unaligned, pooled, "rois must be aligned to its items"),
         (features, rois, np.zeros((2, 3, 2, 2), np.float32), r"out must have shape \(1, 3, pooled_height"),
         (features, rois, pooled[..., ::-1], "out must be C-contiguous"),
-        (features, rois, read_only, "not writeable"),
+        (features, rois, read_only, "out must be writable"),
     ):
         with pytest.raises(ValueError, match=message):
             _core.roi_align(features_, rois_, out, **sampling)

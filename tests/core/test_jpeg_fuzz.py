@@ -18,7 +18,7 @@ from types import ModuleType
 
 import pytest
 from jpeg_files import all_files, jpeg, our_files, photograph
-from sanitized import build, run
+from sanitized import run
 
 from hpcai500._core import SeekIndexWriter, seek_key, seek_points
 
@@ -27,11 +27,6 @@ TARGETS = ("jpeg_planes", "jpeg_crop", "jpeg_seek")
 SMALL = ("444-8x8", "420-17x9", "422-17x9", "grey-restart")
 TRUNCATED = (*SMALL, "420-33x40", "444-noise", "flat-codes-22-restart", "progressive", "411")
 MUTATIONS = 20_000
-
-
-@pytest.fixture(scope="module")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("asan", tmp_path_factory.mktemp("asan"))
 
 
 def written(folder: Path, files: dict[str, bytes]) -> Path:
@@ -67,50 +62,48 @@ def some(became: dict[str, int]) -> dict[str, int]:
     return {kind: count for kind, count in became.items() if count > 0}
 
 
-def test_sound_files_have_libjpegs_samples_in_every_kernel(drivers: Path, ours: Path) -> None:
-    assert some(outcomes(drivers / "jpeg_planes_corpus", str(ours))) == {"taken whole": len(our_files())}
+def test_sound_files_have_libjpegs_samples_in_every_kernel(asan: Path, ours: Path) -> None:
+    assert some(outcomes(asan / "jpeg_planes_corpus", str(ours))) == {"taken whole": len(our_files())}
 
 
 @pytest.mark.parametrize("isa", ["", "portable"])
-def test_crops_of_sound_files_are_libjpegs(
-    drivers: Path, ours: Path, isa: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crops_of_sound_files_are_libjpegs(asan: Path, ours: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCAI500_ISA", isa)
-    assert some(outcomes(drivers / "jpeg_crop_corpus", str(ours))) == {"taken by both": len(our_files())}
+    assert some(outcomes(asan / "jpeg_crop_corpus", str(ours))) == {"taken by both": len(our_files())}
 
 
-def test_sound_files_have_the_same_samples_when_they_are_reached_by_seek_points(drivers: Path, ours: Path) -> None:
-    became = outcomes(drivers / "jpeg_seek_corpus", str(ours))
+def test_sound_files_have_the_same_samples_when_they_are_reached_by_seek_points(asan: Path, ours: Path) -> None:
+    became = outcomes(asan / "jpeg_seek_corpus", str(ours))
     assert set(some(became)) <= {"with unsuited points", "refused points", "taken points"}
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_file_cut_anywhere_ends_as_libjpeg_says(drivers: Path, everything: Path, target: str) -> None:
+def test_a_file_cut_anywhere_ends_as_libjpeg_says(asan: Path, everything: Path, target: str) -> None:
     files = [everything / name for name in TRUNCATED]
-    became = outcomes(drivers / f"{target}_corpus", "--truncate", *map(str, files))
+    became = outcomes(asan / f"{target}_corpus", "--truncate", *map(str, files))
     assert sum(became.values()) == sum(file.stat().st_size + 1 for file in files)
     assert len(some(became)) >= 4
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_any_flipped_bit_ends_as_libjpeg_says(drivers: Path, everything: Path, target: str) -> None:
+def test_any_flipped_bit_ends_as_libjpeg_says(asan: Path, everything: Path, target: str) -> None:
     files = [everything / name for name in SMALL]
-    became = outcomes(drivers / f"{target}_corpus", "--flip", *map(str, files))
+    became = outcomes(asan / f"{target}_corpus", "--flip", *map(str, files))
     assert sum(became.values()) == 8 * sum(file.stat().st_size for file in files)
     assert len(some(became)) >= 4
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_seeded_mutations_end_as_libjpeg_says(drivers: Path, everything: Path, target: str) -> None:
+def test_seeded_mutations_end_as_libjpeg_says(asan: Path, everything: Path, target: str) -> None:
     each = -(-MUTATIONS // (len(TARGETS) * len(all_files())))
-    became = outcomes(drivers / f"{target}_corpus", "--mutate", str(each), str(everything))
+    became = outcomes(asan / f"{target}_corpus", "--mutate", str(each), str(everything))
     assert sum(became.values()) == each * len(all_files())
     assert len(some(became)) >= 5
 
 
-def test_mutated_indexes_change_no_image(drivers: Path, tmp_path: Path) -> None:
+def test_mutated_indexes_change_no_image(asan: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"no index at all")
-    became = some(outcomes(drivers / "seek_index_corpus", "--mutate", str(MUTATIONS // 4), str(tmp_path)))
+    became = some(outcomes(asan / "seek_index_corpus", "--mutate", str(MUTATIONS // 4), str(tmp_path)))
     assert {"refused as an index", "without the file", "with false points", "used with the same pixels"} <= set(became)
 
 
@@ -228,8 +221,8 @@ def index_of(image: Path) -> Path:
     return path
 
 
-def test_each_pass_times_all_stages_with_and_without_the_index(drivers: Path, image: Path) -> None:
-    told = run([str(drivers / "decode_stages"), "2", str(index_of(image)), str(image)])
+def test_each_pass_times_all_stages_with_and_without_the_index(asan: Path, image: Path) -> None:
+    told = run([str(asan / "decode_stages"), "2", str(index_of(image)), str(image)])
     assert told.returncode == 0, told.stderr
     itself, *rows = told.stdout.splitlines()
     assert itself.startswith("built by ")
@@ -242,9 +235,9 @@ def test_each_pass_times_all_stages_with_and_without_the_index(drivers: Path, im
         assert int(stages[3]) > 0, "no block was decoded by our own decoder"
 
 
-def test_an_image_that_the_index_does_not_know_is_not_timed_as_if_it_did(drivers: Path, image: Path) -> None:
+def test_an_image_that_the_index_does_not_know_is_not_timed_as_if_it_did(asan: Path, image: Path) -> None:
     index = index_of(image)
     image.write_bytes(jpeg(photograph(320, 240), quality=89))
-    told = run([str(drivers / "decode_stages"), "1", str(index), str(image)])
+    told = run([str(asan / "decode_stages"), "1", str(index), str(image)])
     assert told.returncode == 1
     assert "was not decoded as it was to be" in told.stderr

@@ -11,17 +11,11 @@ from pathlib import Path
 import pytest
 from climate_twin import cases
 from jpeg_files import jpeg, photograph, write_jpeg
-from sanitized import build, inputs, run
+from sanitized import inputs, run
 
+from hpcai500 import _core
 
-@pytest.fixture(scope="module")
-def asan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("asan", tmp_path_factory.mktemp("asan"))
-
-
-@pytest.fixture(scope="module")
-def tsan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("tsan", tmp_path_factory.mktemp("tsan"))
+KERNELS = _core.build_info()["isa"]
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +115,17 @@ def test_detections_threads_are_free_of_races(tsan: Path) -> None:
     result = run([str(tsan / "detection_stress"), "100", "4"])
     assert result.returncode == 0, result.stderr[-4000:]
     assert result.stdout.endswith(" calls\n")
+
+
+@pytest.mark.parametrize("isa", KERNELS[KERNELS.index(_core.cpu_isa()) :])
+def test_buckets_of_any_bits_are_clean_under_asan(asan: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCAI500_ISA", isa)
+    result = run([str(asan / "compression_stress"), "20", "3"])
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert result.stdout == "20 rounds\n"
+
+
+def test_buckets_threads_are_free_of_races(tsan: Path) -> None:
+    result = run([str(tsan / "compression_stress"), "8", "4"])
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert result.stdout == "8 rounds\n"

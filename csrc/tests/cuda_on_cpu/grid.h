@@ -3,7 +3,24 @@
 
 #include <cstdint>
 
-#include "vectors.h"
+// CUDA's vector types, as far as our kernels use them.
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+struct uint3 {
+    unsigned x, y, z;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned width = 1, unsigned height = 1, unsigned depth = 1)
+        : x(width), y(height), z(depth) {}
+};
+inline float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
 
 namespace hpcai500::cuda_on_cpu {
 

@@ -40,94 +40,26 @@ inline void __syncthreads(const char* file = __builtin_FILE(), int line = __buil
 inline void __threadfence() {
     hpcai500::cuda_on_cpu::fence();
 }
-inline void __threadfence_block() {
-    hpcai500::cuda_on_cpu::fence();
-}
 
 inline unsigned __float_as_uint(float value) {
     return std::bit_cast<unsigned>(value);
 }
-inline int __float_as_int(float value) {
-    return std::bit_cast<int>(value);
-}
 inline float __uint_as_float(unsigned bits) {
-    return std::bit_cast<float>(bits);
-}
-inline float __int_as_float(int bits) {
     return std::bit_cast<float>(bits);
 }
 
 // Compiled without contraction: each is rounded once, as its name says.
-inline float __fadd_rn(float a, float b) {
-    return a + b;
-}
-inline float __fsub_rn(float a, float b) {
-    return a - b;
-}
-inline float __fmul_rn(float a, float b) {
-    return a * b;
-}
 inline float __fdiv_rn(float a, float b) {
     return a / b;
 }
-inline float __fsqrt_rn(float a) {
-    return sqrtf(a);
-}
-inline float __fmaf_rn(float a, float b, float c) {
-    return fmaf(a, b, c);
-}
-inline double __dadd_rn(double a, double b) {
-    return a + b;
-}
-inline double __dmul_rn(double a, double b) {
-    return a * b;
-}
-inline double __ddiv_rn(double a, double b) {
-    return a / b;
-}
 
-/// NaN becomes 0, and what is too large the nearest int.
-inline int __float2int_rn(float value) {
-    if (!(value == value)) return 0;
-    if (value >= 2147483648.0f) return 2147483647;
-    if (value < -2147483648.0f) return -2147483647 - 1;
-    return static_cast<int>(nearbyintf(value));
-}
-
-inline int __ffs(int bits) {
-    return __builtin_ffs(bits);
-}
 inline int __ffsll(long long bits) {
     return __builtin_ffsll(bits);
 }
-inline int __popc(unsigned bits) {
-    return std::popcount(bits);
-}
-inline int __popcll(unsigned long long bits) {
-    return std::popcount(bits);
-}
-inline int __clz(int bits) {
-    return std::countl_zero(static_cast<unsigned>(bits));
-}
-inline int __clzll(long long bits) {
-    return std::countl_zero(static_cast<unsigned long long>(bits));
-}
 
-template <class Value>
-Value __ldg(const Value* place) {
-    return *place;
-}
 template <class Value>
 Value __ldcg(const Value* place) {
     return *place;
-}
-template <class Value>
-Value __ldcs(const Value* place) {
-    return *place;
-}
-template <class Value>
-void __stcs(Value* place, Value value) {
-    *place = value;
 }
 
 template <class A, class B>
@@ -170,22 +102,6 @@ Value atomicAdd(Value* place, std::type_identity_t<Value> value) {
     return hpcai500_atomic(place, [=](Value before) { return before + value; });
 }
 template <class Value>
-Value atomicMax(Value* place, std::type_identity_t<Value> value) {
-    return hpcai500_atomic(place, [=](Value before) { return before < value ? value : before; });
-}
-template <class Value>
-Value atomicMin(Value* place, std::type_identity_t<Value> value) {
-    return hpcai500_atomic(place, [=](Value before) { return value < before ? value : before; });
-}
-template <class Value>
 Value atomicOr(Value* place, std::type_identity_t<Value> value) {
     return hpcai500_atomic(place, [=](Value before) { return before | value; });
-}
-template <class Value>
-Value atomicExch(Value* place, std::type_identity_t<Value> value) {
-    return hpcai500_atomic(place, [=](Value) { return value; });
-}
-template <class Value>
-Value atomicCAS(Value* place, std::type_identity_t<Value> expected, std::type_identity_t<Value> value) {
-    return hpcai500_atomic(place, [=](Value before) { return before == expected ? value : before; });
 }

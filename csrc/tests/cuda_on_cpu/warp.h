@@ -51,28 +51,14 @@ Value __shfl_down_sync(unsigned mask, Value value, unsigned distance, int width 
                                            begin + width, {file, line});
 }
 template <class Value>
-Value __shfl_up_sync(unsigned mask, Value value, unsigned distance, int width = 32, HPCAI500_LINE) {
-    const int begin = hpcai500::cuda_on_cpu::group_begin(width);
-    return hpcai500::cuda_on_cpu::shuffled(mask, value,
-                                           hpcai500::cuda_on_cpu::lane() - static_cast<int>(distance), begin,
-                                           begin + width, {file, line});
-}
-template <class Value>
 Value __shfl_xor_sync(unsigned mask, Value value, int bits, int width = 32, HPCAI500_LINE) {
     const int begin = hpcai500::cuda_on_cpu::group_begin(width);
     // Lower groups may be read as well.
     return hpcai500::cuda_on_cpu::shuffled(mask, value, hpcai500::cuda_on_cpu::lane() ^ bits, 0,
                                            begin + width, {file, line});
 }
-inline unsigned __ballot_sync(unsigned mask, bool vote, HPCAI500_LINE) {
-    return hpcai500::cuda_on_cpu::ballot(mask, vote, {file, line});
-}
 inline int __any_sync(unsigned mask, bool vote, HPCAI500_LINE) {
     return hpcai500::cuda_on_cpu::ballot(mask, vote, {file, line}) != 0;
-}
-/// Nobody in the mask votes against.
-inline int __all_sync(unsigned mask, bool vote, HPCAI500_LINE) {
-    return hpcai500::cuda_on_cpu::ballot(mask, !vote, {file, line}) == 0;
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu, HPCAI500_LINE) {
     hpcai500::cuda_on_cpu::meet_warp({hpcai500::cuda_on_cpu::WarpOperation::sync, mask, 0, 0}, {file, line});

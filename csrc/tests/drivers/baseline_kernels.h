@@ -19,4 +19,8 @@ const std::vector<NamedKernel>& kernels_here();
 /// Makes baseline_kernel() return `kernel` from now on.
 void use(const NamedKernel& kernel);
 
+/// For measuring (entropy_kernel.cpp): reads codes and stores coefficients as the kernels do, and makes no
+/// samples of them.
+extern const BaselineKernel entropy_kernel;
+
 }  // namespace hpcai500::baseline

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/climate/climate_reader.h"
+#include "fuzz_input.h"
 
 namespace {
 
@@ -147,13 +148,11 @@ void check_columns(const Case& given, std::span<const std::uint8_t> whole,
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    Input input({data, size});
-    if (size < header_bytes) return 0;
+void hpcai500::run_input(std::span<const std::uint8_t> data) {
+    Input input(data);
+    if (data.size() < header_bytes) return;
     const auto given = parse(input);
-    if (!given) return 0;
+    if (!given) return;
     try {
         const ClimateStorage storage(given->file);
         const int descriptor = file_with(input.rest());
@@ -166,5 +165,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     } catch (const std::invalid_argument&) {
         // Tables that do not fit together.
     }
-    return 0;
 }

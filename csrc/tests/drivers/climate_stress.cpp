@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -17,10 +16,10 @@
 #include <vector>
 
 #include "core/climate/climate_reader.h"
+#include "stress.h"
 
+namespace hpcai500::drivers {
 namespace {
-
-using namespace hpcai500;
 
 constexpr Extents shape{12, 3, 16, 40}, chunk{4, 1, 8, 20};
 constexpr std::int64_t damaged_image = 11;
@@ -127,25 +126,17 @@ std::vector<std::uint8_t> read_most(const ClimateFile& file, int threads) {
 
 }  // namespace
 
-int main(int count, char** values) {
-    if (count != 2) {
-        std::fprintf(stderr, "usage: climate_stress FILE\n");
-        return EXIT_FAILURE;
+std::string stress_climate(const Words& words) {
+    const ClimateFile file = write_year(words.front());
+    if (read_most(file, 1) != read_most(file, 4))
+        throw std::runtime_error("4 threads made other bytes than one");
+    ClimateReader reader({file}, spec_of(4));
+    use_from_many_threads(reader, false);
+    for (int round = 0; round < 10; ++round) {
+        ClimateReader closed({file}, spec_of(3));
+        use_from_many_threads(closed, true);
     }
-    try {
-        const ClimateFile file = write_year(values[1]);
-        if (read_most(file, 1) != read_most(file, 4))
-            throw std::runtime_error("4 threads made other bytes than one");
-        ClimateReader reader({file}, spec_of(4));
-        use_from_many_threads(reader, false);
-        for (int round = 0; round < 10; ++round) {
-            ClimateReader closed({file}, spec_of(3));
-            use_from_many_threads(closed, true);
-        }
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "climate_stress: %s\n", error.what());
-        return EXIT_FAILURE;
-    }
-    std::printf("windows equal images; closed while busy\n");
-    return EXIT_SUCCESS;
+    return "windows equal images; closed while busy";
 }
+
+}  // namespace hpcai500::drivers

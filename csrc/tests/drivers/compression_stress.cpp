@@ -2,14 +2,9 @@
 //   compression_stress ROUNDS THREADS
 // Every array is exactly as large as it must be, so that a sanitizer sees an element touched behind it. Ends
 // by a sanitizer, or with failure where a result depends on the number of threads. Prints the number of
-// calls.
-#include <bit>
+// rounds.
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <exception>
-#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -20,20 +15,15 @@
 #include "core/gradients/layer_norms.h"
 #include "core/gradients/memory_streams.h"
 #include "core/gradients/quantise.h"
+#include "made_inputs.h"
+#include "stress.h"
 
+namespace hpcai500::drivers {
 namespace {
-
-using namespace hpcai500;
-using Random = std::mt19937_64;
-using Bytes = std::vector<std::uint8_t>;
-
-int below(Random& random, int bound) {
-    return static_cast<int>(random() % static_cast<std::uint64_t>(bound));
-}
 
 // Mostly gradients, sometimes any bits.
 float some_value(Random& random, bool wild) {
-    if (wild) return std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    if (wild) return any_float(random);
     return static_cast<float>(below(random, 20001) - 10000) * 1e-4f;
 }
 
@@ -144,13 +134,9 @@ class Round {
     Bytes result_;
 };
 
-// NaN is left out: which one comes out of several is the compiler's choice.
 Bytes without_nan(Bytes bytes) {
-    for (std::size_t at = 0; at + 4 <= bytes.size(); at += 4) {
-        std::uint32_t bits;
-        std::memcpy(&bits, bytes.data() + at, sizeof bits);
-        if ((bits & 0x7fffffff) > 0x7f800000) std::memset(bytes.data() + at, 0, sizeof bits);
-    }
+    for (std::size_t at = 0; at + 4 <= bytes.size(); at += 4)
+        if (bits_at(bytes.data() + at, 4, infinite_float) == ~0u) std::memset(bytes.data() + at, 0, 4);
     return bytes;
 }
 
@@ -169,31 +155,22 @@ void stress_streams(int threads) {
 
 }  // namespace
 
-int main(int count, char** values) {
-    if (count != 3) {
-        std::fprintf(stderr, "usage: compression_stress ROUNDS THREADS\n");
-        return EXIT_FAILURE;
+std::string stress_buckets(const Words& words) {
+    const int rounds = std::stoi(words[0]), threads = std::stoi(words[1]);
+    for (int round = 0; round < rounds; ++round) {
+        const auto seed = static_cast<std::uint64_t>(round);
+        const Bytes one = Round(seed, 1).run();
+        // Two callers at once: one of them has the threads, the other works alone.
+        Bytes many, beside;
+        std::thread caller([&] { beside = Round(seed, threads).run(); });
+        many = Round(seed, threads).run();
+        caller.join();
+        if (without_nan(one) != without_nan(many) || without_nan(one) != without_nan(beside))
+            throw std::runtime_error("a bucket depends on the number of threads");
+        stress_streams(threads);
     }
-    const int rounds = std::atoi(values[1]), threads = std::atoi(values[2]);
-    long calls = 0;
-    try {
-        for (int round = 0; round < rounds; ++round) {
-            const auto seed = static_cast<std::uint64_t>(round);
-            const Bytes one = Round(seed, 1).run();
-            // Two callers at once: one of them has the threads, the other works alone.
-            Bytes many, beside;
-            std::thread caller([&] { beside = Round(seed, threads).run(); });
-            many = Round(seed, threads).run();
-            caller.join();
-            if (without_nan(one) != without_nan(many) || without_nan(one) != without_nan(beside))
-                throw std::runtime_error("a bucket depends on the number of threads");
-            stress_streams(threads);
-            ++calls;
-        }
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "compression_stress: %s\n", error.what());
-        return EXIT_FAILURE;
-    }
-    std::printf("%ld rounds\n", calls);
-    return calls > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (rounds < 1) throw std::runtime_error("nothing was done");
+    return std::to_string(rounds) + " rounds";
 }
+
+}  // namespace hpcai500::drivers

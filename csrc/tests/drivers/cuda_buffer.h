@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "core/cuda_call.h"
@@ -21,17 +22,17 @@ class DeviceBuffer {
         check_cuda(cudaMalloc(&memory_, count * sizeof(Value)), "cudaMalloc");
     }
     explicit DeviceBuffer(const std::vector<Value>& values) : DeviceBuffer(values.size()) { write(values); }
+    DeviceBuffer(DeviceBuffer&& other) noexcept
+        : count_(other.count_), memory_(std::exchange(other.memory_, nullptr)) {}
     ~DeviceBuffer() { static_cast<void>(cudaFree(memory_)); }
-    DeviceBuffer(const DeviceBuffer&) = delete;
-    DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
     Value* data() const { return static_cast<Value*>(memory_); }
     std::size_t size() const { return count_; }
 
-    /// `values` has size() values.
-    void write(const std::vector<Value>& values) {
-        check_cuda(cudaMemcpy(memory_, values.data(), count_ * sizeof(Value), cudaMemcpyHostToDevice),
-                   "copying to the device");
+    void write(const std::vector<Value>& values, std::size_t at = 0) {
+        check_cuda(
+            cudaMemcpy(data() + at, values.data(), values.size() * sizeof(Value), cudaMemcpyHostToDevice),
+            "copying to the device");
     }
     /// The first `count` values become bytes of `byte`.
     void fill(int byte, std::size_t count) {
@@ -51,28 +52,35 @@ class DeviceBuffer {
     void* memory_ = nullptr;
 };
 
-/// Bytes of the device behind a few that are somebody else's. Only those are written here: a kernel that
-/// leaves out a byte of its own is found by whoever watches for memory that nobody has written.
-class GuardedBytes {
+/// Values of the device behind a few that are somebody else's, so that they lie at any address that their
+/// type may have. Without values only those before them are written: a kernel that leaves out a byte of its
+/// own is found by whoever watches for memory that nobody has written.
+template <class Value>
+class Guarded {
   public:
-    GuardedBytes(std::size_t before, std::size_t count) : before_(before), memory_(before + count) {
+    Guarded(std::size_t before, std::size_t count) : before_(before), memory_(before + count) {
         memory_.fill(guard, before_);
     }
-    std::uint8_t* data() const { return memory_.data() + before_; }
+    Guarded(std::size_t before, const std::vector<Value>& values) : Guarded(before, values.size()) {
+        memory_.write(values, before_);
+    }
+    Value* data() const { return memory_.data() + before_; }
+    std::size_t size() const { return memory_.size() - before_; }
     /// Waits for the device. Throws std::runtime_error where somebody else's bytes were written.
-    std::vector<std::uint8_t> read() const {
-        std::vector<std::uint8_t> all = memory_.read();
-        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(before_);
-        if (std::any_of(all.begin(), begin, [](std::uint8_t byte) { return byte != guard; }))
-            throw std::runtime_error("written before a buffer's begin");
-        all.erase(all.begin(), begin);
+    std::vector<Value> read() const {
+        std::vector<Value> all = memory_.read();
+        const auto* const bytes = reinterpret_cast<const std::uint8_t*>(all.data());
+        if (std::any_of(bytes, bytes + before_ * sizeof(Value),
+                        [](std::uint8_t byte) { return byte != guard; }))
+            throw std::runtime_error("written before an array's begin");
+        all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(before_));
         return all;
     }
 
   private:
     static constexpr std::uint8_t guard = 0x5a;
     std::size_t before_;
-    DeviceBuffer<std::uint8_t> memory_;
+    DeviceBuffer<Value> memory_;
 };
 
 }  // namespace hpcai500::drivers

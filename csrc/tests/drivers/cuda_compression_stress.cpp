@@ -5,8 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <random>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -19,24 +18,19 @@
 #include "core/gradients/quantise.h"
 #include "cuda_buffer.h"
 #include "cuda_stress.h"
+#include "made_inputs.h"
 
 namespace hpcai500::drivers {
 namespace {
 
-using Random = std::mt19937_64;
-using Bytes = std::vector<std::uint8_t>;
 using Floats = std::vector<float>;
 
-std::size_t below(Random& random, std::size_t bound) {
-    return static_cast<std::size_t>(random() % bound);
-}
-
 // Magnitudes that a device's float32 squares, that it does not, and any bits.
-float some_value(Random& random, std::size_t kind) {
+float some_value(Random& random, int kind) {
     const float usual = static_cast<float>(below(random, 20001)) * 1e-4f - 1.0f;
     switch (kind) {
         case 0:
-            return std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+            return any_float(random);
         case 1:
             return 0.0f;
         case 2:
@@ -68,33 +62,10 @@ std::size_t some_size(Random& random) {
     }
 }
 
-// A tensor on the device, behind a few floats that are somebody else's.
-class DeviceTensor {
-  public:
-    DeviceTensor(const Floats& values, std::size_t before)
-        : before_(before), memory_(before + values.size()) {
-        write(values);
-    }
-    std::span<float> span() const { return {memory_.data() + before_, memory_.size() - before_}; }
-    void write(const Floats& values) {
-        Floats all(before_, guard);
-        all.insert(all.end(), values.begin(), values.end());
-        memory_.write(all);
-    }
-    Floats read() const {
-        Floats all = memory_.read();
-        if (std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(before_),
-                        [](float value) { return value != guard; }))
-            throw std::runtime_error("compression: written before a tensor's begin");
-        all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(before_));
-        return all;
-    }
-
-  private:
-    static constexpr float guard = 7.0f;
-    std::size_t before_;
-    DeviceBuffer<float> memory_;
-};
+// At any address of a float.
+Guarded<float> there(Random& random, const Floats& values) {
+    return Guarded<float>(below(random, 5), values);
+}
 
 bool same(float mine, float theirs) {
     if (std::isnan(mine) || std::isnan(theirs)) return std::isnan(mine) && std::isnan(theirs);
@@ -112,10 +83,10 @@ class Round {
     Round(Random& random, const std::vector<std::size_t>& sizes) : random_(random), norms_(sizes.size()) {
         for (const std::size_t size : sizes) {
             Floats tensor(size);
-            const std::size_t kind = below(random_, 12);
+            const int kind = below(random_, 12);
             for (float& value : tensor) value = some_value(random_, kind);
             tensors_.push_back(std::move(tensor));
-            there_.push_back(std::make_unique<DeviceTensor>(tensors_.back(), below(random_, 5)));
+            there_.push_back(there(random_, tensors_.back()));
             count_ += size;
         }
         for (Floats& tensor : tensors_) {
@@ -123,8 +94,8 @@ class Round {
             targets_.emplace_back(tensor);
         }
         for (const auto& tensor : there_) {
-            sources_there_.emplace_back(tensor->span());
-            targets_there_.emplace_back(tensor->span());
+            sources_there_.emplace_back(tensor.data(), tensor.size());
+            targets_there_.emplace_back(tensor.data(), tensor.size());
         }
     }
 
@@ -149,13 +120,13 @@ class Round {
         double* const norms_there = norms == nullptr ? nullptr : call.norms.data();
         const std::string name = "wire " + std::to_string(static_cast<int>(wire));
         Bytes packed(count_ * item);
-        const GuardedBytes there(below(random_, 5) * item, packed.size());
+        const Guarded<std::uint8_t> packed_there(below(random_, 5) * item, packed.size());
         pack(sources_, packed.data(), wire, 0.3f, norms, 1);
-        pack_cuda(sources_there_, there.data(), wire, 0.3f, norms_there, call.place());
-        compare_items("pack to " + name, wire, there.read(), packed);
+        pack_cuda(sources_there_, packed_there.data(), wire, 0.3f, norms_there, call.place());
+        compare_items("pack to " + name, wire, packed_there.read(), packed);
         if (norms != nullptr) compare_norms("pack to " + name, call);
         unpack(packed.data(), targets_, wire, 3.0f, norms, 1);
-        unpack_cuda(there.data(), targets_there_, wire, 3.0f, norms_there, call.place());
+        unpack_cuda(packed_there.data(), targets_there_, wire, 3.0f, norms_there, call.place());
         compare_tensors("unpack from " + name);
         if (norms != nullptr) compare_norms("unpack from " + name, call);
     }
@@ -163,14 +134,13 @@ class Round {
     void quantised(bool with_residual) {
         const Call call(*this);
         coded_.resize(static_cast<std::size_t>(quantised_bytes(static_cast<std::int64_t>(count_))));
-        there_coded_ = std::make_unique<GuardedBytes>(4 * below(random_, 4), coded_.size());
+        there_coded_.emplace(4 * below(random_, 4), coded_.size());
         double* const norms = below(random_, 3) == 0 ? nullptr : norms_.data();
         Floats residual(count_, 1e-3f);
-        const DeviceTensor residual_there(residual, below(random_, 5));
+        const Guarded<float> residual_there = there(random_, residual);
         quantise(sources_, coded_.data(), with_residual ? residual.data() : nullptr, 0.7f, norms, 1);
-        quantise_cuda(sources_there_, there_coded_->data(),
-                      with_residual ? residual_there.span().data() : nullptr, 0.7f,
-                      norms == nullptr ? nullptr : call.norms.data(), call.place());
+        quantise_cuda(sources_there_, there_coded_->data(), with_residual ? residual_there.data() : nullptr,
+                      0.7f, norms == nullptr ? nullptr : call.norms.data(), call.place());
         const Bytes mine = there_coded_->read();
         for (std::size_t at = 0; at < coded_.size(); ++at)
             if (mine[at] != coded_[at]) fail("quantise: byte", at, mine[at], coded_[at]);
@@ -222,7 +192,7 @@ class Round {
     }
     void compare_tensors(const std::string& what) const {
         for (std::size_t i = 0; i < tensors_.size(); ++i) {
-            const Floats mine = there_[i]->read();
+            const Floats mine = there_[i].read();
             for (std::size_t at = 0; at < mine.size(); ++at)
                 if (!same(mine[at], tensors_[i][at]))
                     fail(what + ": tensor " + std::to_string(i) + ", value", at, mine[at], tensors_[i][at]);
@@ -240,22 +210,20 @@ class Round {
 
     // One to one, if not the number that the bits stand for; NaN are NaN.
     static float value_of(Wire wire, const std::uint8_t* bytes) {
-        std::uint32_t bits = 0;
-        std::memcpy(&bits, bytes, item_size(wire));
-        if (wire == Wire::float32) return std::bit_cast<float>(bits);
-        const bool nan = (bits & 0x7fffu) > (wire == Wire::float16 ? 0x7c00u : 0x7f80u);
-        return nan ? std::nanf("") : static_cast<float>(bits);
+        if (wire == Wire::float32) return std::bit_cast<float>(bits_at(bytes, 4, infinite_float));
+        const auto bits = bits_at(bytes, 2, wire == Wire::float16 ? infinite_half : infinite_bfloat);
+        return bits == ~0u ? std::nanf("") : static_cast<float>(bits);
     }
 
     Random& random_;
     std::vector<Floats> tensors_;
-    std::vector<std::unique_ptr<DeviceTensor>> there_;
+    std::vector<Guarded<float>> there_;
     std::vector<std::span<const float>> sources_, sources_there_;
     std::vector<std::span<float>> targets_, targets_there_;
     std::vector<double> norms_;
     std::size_t count_ = 0;
     Bytes coded_;
-    std::unique_ptr<GuardedBytes> there_coded_;
+    std::optional<Guarded<std::uint8_t>> there_coded_;
 };
 
 std::vector<std::size_t> some_sizes(Random& random) {
@@ -267,8 +235,8 @@ std::vector<std::size_t> some_sizes(Random& random) {
 // Many share a chunk.
 std::vector<std::size_t> crowded_sizes(Random& random) {
     const auto most = static_cast<std::size_t>(compression_cuda_most_tensors());
-    std::vector<std::size_t> sizes(below(random, 4) == 0 ? most : 1 + below(random, 260));
-    for (std::size_t& size : sizes) size = below(random, 20) == 0 ? below(random, 600) : below(random, 7);
+    std::vector<std::size_t> sizes(below(random, 4) == 0 ? most : 1 + below(random, std::size_t{260}));
+    for (std::size_t& size : sizes) size = below(random, below(random, 20) == 0 ? 600 : 7);
     return sizes;
 }
 

@@ -1,5 +1,5 @@
-// RoIAlign on the device, of one level and of many, forward and backward, against its CPU twin, within the
-// bounds of tests/workloads/test_detection_cuda.py.
+// NMS, of one segment and of many, and RoIAlign, of one level and of many, forward and backward, on the
+// device against their CPU twins, within the bounds of tests/workloads/test_detection_cuda.py.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <vector>
 
+#include "core/detection/nms.h"
 #include "core/detection/roi_align.h"
 #include "cuda_buffer.h"
 #include "cuda_stress.h"
@@ -22,14 +22,85 @@
 namespace hpcai500::drivers {
 namespace {
 
+// Boxes in clusters, so that many go, and some of any coordinates.
+template <class Real>
+std::vector<Real> some_boxes(Random& random, std::int64_t count) {
+    std::vector<Real> boxes;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const Real x = static_cast<Real>(below(random, 40)), y = static_cast<Real>(below(random, 40));
+        const Real corners[] = {x, y, x + static_cast<Real>(1 + below(random, 30)),
+                                y + static_cast<Real>(1 + below(random, 30))};
+        const bool any = below(random, 10) == 0;
+        for (const Real corner : corners) boxes.push_back(any ? coordinate<Real>(random) : corner);
+    }
+    return boxes;
+}
+
+// Marks those boxes of a segment that the CPU keeps.
+template <class Real>
+void keep_on_cpu(const Real* boxes, const std::int64_t* groups, std::int64_t count, double threshold,
+                 std::uint8_t* keep) {
+    std::vector<Real> scores(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < scores.size(); ++i)
+        scores[i] = static_cast<Real>(count) - static_cast<Real>(i);
+    for (const std::int64_t kept : nms(NmsInput<Real>{boxes, scores.data(), groups, count}, threshold, 1))
+        keep[kept] = 1;
+}
+
+// Segments of any boxes, which one call thins out and the CPU one after the other.
+template <class Real>
+void stress_nms(Random& random, const std::vector<std::int64_t>& segments) {
+    const std::int64_t count = std::accumulate(segments.begin(), segments.end(), std::int64_t{0});
+    const auto size = static_cast<std::size_t>(count);
+    const std::vector<Real> boxes = some_boxes<Real>(random, count);
+    std::vector<std::int64_t> groups(size);
+    for (std::int64_t& group : groups) group = below(random, 3) - 1;
+    const bool grouped = below(random, 2) == 0;
+    const double threshold = below(random, 11) / 10.0;
+    std::vector<std::uint8_t> expected(size, 0);
+    std::int64_t first = 0;
+    for (const std::int64_t of_segment : segments) {
+        keep_on_cpu(boxes.data() + 4 * first, grouped ? groups.data() + first : nullptr, of_segment,
+                    threshold, expected.data() + first);
+        first += of_segment;
+    }
+
+    const DeviceBuffer<Real> there(boxes);
+    const DeviceBuffer<std::int64_t> groups_there(groups);
+    const DeviceBuffer<std::uint8_t> keep(size), workspace(nms_cuda_workspace(segments));
+    nms_cuda(NmsCudaCall<Real>{there.data(), grouped ? groups_there.data() : nullptr, segments, threshold,
+                               keep.data(), workspace.data(), 0, nullptr});
+    if (keep.read() != expected)
+        throw std::runtime_error("nms: other boxes stay, of " + std::to_string(count) + " in " +
+                                 std::to_string(segments.size()) + " segments");
+}
+
+// Mostly small ones; sometimes more than one launch takes.
+std::vector<std::int64_t> some_segments(Random& random) {
+    const bool many = below(random, 4) == 0;
+    std::vector<std::int64_t> segments(many ? 260 : 1 + below(random, std::size_t{6}));
+    for (std::int64_t& count : segments) count = below(random, 4) == 0 ? 0 : below(random, many ? 4 : 150);
+    return segments;
+}
+
+void stress_nms(int rounds) {
+    Random random(501);
+    for (const int count : {0, 1, 63, 64, 65}) stress_nms<float>(random, {count});
+    stress_nms<float>(random, {});
+    // One more than a panel of rows has; the thread sanitizer, which runs few rounds, takes too long over it.
+    if (rounds >= 5) stress_nms<double>(random, {70, 4097, 0, 3});
+    for (int round = 0; round < rounds; ++round) {
+        stress_nms<float>(random, {below(random, 400)});
+        stress_nms<double>(random, {below(random, 400)});
+        stress_nms<float>(random, some_segments(random));
+    }
+}
+
 double value_of(__half item) {
     return static_cast<double>(__half2float(item));
 }
 double value_of(__nv_bfloat16 item) {
     return static_cast<double>(__bfloat162float(item));
-}
-double value_of(float item) {
-    return static_cast<double>(item);
 }
 double value_of(double item) {
     return item;
@@ -74,44 +145,159 @@ std::vector<Element> some_values(Random& random, std::int64_t count) {
     return values;
 }
 
-// One element behind an address that allows wide accesses, sometimes, as a tensor's view may be.
+// Sometimes one element behind an address that allows wide accesses, as a tensor's view may be.
+std::size_t shift(Random& random) {
+    return below(random, 3) == 0 ? 1 : 0;
+}
+
+// Some rows, of `width` values each, one after the other.
 template <class Value>
-class Shifted {
+std::vector<Value> rows_in(const std::vector<Value>& values, const std::vector<std::size_t>& rows,
+                           std::size_t width) {
+    std::vector<Value> chosen;
+    for (const std::size_t row : rows)
+        for (std::size_t i = 0; i < width; ++i) chosen.push_back(values[row * width + i]);
+    return chosen;
+}
+
+template <class Value>
+std::vector<RoiLevel> levels_of(const std::vector<RoiAlignSpec>& specs,
+                                const std::vector<Guarded<Value>>& there) {
+    std::vector<RoiLevel> levels;
+    for (std::size_t i = 0; i < specs.size(); ++i) levels.push_back({specs[i], there[i].data()});
+    return levels;
+}
+
+// A pyramid, its rois, and all calls on them.
+template <class Element, class Real>
+class Pyramid {
   public:
-    Shifted(Random& random, const std::vector<Value>& values) : shift_(below(random, 3) == 0 ? 1 : 0) {
-        std::vector<Value> behind(shift_);
-        behind.insert(behind.end(), values.begin(), values.end());
-        memory_ = std::make_unique<DeviceBuffer<Value>>(behind);
+    Pyramid(Random& random, RoiAlignSpec spec) : random_(random) {
+        spec.rois = 1 + below(random, 12);
+        rois_ = some_rois<Real>(random, spec);
+        const int levels = 1 + below(random, most_levels);
+        const double scale = spec.spatial_scale;
+        for (int i = 0; i < levels; ++i) {
+            spec.height = 1 + below(random, 20);
+            spec.width = 1 + below(random, 30);
+            spec.spatial_scale = scale / (1 << i);
+            specs_.push_back(spec);
+            features_.push_back(
+                some_values<Element>(random, spec.images * spec.channels * spec.height * spec.width));
+        }
+        width_ = static_cast<std::size_t>(spec.channels * spec.pooled_height * spec.pooled_width);
+        // Also levels that do not exist.
+        for (std::int64_t i = 0; i < spec.rois; ++i) level_of_.push_back(below(random, levels + 2) - 1);
+        const std::int64_t odd[] = {0, -2, std::int64_t{1} << 32, std::numeric_limits<std::int64_t>::min()};
+        level_of_[0] = odd[below(random, 4)];
     }
-    Value* data() const { return memory_->data() + shift_; }
-    std::vector<Value> read() const {
-        const std::vector<Value> all = memory_->read();
-        return {all.begin() + static_cast<std::ptrdiff_t>(shift_), all.end()};
+
+    // The rois of each level as the CPU pools them, and to the bit as a call for that level alone does.
+    void pool() {
+        std::vector<Guarded<Element>> features;
+        for (const auto& level : features_) features.emplace_back(shift(random_), level);
+        const DeviceBuffer<Real> rois(rois_);
+        const DeviceBuffer<std::int64_t> level_of(level_of_);
+        const Guarded<Element> out(shift(random_), level_of_.size() * width_);
+        roi_align_levels_cuda(levels_of(specs_, features), rois.data(), level_of.data(), out.data(), 0,
+                              nullptr);
+        const std::vector<Element> pooled = out.read();
+        for (std::size_t i = 0; i < pooled.size(); ++i)
+            if (!exists(i / width_) && !std::isnan(value_of(pooled[i])))
+                throw std::runtime_error("roi_align_levels: a roi of no level gives no NaN");
+        for (std::size_t level = 0; level < specs_.size(); ++level) {
+            const auto rows = rows_of(level);
+            const RoiAlignSpec spec = alone(level, rows);
+            const auto of_level = rows_in(pooled, rows, width_);
+            const auto own_rois = rows_in(rois_, rows, 5);
+            std::vector<Element> expected(of_level.size());
+            roi_align(spec, features_[level].data(), own_rois.data(), expected.data(), 1);
+            compare("roi_align_levels", spec, of_level, expected);
+            const DeviceBuffer<Real> own_there(own_rois);
+            const Guarded<Element> again(shift(random_), of_level.size());
+            roi_align_cuda(spec, features[level].data(), own_there.data(), again.data(), 0, nullptr);
+            const auto again_here = again.read();
+            if (!of_level.empty() &&
+                std::memcmp(again_here.data(), of_level.data(), of_level.size() * sizeof(Element)) != 0)
+                throw std::runtime_error("roi_align_levels: other bits than of the level alone (" +
+                                         described(spec) + ")");
+        }
+    }
+
+    void spread() {
+        const auto gradient = some_values<Element>(random_, specs_[0].rois * static_cast<int>(width_));
+        std::vector<Guarded<Real>> spread;
+        for (const auto& level : features_) spread.emplace_back(shift(random_), level.size());
+        const DeviceBuffer<Real> rois(rois_);
+        const DeviceBuffer<std::int64_t> level_of(level_of_);
+        const Guarded<Element> gradient_there(shift(random_), gradient);
+        roi_align_levels_backward_cuda(levels_of(specs_, spread), gradient_there.data(), rois.data(),
+                                       level_of.data(), 0, nullptr);
+        for (std::size_t level = 0; level < specs_.size(); ++level) {
+            const auto rows = rows_of(level);
+            const RoiAlignSpec spec = alone(level, rows);
+            const auto own_rois = rows_in(rois_, rows, 5);
+            const auto own_gradient = rows_in(gradient, rows, width_);
+            std::vector<Element> expected(features_[level].size());
+            roi_align_backward(spec, own_gradient.data(), own_rois.data(), expected.data(), 1);
+            compare("roi_align_levels_backward", spec, spread[level].read(), expected);
+            const DeviceBuffer<Real> own_there(own_rois);
+            const Guarded<Element> own_gradient_there(shift(random_), own_gradient);
+            const Guarded<Real> again(shift(random_), expected.size());
+            roi_align_backward_cuda(spec, own_gradient_there.data(), own_there.data(), again.data(), 0,
+                                    nullptr);
+            compare("roi_align_backward", spec, again.read(), expected);
+        }
     }
 
   private:
-    std::size_t shift_;
-    std::unique_ptr<DeviceBuffer<Value>> memory_;
+    std::vector<std::size_t> rows_of(std::size_t level) const {
+        std::vector<std::size_t> rows;
+        for (std::size_t i = 0; i < level_of_.size(); ++i)
+            if (level_of_[i] == static_cast<std::int64_t>(level)) rows.push_back(i);
+        return rows;
+    }
+    bool exists(std::size_t roi) const {
+        return level_of_[roi] >= 0 && level_of_[roi] < static_cast<std::int64_t>(specs_.size());
+    }
+    RoiAlignSpec alone(std::size_t level, const std::vector<std::size_t>& rows) const {
+        RoiAlignSpec spec = specs_[level];
+        spec.rois = static_cast<std::int64_t>(rows.size());
+        return spec;
+    }
+
+    Random& random_;
+    std::vector<RoiAlignSpec> specs_;
+    std::vector<std::vector<Element>> features_;
+    std::vector<Real> rois_;
+    std::vector<std::int64_t> level_of_;
+    std::size_t width_ = 0;
 };
 
 template <class Element, class Real>
 void stress_roi_align(Random& random, const RoiAlignSpec& spec) {
-    const std::int64_t pixels = spec.images * spec.channels * spec.height * spec.width;
-    const std::int64_t bins = spec.rois * spec.channels * spec.pooled_height * spec.pooled_width;
-    const auto features = some_values<Element>(random, pixels), gradient = some_values<Element>(random, bins);
-    const auto rois = some_rois<Real>(random, spec);
-    std::vector<Element> pooled(gradient.size()), spread(features.size());
-    roi_align(spec, features.data(), rois.data(), pooled.data(), 1);
-    roi_align_backward(spec, gradient.data(), rois.data(), spread.data(), 1);
+    Pyramid<Element, Real> pyramid(random, spec);
+    pyramid.pool();
+    pyramid.spread();
+}
 
-    const DeviceBuffer<Real> rois_there(rois);
-    const Shifted<Element> features_there(random, features), gradient_there(random, gradient);
-    const Shifted<Element> pooled_there(random, std::vector<Element>(pooled.size()));
-    roi_align_cuda(spec, features_there.data(), rois_there.data(), pooled_there.data(), 0, nullptr);
-    compare("roi_align", spec, pooled_there.read(), pooled);
-    const Shifted<Real> spread_there(random, std::vector<Real>(spread.size()));
-    roi_align_backward_cuda(spec, gradient_there.data(), rois_there.data(), spread_there.data(), 0, nullptr);
-    compare("roi_align_backward", spec, spread_there.read(), spread);
+void stress_any_roi_align(Random& random) {
+    RoiAlignSpec spec = some_spec(random);
+    // Of most_samples a CPU takes one by one what a device takes at once.
+    if (spec.sampling_ratio == most_samples) {
+        spec.channels = below(random, 3);
+        spec.pooled_height = spec.pooled_width = 2;
+    }
+    switch (spec.type) {
+        case FeatureType::float32:
+            return stress_roi_align<float, float>(random, spec);
+        case FeatureType::float16:
+            return stress_roi_align<__half, float>(random, spec);
+        case FeatureType::bfloat16:
+            return stress_roi_align<__nv_bfloat16, float>(random, spec);
+        case FeatureType::float64:
+            return stress_roi_align<double, double>(random, spec);
+    }
 }
 
 // Twins differ on purpose: the device, which is not waited for, gives NaN.
@@ -127,160 +313,6 @@ void stress_absent_image(Random& random) {
     roi_align_cuda(spec, features.data(), rois.data(), pooled.data(), 0, nullptr);
     for (const float value : pooled.read())
         if (!std::isnan(value)) throw std::runtime_error("roi_align: a roi of no image gives no NaN");
-}
-
-// A pyramid, its rois, and what is known of them.
-template <class Element, class Real>
-struct Pyramid {
-    std::vector<RoiAlignSpec> specs;
-    std::vector<std::vector<Element>> features;
-    std::vector<Real> rois;
-    std::vector<std::int64_t> level_of;
-
-    Pyramid(Random& random, RoiAlignSpec spec) {
-        spec.rois = 1 + below(random, 12);
-        rois = some_rois<Real>(random, spec);
-        const int levels = 1 + below(random, most_levels);
-        for (int i = 0; i < levels; ++i) {
-            spec.height = 1 + below(random, 20);
-            spec.width = 1 + below(random, 20);
-            spec.spatial_scale = 1.0 / (1 << i);
-            specs.push_back(spec);
-            features.push_back(
-                some_values<Element>(random, spec.images * spec.channels * spec.height * spec.width));
-        }
-        // Also levels that do not exist.
-        for (std::int64_t i = 0; i < spec.rois; ++i) level_of.push_back(below(random, levels + 2) - 1);
-        const std::int64_t odd[] = {0, -2, std::int64_t{1} << 32, std::numeric_limits<std::int64_t>::min()};
-        level_of[0] = odd[below(random, 4)];
-    }
-
-    std::vector<std::size_t> rows_of(std::size_t level) const {
-        std::vector<std::size_t> rows;
-        for (std::size_t i = 0; i < level_of.size(); ++i)
-            if (level_of[i] == static_cast<std::int64_t>(level)) rows.push_back(i);
-        return rows;
-    }
-    bool exists(std::size_t roi) const {
-        return level_of[roi] >= 0 && level_of[roi] < static_cast<std::int64_t>(specs.size());
-    }
-};
-
-// Some rows, of `width` values each, one after the other.
-template <class Value>
-std::vector<Value> rows_in(const std::vector<Value>& values, const std::vector<std::size_t>& rows,
-                           std::size_t width) {
-    std::vector<Value> chosen;
-    for (const std::size_t row : rows)
-        for (std::size_t i = 0; i < width; ++i) chosen.push_back(values[row * width + i]);
-    return chosen;
-}
-
-template <class Value>
-std::vector<std::unique_ptr<Shifted<Value>>> on_device(Random& random,
-                                                       const std::vector<std::vector<Value>>& levels) {
-    std::vector<std::unique_ptr<Shifted<Value>>> there;
-    for (const auto& level : levels) there.push_back(std::make_unique<Shifted<Value>>(random, level));
-    return there;
-}
-
-template <class Value>
-std::vector<RoiLevel> levels_of(const std::vector<RoiAlignSpec>& specs,
-                                const std::vector<std::unique_ptr<Shifted<Value>>>& there) {
-    std::vector<RoiLevel> levels;
-    for (std::size_t i = 0; i < specs.size(); ++i) levels.push_back({specs[i], there[i]->data()});
-    return levels;
-}
-
-// The rois of each level as the CPU pools them, and to the bit as a call for that level alone does.
-template <class Element, class Real>
-void stress_pooled_levels(Random& random, const Pyramid<Element, Real>& pyramid) {
-    const RoiAlignSpec& shared = pyramid.specs[0];
-    const auto width = static_cast<std::size_t>(shared.channels * shared.pooled_height * shared.pooled_width);
-    const auto features = on_device(random, pyramid.features);
-    const DeviceBuffer<Real> rois(pyramid.rois);
-    const DeviceBuffer<std::int64_t> level_of(pyramid.level_of);
-    const Shifted<Element> out(random, std::vector<Element>(pyramid.level_of.size() * width));
-    roi_align_levels_cuda(levels_of(pyramid.specs, features), rois.data(), level_of.data(), out.data(), 0,
-                          nullptr);
-    const std::vector<Element> pooled = out.read();
-    for (std::size_t i = 0; i < pooled.size(); ++i)
-        if (!pyramid.exists(i / width) && !std::isnan(value_of(pooled[i])))
-            throw std::runtime_error("roi_align_levels: a roi of no level gives no NaN");
-    for (std::size_t level = 0; level < pyramid.specs.size(); ++level) {
-        const auto rows = pyramid.rows_of(level);
-        RoiAlignSpec spec = pyramid.specs[level];
-        spec.rois = static_cast<std::int64_t>(rows.size());
-        const auto of_level = rows_in(pooled, rows, width);
-        const auto own_rois = rows_in(pyramid.rois, rows, 5);
-        std::vector<Element> expected(of_level.size());
-        roi_align(spec, pyramid.features[level].data(), own_rois.data(), expected.data(), 1);
-        compare("roi_align_levels", spec, of_level, expected);
-        const DeviceBuffer<Real> own_there(own_rois);
-        const DeviceBuffer<Element> alone(of_level.size());
-        roi_align_cuda(spec, features[level]->data(), own_there.data(), alone.data(), 0, nullptr);
-        const auto alone_here = alone.read();
-        if (!of_level.empty() &&
-            std::memcmp(alone_here.data(), of_level.data(), of_level.size() * sizeof(Element)) != 0)
-            throw std::runtime_error("roi_align_levels: other bits than of the level alone (" +
-                                     described(spec) + ")");
-    }
-}
-
-template <class Element, class Real>
-void stress_spread_levels(Random& random, const Pyramid<Element, Real>& pyramid) {
-    const RoiAlignSpec& shared = pyramid.specs[0];
-    const std::int64_t width = shared.channels * shared.pooled_height * shared.pooled_width;
-    const auto gradient = some_values<Element>(random, shared.rois * width);
-    std::vector<std::vector<Real>> garbage;
-    for (const auto& level : pyramid.features) garbage.emplace_back(level.size(), static_cast<Real>(7));
-    const auto spread = on_device(random, garbage);
-    const DeviceBuffer<Real> rois(pyramid.rois);
-    const DeviceBuffer<std::int64_t> level_of(pyramid.level_of);
-    const Shifted<Element> gradient_there(random, gradient);
-    roi_align_levels_backward_cuda(levels_of(pyramid.specs, spread), gradient_there.data(), rois.data(),
-                                   level_of.data(), 0, nullptr);
-    for (std::size_t level = 0; level < pyramid.specs.size(); ++level) {
-        const auto rows = pyramid.rows_of(level);
-        RoiAlignSpec spec = pyramid.specs[level];
-        spec.rois = static_cast<std::int64_t>(rows.size());
-        std::vector<Element> expected(pyramid.features[level].size());
-        roi_align_backward(spec, rows_in(gradient, rows, static_cast<std::size_t>(width)).data(),
-                           rows_in(pyramid.rois, rows, 5).data(), expected.data(), 1);
-        compare("roi_align_levels_backward", spec, spread[level]->read(), expected);
-    }
-}
-
-// Of most_samples a CPU takes one by one what a device takes at once.
-RoiAlignSpec affordable_spec(Random& random) {
-    RoiAlignSpec spec = some_spec(random);
-    if (spec.sampling_ratio == most_samples) {
-        spec.channels = below(random, 3);
-        spec.pooled_height = spec.pooled_width = 2;
-    }
-    return spec;
-}
-
-template <class Element, class Real>
-void stress_types(Random& random, const RoiAlignSpec& spec) {
-    stress_roi_align<Element, Real>(random, spec);
-    const Pyramid<Element, Real> pyramid(random, spec);
-    stress_pooled_levels(random, pyramid);
-    stress_spread_levels(random, pyramid);
-}
-
-void stress_any_roi_align(Random& random) {
-    const RoiAlignSpec spec = affordable_spec(random);
-    switch (spec.type) {
-        case FeatureType::float32:
-            return stress_types<float, float>(random, spec);
-        case FeatureType::float16:
-            return stress_types<__half, float>(random, spec);
-        case FeatureType::bfloat16:
-            return stress_types<__nv_bfloat16, float>(random, spec);
-        case FeatureType::float64:
-            return stress_types<double, double>(random, spec);
-    }
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // memory is walked, odd sizes and addresses, any bits.
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <sstream>
 #include <stdexcept>
 #include <vector>
@@ -10,16 +9,10 @@
 #include "core/images/convert_images.h"
 #include "cuda_buffer.h"
 #include "cuda_stress.h"
+#include "made_inputs.h"
 
 namespace hpcai500::drivers {
 namespace {
-
-using Random = std::mt19937_64;
-using Bytes = std::vector<std::uint8_t>;
-
-std::int64_t below(Random& random, std::int64_t bound) {
-    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
-}
 
 std::int64_t some_pixels(Random& random) {
     switch (below(random, 5)) {
@@ -69,22 +62,15 @@ std::string described(const ImageConversion& shape) {
     return text.str();
 }
 
-std::uint32_t bits_at(const Bytes& bytes, std::size_t at, std::size_t item) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, bytes.data() + at, item);
-    return bits;
-}
-
-bool is_nan(std::uint32_t bits, ImageItem item) {
-    if (item == ImageItem::float32) return (bits & 0x7fffffffu) > 0x7f800000u;
-    return (bits & 0x7fffu) > (item == ImageItem::float16 ? 0x7c00u : 0x7f80u);
-}
-
 void compare(const ImageConversion& shape, const Bytes& device, const Bytes& cpu) {
     const auto item = static_cast<std::size_t>(item_bytes(shape.to));
+    const std::uint32_t infinity = shape.to == ImageItem::float32   ? infinite_float
+                                   : shape.to == ImageItem::float16 ? infinite_half
+                                                                    : infinite_bfloat;
     for (std::size_t at = 0; at < cpu.size(); at += item) {
-        const std::uint32_t mine = bits_at(device, at, item), theirs = bits_at(cpu, at, item);
-        if (mine == theirs || (is_nan(mine, shape.to) && is_nan(theirs, shape.to))) continue;
+        const std::uint32_t mine = bits_at(device.data() + at, item, infinity),
+                            theirs = bits_at(cpu.data() + at, item, infinity);
+        if (mine == theirs) continue;
         std::ostringstream message;
         message << "images: " << described(shape) << ": value " << at / item << " is " << std::hex << mine
                 << " on the device, " << theirs << " on the CPU";
@@ -107,20 +93,16 @@ Bytes some_values(Random& random, const ImageConversion& shape, std::size_t coun
 void stress(Random& random, ImageItem from, ImageItem to) {
     const ImageConversion shape = some_conversion(random, from, to);
     const auto count = static_cast<std::size_t>(shape.images * shape.channels * shape.pixels);
-    const auto in_item = static_cast<std::size_t>(item_bytes(from)),
-               out_item = static_cast<std::size_t>(item_bytes(to));
+    const auto out_item = static_cast<std::size_t>(item_bytes(to));
     const Bytes values = some_values(random, shape, count);
     Bytes expected(count * out_item);
     convert_images(shape, values.data(), expected.data(), 2);
 
     // An address that is no more than aligned to its items, now and then.
-    const std::size_t in_begin = below(random, 6) == 0 ? in_item : 0,
-                      out_begin = below(random, 6) == 0 ? out_item : 0;
-    Bytes shifted(in_begin);
-    shifted.insert(shifted.end(), values.begin(), values.end());
-    const DeviceBuffer<std::uint8_t> source(shifted);
-    const GuardedBytes out(out_begin, expected.size());
-    convert_images_cuda(shape, source.data() + in_begin, out.data(), 0, nullptr);
+    const auto begin = [&](std::size_t item) { return below(random, 6) == 0 ? item : 0; };
+    const Guarded<std::uint8_t> source(begin(static_cast<std::size_t>(item_bytes(from))), values);
+    const Guarded<std::uint8_t> out(begin(out_item), expected.size());
+    convert_images_cuda(shape, source.data(), out.data(), 0, nullptr);
     compare(shape, out.read(), expected);
 }
 

@@ -9,7 +9,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <span>
+#include <stdexcept>
 #include <string>
+#include <vector>
+
+#include "core/gradients/compression_cuda.h"
+#include "cuda_buffer.h"
 
 #ifdef HPCAI500_CUDA_ON_CPU
 #include "tests/cuda_on_cpu/grid.h"
@@ -19,13 +25,40 @@ namespace {
 
 using namespace hpcai500;
 
+void norms_on(int device, const drivers::DeviceBuffer<float>& tensor,
+              const drivers::DeviceBuffer<double>& norms) {
+    const std::span<const float> only[] = {{tensor.data(), tensor.size()}};
+    const drivers::DeviceBuffer<std::uint8_t> workspace(
+        compression_cuda_workspace(1, static_cast<std::int64_t>(tensor.size())));
+    layer_norms_cuda(only, norms.data(), {workspace.data(), device, nullptr});
+}
+
+// What a refused call leaves behind: nothing. CUDA keeps the last error for whoever asks next.
+void stress_calls(int rounds) {
+    constexpr int no_such_device = 9999;
+    const drivers::DeviceBuffer<float> tensor(std::vector<float>(9, 2.0f));
+    for (int round = 0; round < rounds; ++round) {
+        const drivers::DeviceBuffer<double> norms(1);
+        std::string refused;
+        try {
+            norms_on(no_such_device, tensor, norms);
+        } catch (const std::runtime_error& error) {
+            refused = error.what();
+        }
+        if (refused.find("cudaSetDevice") == std::string::npos)
+            throw std::runtime_error("calls: a device that does not exist was not refused: " + refused);
+        norms_on(0, tensor, norms);
+        if (norms.read()[0] != 6.0) throw std::runtime_error("calls: a good call after a refused one failed");
+    }
+}
+
 struct Family {
     const char* name;
     void (*stress)(int rounds);
 };
 
 constexpr Family families[] = {
-    {"calls", drivers::stress_calls},
+    {"calls", stress_calls},
     {"compression", drivers::stress_compression},
     {"detection", drivers::stress_detection},
     {"images", drivers::stress_images},

@@ -4,10 +4,8 @@
 
 namespace hpcai500::drivers {
 
-void stress_calls(int rounds);
 void stress_compression(int rounds);
-void stress_detection(int rounds);  ///< with stress_nms
+void stress_detection(int rounds);
 void stress_images(int rounds);
-void stress_nms(int rounds);
 
 }  // namespace hpcai500::drivers

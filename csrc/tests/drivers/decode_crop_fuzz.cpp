@@ -26,26 +26,23 @@ DecodeSpec settings(std::uint64_t hash) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void hpcai500::run_input(std::span<const std::uint8_t> data) {
     // One decoder for all inputs, as in a loader: a failed image must leave nothing behind.
     static ImageDecoder decoder;
     // A few bytes can claim 65,500 x 4,000 grey pixels, which are legal and slow: time better spent on other
     // inputs.
     constexpr std::int64_t most_pixels = 1 << 20;
-    const std::uint64_t hash = digest(data, size);
+    const std::uint64_t hash = digest(data);
     const DecodeSpec spec = settings(hash);
     // Exactly the image's room: the sanitizer sees a byte written behind it.
     std::vector<std::uint8_t> image(spec.image_bytes());
     try {
-        const JpegHeader header = decoder.probe({data, size});
-        if (std::int64_t{header.width} * header.height > most_pixels) return 0;
-        decoder.decode_crop({data, size}, spec, {hash, 0, hash >> 32}, image.data());
-        const auto checked = decoder.check({data, size});
+        const JpegHeader header = decoder.probe(data);
+        if (std::int64_t{header.width} * header.height > most_pixels) return;
+        decoder.decode_crop(data, spec, {hash, 0, hash >> 32}, image.data());
+        const auto checked = decoder.check(data);
         if (checked.width != header.width || checked.height != header.height) std::abort();
     } catch (const DecodeError&) {
         // What damaged data is for.
     }
-    return 0;
 }

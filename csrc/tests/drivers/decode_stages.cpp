@@ -18,7 +18,6 @@
 #include "baseline_kernels.h"
 #include "core/jpeg/baseline/decoder.h"
 #include "core/jpeg/decode_crop.h"
-#include "entropy_kernel.h"
 
 // The library's own, under another name: a program has one unstuff(), and here it is the one with a clock.
 #define unstuff unstuff_without_clock

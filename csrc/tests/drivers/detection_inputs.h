@@ -5,18 +5,12 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "core/detection/roi_align.h"
+#include "made_inputs.h"
 
 namespace hpcai500::drivers {
-
-using Random = std::mt19937_64;
-
-inline int below(Random& random, int bound) {
-    return static_cast<int>(random() % static_cast<std::uint64_t>(bound));
-}
 
 /// Mostly coordinates of a small image, sometimes what no image has.
 template <class Real>

@@ -5,10 +5,7 @@
 // calls.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -17,11 +14,10 @@
 #include "core/detection/roi_align.h"
 #include "core/threads.h"
 #include "detection_inputs.h"
+#include "stress.h"
 
+namespace hpcai500::drivers {
 namespace {
-
-using namespace hpcai500;
-using namespace hpcai500::drivers;
 
 long calls = 0;
 
@@ -95,28 +91,21 @@ void stress_parallel_for(int threads) {
 
 }  // namespace
 
-int main(int count, char** values) {
-    if (count != 3) {
-        std::fprintf(stderr, "usage: detection_stress ROUNDS THREADS\n");
-        return EXIT_FAILURE;
-    }
-    const int rounds = std::atoi(values[1]), threads = std::atoi(values[2]);
+std::string stress_boxes(const Words& words) {
+    const int rounds = std::stoi(words[0]), threads = std::stoi(words[1]);
     Random random(500);
-    try {
-        for (int round = 0; round < rounds; ++round) {
-            stress_nms<float>(random, threads);
-            stress_nms<double>(random, threads);
-            const RoiAlignSpec spec = some_spec(random);
-            if (spec.type == FeatureType::float64)
-                stress_roi_align<double>(random, spec, threads);
-            else
-                stress_roi_align<float>(random, spec, threads);
-            stress_parallel_for(threads);
-        }
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "detection_stress: %s\n", error.what());
-        return EXIT_FAILURE;
+    for (int round = 0; round < rounds; ++round) {
+        stress_nms<float>(random, threads);
+        stress_nms<double>(random, threads);
+        const RoiAlignSpec spec = some_spec(random);
+        if (spec.type == FeatureType::float64)
+            stress_roi_align<double>(random, spec, threads);
+        else
+            stress_roi_align<float>(random, spec, threads);
+        stress_parallel_for(threads);
     }
-    std::printf("%ld calls\n", calls);
-    return calls > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (calls < 1) throw std::runtime_error("nothing was done");
+    return std::to_string(calls) + " calls";
 }
+
+}  // namespace hpcai500::drivers

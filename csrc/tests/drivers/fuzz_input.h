@@ -6,13 +6,20 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
+#include <vector>
 
 namespace hpcai500 {
 
+using Bytes = std::vector<std::uint8_t>;
+
+/// What a target does with one input; libFuzzer and run_corpus.cpp call it by way of fuzz_target.cpp.
+void run_input(std::span<const std::uint8_t> data);
+
 // Settings come from the data, so that corpora are plain files and yet every setting is visited.
-inline std::uint64_t digest(const std::uint8_t* data, std::size_t size) {
+inline std::uint64_t digest(std::span<const std::uint8_t> data) {
     std::uint64_t hash = 0xcbf29ce484222325;
-    for (std::size_t i = 0; i < size; ++i) hash = (hash ^ data[i]) * 0x100000001b3;
+    for (const std::uint8_t byte : data) hash = (hash ^ byte) * 0x100000001b3;
     return hash;
 }
 

@@ -14,14 +14,11 @@
 #include "core/jpeg/decode_crop.h"
 #include "core/jpeg/resize_kernel.h"
 #include "fuzz_input.h"
-#include "raw_jpeg.h"
+#include "jpeg_samples.h"
 
 namespace {
 
 using namespace hpcai500;
-
-// A few bytes can claim 65,500 x 4,000 pixels, which are legal and slow.
-constexpr std::int64_t most_pixels = 1 << 16;
 
 // libjpeg rounds chroma to whole levels (0.75 at most, times 1.772), then the colour (0.5), then both round
 // the output.
@@ -119,7 +116,9 @@ Tally<5>& tally() {
     return made;
 }
 
-void run(std::span<const std::uint8_t> data) {
+}  // namespace
+
+void hpcai500::run_input(std::span<const std::uint8_t> data) {
     // One decoder for all inputs, as in a loader: a failed image must leave nothing behind.
     static ImageDecoder decoder;
     static RawJpeg rival;
@@ -132,9 +131,9 @@ void run(std::span<const std::uint8_t> data) {
         return tally().add(Kind::no_header);
     }
     // What both leave to libjpeg is the target decode_crop's.
-    if (std::int64_t{header.width} * header.height > most_pixels || !is_ours)
+    if (std::int64_t{header.width} * header.height > most_fuzzed_pixels || !is_ours)
         return tally().add(Kind::foreign);
-    Choices choices(digest(data.data(), data.size()));
+    Choices choices(digest(data));
     const Crop crop = choose(header, choices);
     const Outcome ours = decode(decoder, data, crop.spec, crop.box, JpegDecoder::own);
     const Outcome theirs = decode(decoder, data, crop.spec, crop.box, JpegDecoder::libjpeg_turbo);
@@ -158,13 +157,4 @@ void run(std::span<const std::uint8_t> data) {
     claim(crop.resized && header.components == 3 && touches_ends(data, header),
           "a level differs by %d; size %d, box %g x %g at %g, %g of %d x %d", difference, crop.spec.size,
           crop.box.width, crop.box.height, crop.box.x, crop.box.y, header.width, header.height);
-}
-
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    run({data, size});
-    return 0;
 }

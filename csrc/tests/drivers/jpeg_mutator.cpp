@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -86,45 +87,22 @@ class Mutator {
     }
 
     void change(File& file) {
-        switch (below(24)) {
-            case 0:
-                change_size(file);
-                break;
-            case 1:
-                change_sampling(file);
-                break;
-            case 2:
-                change_factors(file);
-                break;
-            case 3:
-                change_symbols(file);
-                break;
-            case 4:
-                change_code(file);
-                break;
-            case 5:
-                change_interval(file);
-                break;
-            case 6:
-                change_components(file);
-                break;
-            case 7:
-                change_segments(file);
-                break;
-            case 8:
-                change_restart(file.scan);
-                break;
-            case 9:
-                change_restart(file.scan);
-                break;
-            case 10:
-                file.scan.resize(below(file.scan.size()));
-                if (below(2) == 0) file.scan.insert(file.scan.end(), {0xFF, eoi});
-                break;
-            default:
-                change_data(file.scan);
-                break;
-        }
+        constexpr void (Mutator::* changes[])(File&) = {
+            &Mutator::change_size,       &Mutator::change_sampling, &Mutator::change_factors,
+            &Mutator::change_symbols,    &Mutator::change_code,     &Mutator::change_interval,
+            &Mutator::change_components, &Mutator::change_segments, &Mutator::change_restart,
+            &Mutator::change_restart,    &Mutator::shorten};
+        // Mostly the data.
+        const std::size_t which = below(24);
+        if (which < std::size(changes))
+            (this->*changes[which])(file);
+        else
+            change_data(file.scan);
+    }
+
+    void shorten(File& file) {
+        file.scan.resize(below(file.scan.size()));
+        if (below(2) == 0) file.scan.insert(file.scan.end(), {0xFF, eoi});
     }
 
     // Sizes of a few MCUs: what is quick is tried often.
@@ -230,7 +208,8 @@ class Mutator {
         if (!payload.empty()) payload[below(payload.size())] = byte();
     }
 
-    void change_restart(Bytes& scan) {
+    void change_restart(File& file) {
+        Bytes& scan = file.scan;
         std::vector<std::size_t> found;
         for (std::size_t i = 0; i + 1 < scan.size(); ++i)
             if (scan[i] == 0xFF && scan[i + 1] >= rst0 && scan[i + 1] < rst0 + 8) found.push_back(i);

@@ -12,8 +12,7 @@
 
 #include "baseline_kernels.h"
 #include "fuzz_input.h"
-#include "raw_jpeg.h"
-#include "taken_samples.h"
+#include "jpeg_samples.h"
 
 namespace {
 
@@ -73,7 +72,9 @@ Tally<5>& tally() {
     return made;
 }
 
-void run(std::span<const std::uint8_t> data) {
+}  // namespace
+
+void hpcai500::run_input(std::span<const std::uint8_t> data) {
     static RawJpeg rival;
     // One decoder for all inputs, as in a loader: a failed image must leave nothing behind.
     static baseline::Decoder decoder;
@@ -98,19 +99,10 @@ void run(std::span<const std::uint8_t> data) {
               first.rows);
         claim(taken == first, "%s has other samples than portable", kernel.name);
     }
-    Choices choices(digest(data.data(), data.size()));
+    Choices choices(digest(data));
     const auto kernels = static_cast<int>(baseline::kernels_here().size());
     baseline::use(baseline::kernels_here()[static_cast<std::size_t>(choices.below(kernels))]);
     compare_window(decoder, *scan, choose_window(shape, choices));
     compare_with_libjpeg(rival, data, shape, first);
     tally().add(first.rows == shape.mcu_rows() ? Kind::whole : first.rows > 0 ? Kind::part : Kind::none);
-}
-
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    run({data, size});
-    return 0;
 }

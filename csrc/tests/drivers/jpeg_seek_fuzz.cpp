@@ -10,8 +10,7 @@
 
 #include "baseline_kernels.h"
 #include "fuzz_input.h"
-#include "raw_jpeg.h"
-#include "taken_samples.h"
+#include "jpeg_samples.h"
 
 namespace {
 
@@ -58,7 +57,9 @@ Tally<7>& tally() {
     return made;
 }
 
-void run(std::span<const std::uint8_t> data) {
+}  // namespace
+
+void hpcai500::run_input(std::span<const std::uint8_t> data) {
     static RawJpeg header;
     static baseline::Decoder decoder;
     std::optional<baseline::Scan> scan;
@@ -74,7 +75,7 @@ void run(std::span<const std::uint8_t> data) {
     if (take(decoder, *scan, scan->width, scan->height).rows < shape.mcu_rows())
         return tally().add(Kind::damaged);
 
-    Choices choices(digest(data.data(), data.size()));
+    Choices choices(digest(data));
     claim(decoder.open(*scan), "tables that were taken are refused");
     const int interval = (1 + choices.below(12)) * std::max(scan->restart_interval, 1);
     std::vector<std::uint8_t> packed = decoder.make_points(interval);
@@ -100,13 +101,4 @@ void run(std::span<const std::uint8_t> data) {
                 : first->refused ? Kind::refused
                 : first == plain ? Kind::same
                                  : Kind::other);
-}
-
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    run({data, size});
-    return 0;
 }

@@ -3,19 +3,17 @@
 //   loader_stress FOLDER FILE...
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/jpeg/loader.h"
+#include "stress.h"
 
+namespace hpcai500::drivers {
 namespace {
 
-using namespace hpcai500;
 using namespace std::chrono_literals;
 
 constexpr int batch_size = 5, slot_count = 3, thread_count = 4, batches = 40;
@@ -32,7 +30,7 @@ struct Bench {
     }
 };
 
-PathTable table(const std::vector<std::string>& files) {
+PathTable table(const Words& files) {
     PathTable paths;
     for (const std::string& file : files) paths.add(file);
     paths.add("missing");
@@ -47,8 +45,7 @@ std::vector<std::int64_t> samples_of(int batch, std::size_t files) {
 }
 
 // A submitter and a consumer in two threads; returns the bytes of all batches in order.
-std::vector<std::uint8_t> consume_all(const std::string& root, const std::vector<std::string>& files,
-                                      int threads) {
+std::vector<std::uint8_t> consume_all(const std::string& root, const Words& files, int threads) {
     Bench bench;
     Loader loader(root, table(files), bench.spec, bench.slots, batch_size, threads);
     std::thread submitter([&] {
@@ -73,7 +70,7 @@ std::vector<std::uint8_t> consume_all(const std::string& root, const std::vector
     return bytes;
 }
 
-void close_while_busy(const std::string& root, const std::vector<std::string>& files) {
+void close_while_busy(const std::string& root, const Words& files) {
     for (int round = 0; round < 10; ++round) {
         Bench bench;
         Loader loader(root, table(files), bench.spec, bench.slots, batch_size, thread_count);
@@ -96,19 +93,13 @@ void close_while_busy(const std::string& root, const std::vector<std::string>& f
 
 }  // namespace
 
-int main(int count, char** values) {
-    if (count < 3) {
-        std::fprintf(stderr, "usage: loader_stress FOLDER FILE...\n");
-        return EXIT_FAILURE;
-    }
-    const std::string root = values[1];
-    const std::vector<std::string> files(values + 2, values + count);
-    const auto one = consume_all(root, files, 1);
-    if (one != consume_all(root, files, thread_count)) {
-        std::fprintf(stderr, "loader_stress: %d threads made other bytes than one\n", thread_count);
-        return EXIT_FAILURE;
-    }
+std::string stress_loader(const Words& folder_and_files) {
+    const std::string& root = folder_and_files.front();
+    const Words files(folder_and_files.begin() + 1, folder_and_files.end());
+    if (consume_all(root, files, 1) != consume_all(root, files, thread_count))
+        throw std::runtime_error(std::to_string(thread_count) + " threads made other bytes than one");
     close_while_busy(root, files);
-    std::printf("%d batches, twice the same; closed while busy\n", batches);
-    return EXIT_SUCCESS;
+    return std::to_string(batches) + " batches, twice the same; closed while busy";
 }
+
+}  // namespace hpcai500::drivers

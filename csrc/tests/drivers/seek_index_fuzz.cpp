@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,11 +18,12 @@
 #include <random>
 #include <string>
 #include <vector>
+// jpeglib.h uses FILE and size_t without including their headers.
+#include <jpeglib.h>
 
 #include "core/jpeg/decode_crop.h"
 #include "core/jpeg/seek_index.h"
 #include "fuzz_input.h"
-#include "made_jpeg.h"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t room);
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t room,
@@ -29,7 +32,41 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
 namespace {
 
 using namespace hpcai500;
-using Bytes = std::vector<std::uint8_t>;
+
+// 4:2:0 with all kinds of coefficients, in the file's usual codes.
+Bytes make_jpeg(int width, int height) {
+    jpeg_compress_struct compressor;
+    jpeg_error_mgr errors;
+    compressor.err = jpeg_std_error(&errors);
+    jpeg_create_compress(&compressor);
+    unsigned char* made = nullptr;
+    unsigned long bytes = 0;
+    jpeg_mem_dest(&compressor, &made, &bytes);
+    compressor.image_width = static_cast<JDIMENSION>(width);
+    compressor.image_height = static_cast<JDIMENSION>(height);
+    compressor.input_components = 3;
+    compressor.in_color_space = JCS_RGB;
+    jpeg_set_defaults(&compressor);
+    jpeg_set_quality(&compressor, 90, TRUE);
+    jpeg_start_compress(&compressor, TRUE);
+    std::mt19937 random(500);
+    std::vector<JSAMPLE> line(static_cast<std::size_t>(width) * 3);
+    for (int row = 0; row < height; ++row) {
+        // Smooth, with noise that grows to the right.
+        for (int i = 0; i < width * 3; ++i)
+            line[static_cast<std::size_t>(i)] =
+                static_cast<JSAMPLE>((row * 2 + i / 3 + i % 3 * 40 +
+                                      static_cast<int>(random() % static_cast<unsigned>(1 + i / 12))) %
+                                     256);
+        JSAMPROW rows[] = {line.data()};
+        jpeg_write_scanlines(&compressor, rows, 1);
+    }
+    jpeg_finish_compress(&compressor);
+    jpeg_destroy_compress(&compressor);
+    Bytes file(made, made + bytes);
+    std::free(made);
+    return file;
+}
 
 const Bytes& jpeg() {
     static const Bytes made = make_jpeg(120, 72);
@@ -100,29 +137,6 @@ Kind kind_of(SeekUse use, bool same) {
     return use == SeekUse::false_points ? Kind::rejected : Kind::none;
 }
 
-void run(std::span<const std::uint8_t> data) {
-    static MemoryFile file;
-    static ImageDecoder decoder;
-    const std::string path = file.hold(data);
-    try {
-        const SeekIndex index(path);
-        Choices choices(digest(data.data(), data.size()));
-        DecodeSpec spec;
-        spec.size = 1 + choices.below(24);
-        spec.dtype = DType::uint8;
-        const CropBox box = choose_box(choices);
-        Bytes with(spec.image_bytes()), without(spec.image_bytes());
-        decoder.decode_box(jpeg(), spec, box, without.data());
-        decoder.decode_box(jpeg(), spec, box, with.data(), &index);
-        tally().add(kind_of(decoder.last_seek(), with == without));
-        const bool sound = std::equal(data.begin(), data.end(), sound_index().begin(), sound_index().end());
-        claim(!sound || (decoder.last_seek() == SeekUse::used && with == without),
-              "a sound index is not used");
-    } catch (const SeekIndexError&) {
-        tally().add(Kind::refused);
-    }
-}
-
 void store(Bytes& bytes, std::size_t at, std::uint32_t number) {
     Bytes packed;
     append_little(packed, number);
@@ -178,9 +192,25 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
     return bytes.size();
 }
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    run({data, size});
-    return 0;
+void hpcai500::run_input(std::span<const std::uint8_t> data) {
+    static MemoryFile file;
+    static ImageDecoder decoder;
+    const std::string path = file.hold(data);
+    try {
+        const SeekIndex index(path);
+        Choices choices(digest(data));
+        DecodeSpec spec;
+        spec.size = 1 + choices.below(24);
+        spec.dtype = DType::uint8;
+        const CropBox box = choose_box(choices);
+        Bytes with(spec.image_bytes()), without(spec.image_bytes());
+        decoder.decode_box(jpeg(), spec, box, without.data());
+        decoder.decode_box(jpeg(), spec, box, with.data(), &index);
+        tally().add(kind_of(decoder.last_seek(), with == without));
+        const bool sound = std::equal(data.begin(), data.end(), sound_index().begin(), sound_index().end());
+        claim(!sound || (decoder.last_seek() == SeekUse::used && with == without),
+              "a sound index is not used");
+    } catch (const SeekIndexError&) {
+        tally().add(Kind::refused);
+    }
 }

@@ -21,31 +21,7 @@ struct __nv_bfloat16 {
     __nv_bfloat16(float value) : bits(hpcai500::cuda_on_cpu::bfloat16_bits(value)) {}
     operator float() const { return std::bit_cast<float>(static_cast<unsigned>(bits) << 16); }
 };
-struct alignas(4) __nv_bfloat162 {
-    __nv_bfloat16 x, y;
-};
 
-inline __nv_bfloat16 __float2bfloat16_rn(float value) {
-    return __nv_bfloat16(value);
-}
-inline __nv_bfloat16 __float2bfloat16(float value) {
-    return __nv_bfloat16(value);
-}
 inline float __bfloat162float(__nv_bfloat16 value) {
     return static_cast<float>(value);
-}
-inline std::uint16_t __bfloat16_as_ushort(__nv_bfloat16 value) {
-    return value.bits;
-}
-inline __nv_bfloat16 __ushort_as_bfloat16(std::uint16_t bits) {
-    return std::bit_cast<__nv_bfloat16>(bits);
-}
-inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
-    return {__nv_bfloat16(x), __nv_bfloat16(y)};
-}
-inline float __low2float(__nv_bfloat162 pair) {
-    return static_cast<float>(pair.x);
-}
-inline float __high2float(__nv_bfloat162 pair) {
-    return static_cast<float>(pair.y);
 }

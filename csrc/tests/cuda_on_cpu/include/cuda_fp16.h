@@ -42,15 +42,8 @@ struct __half {
     operator float() const { return hpcai500::cuda_on_cpu::half_value(bits); }
 };
 using half = __half;
-struct alignas(4) __half2 {
-    __half x, y;
-};
-using half2 = __half2;
 
 inline __half __float2half_rn(float value) {
-    return __half(value);
-}
-inline __half __float2half(float value) {
     return __half(value);
 }
 inline float __half2float(__half value) {
@@ -61,16 +54,4 @@ inline std::uint16_t __half_as_ushort(__half value) {
 }
 inline __half __ushort_as_half(std::uint16_t bits) {
     return std::bit_cast<__half>(bits);
-}
-inline __half2 __halves2half2(__half x, __half y) {
-    return {x, y};
-}
-inline __half2 __floats2half2_rn(float x, float y) {
-    return {__half(x), __half(y)};
-}
-inline float __low2float(__half2 pair) {
-    return static_cast<float>(pair.x);
-}
-inline float __high2float(__half2 pair) {
-    return static_cast<float>(pair.y);
 }

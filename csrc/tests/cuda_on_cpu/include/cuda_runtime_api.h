@@ -5,7 +5,6 @@
 #include <cstddef>
 
 #include "tests/cuda_on_cpu/language.h"
-#include "tests/cuda_on_cpu/vectors.h"
 
 #define CUDART_VERSION 13000
 

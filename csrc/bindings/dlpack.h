@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 namespace hpcai500::bindings {
 
@@ -16,10 +15,9 @@ namespace dlpack_device {
 inline constexpr std::int32_t processor = 1, cuda = 2, cuda_host = 3, cuda_managed = 13;
 }
 
-/// Kinds of items, as `code` has them.
-namespace dlpack_code {
-inline constexpr std::uint8_t whole = 0, natural = 1, real = 2, bfloat = 4, complex = 5, boolean = 6;
-}
+/// Kinds of items, as `code` has them: whole and natural numbers, real ones, (a pointer), bfloat16, complex
+/// numbers, booleans.
+inline constexpr std::uint8_t dlpack_real = 2, dlpack_bfloat = 4;
 
 struct DlpackType {
     std::uint8_t code, bits;
@@ -44,7 +42,8 @@ struct DlpackHeader {
     const DlpackHeader* previous;
 };
 
-/// The table of version 1: 0 on success, -1 with a Python exception. `show` may be null.
+/// The table of version 1: 0 on success, -1 with a Python exception. `show` may be null; it says nothing
+/// about whether the memory may be written.
 struct DlpackExchange {
     using Function = void (*)();
     DlpackHeader header;
@@ -52,20 +51,5 @@ struct DlpackExchange {
     int (*show)(PyObject* object, DlpackTensor* shown);
     Function current_stream;
 };
-
-/// An argument, or with an index one of a sequence of them.
-struct ArrayName {
-    static constexpr std::size_t none_of_several = static_cast<std::size_t>(-1);
-    const char* name;
-    std::size_t index = none_of_several;
-
-    /// "sources[3]"
-    std::string text() const;
-};
-
-/// Asks the type of `object` for its table, and that for the object's memory. False where the type has none
-/// of a version known here. Nothing is said about whether the memory may be written. Throws type_error where
-/// the table's function fails, with what it raised as its cause.
-bool show_by_dlpack(const pybind11::handle& object, const ArrayName& name, DlpackTensor& shown);
 
 }  // namespace hpcai500::bindings

@@ -1,0 +1,17 @@
+// Programs that drive the core the way no well-behaved program does, to be watched by a sanitizer. Each ends
+// by one, or throws where a result is not what it must be, and returns what it has done, in a line.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace hpcai500::drivers {
+
+using Words = std::vector<std::string>;
+
+std::string stress_loader(const Words& folder_and_files);
+std::string stress_climate(const Words& file);
+std::string stress_buckets(const Words& rounds_and_threads);
+std::string stress_boxes(const Words& rounds_and_threads);
+
+}  // namespace hpcai500::drivers
