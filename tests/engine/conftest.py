@@ -21,3 +21,11 @@ def run(images: Path, tmp_path: Path) -> Callable[..., tuple[int, Path]]:
         return train.main(arguments), out
 
     return start
+
+
+@pytest.fixture(scope="session")
+def finished(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of one tiny run in one go, for all who only look at it."""
+    out = tmp_path_factory.mktemp("finished") / "record"
+    assert train.main(train_arguments(images, out)) == 0
+    return out

@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_runs import train_arguments
 
 from hpcai500 import train
-from hpcai500.engine import checkpoints
+from hpcai500.comm.communicator import LocalCommunicator
+from hpcai500.engine import checkpoints, evidence
+from hpcai500.engine.measurement import tell_end
 from hpcai500.engine.trainer import Trainer
+from hpcai500.errors import ExitCode, RunError
+from hpcai500.measure.preflight import Product
 from hpcai500.record import iterate, read_record
 
 Run = Callable[..., tuple[int, Path]]
@@ -37,8 +42,6 @@ def test_a_loss_that_is_no_number_ends_the_run_with_epoch_step_and_rank(
 def test_a_file_that_cannot_be_decoded_ends_the_run_with_its_path(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tiny_runs import train_arguments
-
     damaged = tmp_path / "damaged"
     shutil.copytree(images, damaged)
     victim = sorted((damaged / "train").glob("*/*.JPEG"))[5]
@@ -60,16 +63,23 @@ def test_cuda_without_a_device_is_an_error_and_never_a_silent_cpu_run(
     assert read_record(path).status == "error"
 
 
-def test_an_algorithm_that_one_process_cannot_have_is_refused(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    code, path = run("communication.algorithm=ring")
+@pytest.mark.parametrize(
+    ("setting", "said", "begins"),
+    [
+        ("communication.algorithm=ring", "communication.algorithm: `ring` cannot be had", False),
+        ("problem.metric=map50", "problem.metric: ic measures top1, got map50", True),
+    ],
+)
+def test_what_one_process_or_its_workload_cannot_have_is_refused(
+    run: Run, capsys: pytest.CaptureFixture[str], setting: str, said: str, begins: bool
+) -> None:
+    code, path = run(setting)
     assert code == 64
-    assert "communication.algorithm: `ring` cannot be had" in capsys.readouterr().err
-    assert not path.exists()
+    assert said in capsys.readouterr().err
+    assert path.exists() == begins
 
 
 def test_missing_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tiny_runs import train_arguments
-
     assert train.main(train_arguments(tmp_path / "nowhere", tmp_path / "record")) == 64
     error = capsys.readouterr().err
     assert "nowhere" in error
@@ -118,12 +128,6 @@ def test_weights_that_are_no_numbers_are_never_saved_as_a_checkpoint(
     assert [p.name[:10] for p in (path / "checkpoints").glob("*.pt")] == ["epoch-0002"]
 
 
-def test_a_metric_that_the_workload_does_not_measure_is_refused(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _ = run("problem.metric=map50")
-    assert code == 64
-    assert "problem.metric: ic measures top1, got map50" in capsys.readouterr().err
-
-
 def test_space_that_a_quota_takes_while_torch_writes_is_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,24 +155,37 @@ def test_an_unexpected_error_is_one_line_and_in_the_record(
     monkeypatch.setattr(Trainer, "_train_epoch", broken)
     code, path = run()
     assert code == 1
-    assert (
-        capsys.readouterr().err.splitlines()[-1].startswith("hpcai500: error: unexpected KeyError: 'something of ours'")
-    )
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("hpcai500: error: unexpected KeyError: 'something of ours'")
     assert "KeyError" in (path / "ERROR").read_text()
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        ["--out", "x"],
-        ["--recipe", "ic/smoke", "--out", "x"],
-        ["--resume", "--out", "x", "--set", "a.b=1"],
-        ["--outt", "x"],
+        ("--out x", ""),
+        ("--recipe ic/smoke --out x", ""),
+        ("--resume --out x --set a.b=1", ""),
+        ("--outt x", ""),
+        ("--recipe ic/smoke --data x --out x --campaign mine", "expected ID:TRIAL:ATTEMPT:HEAD, got 'mine'"),
     ],
-    ids=" ".join,
 )
 def test_a_job_without_what_it_needs_is_one_line_and_exit_code_64(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train.main(arguments) == 64
-    assert capsys.readouterr().err.count("\n") == 1
+    assert train.main(arguments.split()) == 64
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+
+
+def test_a_device_that_computes_wrongly_ends_the_run_by_the_name_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "measure_product", lambda *_, **__: Product(1024, 1e9, 0.0, 3, 1e9))
+    world = LocalCommunicator()
+    with pytest.raises(RunError, match=f"rank 0 on {world.hosts[0]} computes wrongly: 3 of 1024 rows"):
+        evidence.measure_ceilings(world, torch.device("cpu"), "fp32")
+
+
+def test_whoever_measures_is_not_told_to_resume_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell_end("rank 1 is gone; go on with --resume", ExitCode.RUN_FAILED) == ExitCode.RUN_FAILED
+    assert capsys.readouterr().err == "hpcai500: error: rank 1 is gone\n"

@@ -22,12 +22,13 @@ from tiny_runs import train_arguments
 from written_campaign import edit_record
 
 from hpcai500 import train
+from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine.precision import same_kernels
 from hpcai500.engine.predictions import is_same_quality, last_evaluation
 from hpcai500.errors import ExitCode, RunError
 from hpcai500.methodology.ensemble import vouched
 from hpcai500.methodology.result import derive
-from hpcai500.methodology.sampling import draws, probe
+from hpcai500.methodology.sampling import drawn_digest, draws, probe
 from hpcai500.record import Event, RecordWriter, iterate, read_record
 from hpcai500.workloads.ic import ImageClassificationWorkload
 from hpcai500.workloads.voting import voter
@@ -65,6 +66,12 @@ def member(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def copied(member: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(member, tmp_path / "record"))
+
+
+@pytest.fixture
+def out(ic_member: Path, tmp_path: Path) -> Path:
+    """A copy of the classifier's record."""
+    return Path(shutil.copytree(ic_member, tmp_path / "record"))
 
 
 def arrays(record: Path, kind: str) -> dict[str, Any]:
@@ -158,8 +165,7 @@ def test_a_member_that_was_killed_after_its_clock_had_stopped_still_says_the_sam
     assert [name for name, _ in findings(copied) if name != "evidence"] == []
 
 
-def test_a_file_that_was_damaged_before_the_end_is_made_again(ic_member: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(ic_member, tmp_path / "record"))
+def test_a_file_that_was_damaged_before_the_end_is_made_again(ic_member: Path, out: Path) -> None:
     killed_after(out, "out_of_bag")
     (out / "predictions/evaluation.npz").write_bytes(b"torn")
     assert train.main(["--resume", "--out", str(out)]) == 0
@@ -167,17 +173,13 @@ def test_a_file_that_was_damaged_before_the_end_is_made_again(ic_member: Path, t
     assert findings(out) == []
 
 
-def test_a_member_that_has_said_all_is_only_concluded(ic_member: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(ic_member, tmp_path / "record"))
+def test_a_member_that_has_said_all_is_only_concluded(ic_member: Path, out: Path) -> None:
     killed_after(out, "out_of_bag")
     assert train.main(["--resume", "--out", str(out), "--data", "/nowhere"]) == 0
     assert read_record(out).events == read_record(ic_member).events
 
 
-def test_without_its_last_checkpoint_a_member_cannot_speak(
-    ic_member: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out = Path(shutil.copytree(ic_member, tmp_path / "record"))
+def test_without_its_last_checkpoint_a_member_cannot_speak(out: Path, capfd: pytest.CaptureFixture[str]) -> None:
     killed_after(out, "run_stop")
     for checkpoint in (out / "checkpoints").iterdir():
         checkpoint.unlink()
@@ -186,23 +188,18 @@ def test_without_its_last_checkpoint_a_member_cannot_speak(
 
 
 def test_predictions_are_made_on_the_data_of_the_run(
-    ic_member: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
-
     other = tmp_path / "other"
     make_images(other, SyntheticSet(classes=3, train_per_class=11, val_per_class=5), workers=1)
-    out = Path(shutil.copytree(ic_member, tmp_path / "record"))
     killed_after(out, "run_stop")
     assert train.main(["--resume", "--out", str(out), "--data", str(other)]) == ExitCode.USAGE
     assert "not the data that this run was started on" in capfd.readouterr().err
 
 
 def test_a_model_that_says_something_else_than_in_its_evaluation_is_told(
-    ic_member: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    out = Path(shutil.copytree(ic_member, tmp_path / "record"))
-
     def forge(events: list[Event]) -> None:
         evaluation = next(event for event in events if event["key"] == "eval_accuracy")
         evaluation["value"]["value"] = 11 / 12
@@ -218,9 +215,8 @@ def test_a_model_that_says_something_else_than_in_its_evaluation_is_told(
 
 
 def test_a_signal_after_training_stops_without_loss(
-    ic_member: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    out = Path(shutil.copytree(ic_member, tmp_path / "record"))
     killed_after(out, "run_stop")
     # A real signal, at a moment that no other process could hit.
     monkeypatch.setattr("hpcai500.engine.job._require_trained", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
@@ -289,6 +285,11 @@ def test_two_ranks_write_what_their_evaluation_found(
     assert quality is not None
     assert is_same_quality(quality, told)
     assert findings(out) == []
+    # They deliver the draws that one rank does.
+    dataset = next(iterate(record.events, "dataset"))["value"]
+    drawn = draws(dataset["training_samples"], 1, "bootstrap")
+    (epoch,) = iterate(record.events, "epoch_stop")
+    assert (epoch["value"]["samples"], epoch["value"]["coverage"]) == (drawn.size, drawn_digest(drawn))
     before = vouched(record.events)
     killed_after(out, "power")
     launch(["--resume", "--out", str(out)], 2)
@@ -329,15 +330,13 @@ def without(*keys: str) -> Change:
         (lambda events: of(events, "predictions").update(samples="4"), "event-values"),
     ],
 )  # fmt: skip
-def test_a_forged_word_of_predictions_is_told(ic_member: Path, tmp_path: Path, change: Change, name: str) -> None:
-    out = Path(shutil.copytree(ic_member, tmp_path / "record"))
+def test_a_forged_word_of_predictions_is_told(out: Path, change: Change, name: str) -> None:
     edit_record(out, change)
     assert name in {found for found, _ in findings(out)}
 
 
 @pytest.mark.parametrize("harm", ["missing", "changed"])
-def test_a_file_that_is_gone_or_changed_is_told(ic_member: Path, tmp_path: Path, harm: str) -> None:
-    out = Path(shutil.copytree(ic_member, tmp_path / "record"))
+def test_a_file_that_is_gone_or_changed_is_told(out: Path, harm: str) -> None:
     file = out / "predictions/evaluation.npz"
     if harm == "missing":
         file.unlink()

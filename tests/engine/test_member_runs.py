@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from many_ranks import start
 from member_runs import member_arguments, member_recipe, train_member
 from tiny_runs import same_weights
 
@@ -114,23 +113,6 @@ def test_a_dropped_tail_does_not_deliver_all_draws_and_is_not_rankable(images: P
     assert "2 epochs from 1 to 2: the samples delivered are not those that the member drew (workload.tail = drop)" in (
         result.reasons
     )
-
-
-def test_two_ranks_of_a_member_deliver_the_draws_that_one_does(images: Path, tmp_path: Path) -> None:
-    ranks = ("hardware.accelerators_per_node=2", "communication.backend=torch", "communication.timeout_seconds=60")
-    half = "hyperparameters.batch_size=4"
-    alone = train_member(
-        member_recipe("ic", *SEEDED, half, "hyperparameters.accumulation_steps=2"), images, tmp_path / "alone"
-    )
-    together = tmp_path / "together"
-    arguments = member_arguments(member_recipe("ic", *SEEDED, half, *ranks), images, together)
-    ended = start([sys.executable, "-m", "hpcai500.train", *arguments], 2, "processes", timeout=120)
-    assert ended.exit_codes == [0, 0], ended.output
-    for one, other in zip(values(alone, "epoch_stop"), values(together, "epoch_stop"), strict=True):
-        for key in ("samples", "padded_samples", "steps", "coverage"):
-            assert one[key] == other[key], key
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
-    assert against(together) == []
 
 
 def test_a_member_that_was_stopped_goes_on_to_the_same_weights(images: Path, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Stopped, killed, resumed: the same weights as if nothing had happened, and a record that shows what did."""
+"""Stopped, killed, resumed: the same weights as if nothing had happened, and a record that shows what did.
+
+Verification, and the rules that are checked by events, find nothing against such records.
+"""
 
 from __future__ import annotations
 
@@ -14,43 +17,87 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import evidence
 import pytest
 import torch
-from tiny_runs import same_weights, train_arguments
+from many_ranks import start, started
+from tiny_runs import same_weights, train_arguments, weather_arguments
 
 from hpcai500 import train
 from hpcai500.engine import signals
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode
+from hpcai500.methodology.conduct import conduct
 from hpcai500.methodology.passes import target_checkpoint
+from hpcai500.recipe import rulebook
 from hpcai500.record import Event, RecordWriter, is_being_written, iterate, read_record
 
 Run = Callable[..., tuple[int, Path]]
+COMMAND = (sys.executable, "-m", "hpcai500.train")
+EPOCHS = "problem.epochs=60"
+LOOKED_AT = (
+    "order, evidence, sessions, clock, times, environment, speed, rates, drawn, samples, model, company, replicas, "
+    "losses, quality, predictions"
+)
 
 
-def wait_for(record: Path, key: str, count: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(record: Path, key: str, count: int, *processes: subprocess.Popen[bytes]) -> None:
     """Wait until the record has `count` events named `key`; fails when the job ends before, or takes for ever."""
     log, needle = record / "events.jsonl", f'"key":"{key}"'.encode()
     deadline = time.monotonic() + 300
     while not log.exists() or log.read_bytes().count(needle) < count:
-        assert process.poll() is None, f"the job ended before {count} events {key}"
+        assert all(process.poll() is None for process in processes), f"the job ended before {count} events {key}"
         assert time.monotonic() < deadline, f"no {count} events {key} in 300 s"
         time.sleep(0.001)
 
 
 def train_in_process(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "hpcai500.train", *arguments], stderr=subprocess.PIPE)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, env=environment)
 
 
-@pytest.mark.parametrize("key", ["epoch_start", "eval_start"], ids=["training", "evaluation"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda n: n.name)
+def findings(path: Path) -> list[str]:
+    """`severity name: evidence` of all that is against a complete record; its notes must be there, too."""
+    record = read_record(path)
+    assert record.status == "done"
+    found = evidence.findings(path)
+    assert [one for one in found if one.name == "events"], found
+    against = evidence.against(found)
+    assert against or any(one.evidence.endswith(LOOKED_AT) for one in found)
+    problems = [it for rule in conduct(record.tables, rulebook("v2.0", "ic"), record.events) for it in rule.problems]
+    return [*problems, *(f"{one.severity} {one.name}: {one.evidence}" for one in against)]
+
+
+def test_nothing_is_found_against_a_run_in_one_go(finished: Path) -> None:
+    assert findings(finished) == []
+
+
+def test_nothing_is_found_against_a_run_of_the_detector(weather: Path, tmp_path: Path) -> None:
+    assert train.main(weather_arguments(weather, tmp_path / "record")) == 0
+    found = evidence.findings(tmp_path / "record")
+    assert evidence.against(found) == []
+    assert any(one.evidence.endswith(LOOKED_AT) for one in found)
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the runs that are stopped would have been."""
+    out = tmp_path_factory.mktemp("whole") / "record"
+    assert train.main(train_arguments(images, out, EPOCHS)) == 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("number", "key"),
+    [(signal.SIGINT, "epoch_start"), (signal.SIGTERM, "eval_start"), (signal.SIGUSR1, "epoch_start")],
+    ids=["SIGINT in training", "SIGTERM in an evaluation", "SIGUSR1 in training"],
+)
 def test_a_signal_stops_with_a_checkpoint_and_resuming_gives_the_same_weights(
-    run: Run, images: Path, tmp_path: Path, number: signal.Signals, key: str
+    run: Run, whole: Path, images: Path, tmp_path: Path, number: signal.Signals, key: str
 ) -> None:
-    epochs = "problem.epochs=60"
     stopped = tmp_path / "stopped"
-    process = train_in_process(*train_arguments(images, stopped, epochs))
+    process = train_in_process(*train_arguments(images, stopped, EPOCHS))
     wait_for(stopped, key, 2, process)
     process.send_signal(number)
     _, error = process.communicate()
@@ -59,13 +106,27 @@ def test_a_signal_stops_with_a_checkpoint_and_resuming_gives_the_same_weights(
     assert f"go on with `hpcai500 ic --resume --out {stopped}`" in error.decode()
     code, _ = run(name="stopped", resume=True)
     assert code == 0
-    _, whole = run(epochs, name="whole")
     assert same_weights(whole, stopped)
     (resumed,) = iterate(read_record(stopped).events, "run_resume")
     assert resumed["value"]["after"] == number.name
     whole_result, result = (json.loads((path / "result.json").read_text()) for path in (whole, stopped))
     assert (result["images"], result["restarts"]) == (whole_result["images"], 1)
     assert result["quality"] == whole_result["quality"]
+    assert findings(stopped) == []
+
+
+def test_two_ranks_that_were_stopped_and_went_on_kept_every_rule(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "record"
+    ranks = ("hardware.accelerators_per_node=2", "communication.backend=torch", "communication.timeout_seconds=20")
+    settings = ("hyperparameters.batch_size=2", "hyperparameters.accumulation_steps=2", "problem.epochs=40")
+    with started([*COMMAND, *train_arguments(images, out, *ranks, *settings)], 2, "processes") as (processes, log):
+        wait_for(out, "epoch_start", 2, *processes)
+        processes[1].send_signal(signal.SIGTERM)
+        assert [process.wait(240) for process in processes] == [1, 1], log.read_text()
+    ended = start([*COMMAND, "--resume", "--out", str(out)], 2, "processes", timeout=300)
+    assert ended.exit_codes == [0, 0], ended.output
+    assert [event["key"] for event in read_record(out).events].count("run_resume") == 1
+    assert findings(out) == []
 
 
 def test_the_word_of_a_job_to_all_its_processes_is_a_warning(images: Path, tmp_path: Path) -> None:
@@ -90,14 +151,13 @@ def killed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def shortened(killed: Path, out: Path) -> Path:
-    """A copy of the record, to resume."""
-    shutil.copytree(killed, out)
-    return out
+@pytest.fixture
+def record(killed: Path, tmp_path: Path) -> Path:
+    """A copy of that record, to resume."""
+    return Path(shutil.copytree(killed, tmp_path / "record"))
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint_and_the_record_shows_it(killed: Path, tmp_path: Path) -> None:
-    record = shortened(killed, tmp_path / "record")
+def test_a_killed_run_goes_on_from_its_last_checkpoint_and_the_record_shows_it(record: Path) -> None:
     before = read_record(record)
     saved = [event["value"]["epoch"] for event in iterate(before.events, "checkpoint")][-1]
     assert before.status == "unfinished"
@@ -109,8 +169,18 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_and_the_record_shows_it(k
     assert (resumed["value"]["epoch"], resumed["value"]["after"]) == (saved, "a kill or a crash")
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(killed: Path, tmp_path: Path) -> None:
-    record = shortened(killed, tmp_path / "record")
+def test_a_run_that_was_killed_and_went_on_to_its_end_is_no_suspect(run: Run, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "record"
+    process = train_in_process(*train_arguments(images, out, EPOCHS))
+    wait_for(out, "epoch_stop", 3, process)
+    process.kill()
+    process.communicate()
+    assert run(resume=True)[0] == 0
+    # Where it struck between an evaluation and its checkpoint, one epoch is lost.
+    assert [one for one in findings(out) if not one.startswith("warning trained-again")] == []
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(record: Path) -> None:
     events = read_record(record).events
     newest, before = [event["value"] for event in iterate(events, "checkpoint")][:-3:-1]
     path = record / "checkpoints" / newest["file"]
@@ -123,12 +193,11 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(killed: Path, tm
 
 
 def test_other_data_is_refused_when_resuming(
-    run: Run, images: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    record: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
     shutil.copytree(images, other)
     next((other / "train").glob("*/*.JPEG")).unlink()
-    record = shortened(killed, tmp_path / "record")
     assert train.main(["--resume", "--out", str(record), "--data", str(other)]) == 64
     assert "not the data that this run was started on" in capsys.readouterr().err
 
@@ -157,9 +226,15 @@ def test_handlers_are_put_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_record_that_is_being_written_is_left_alone(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    _, path = run("problem.epochs=1")
+@pytest.fixture
+def not_concluded(finished: Path, tmp_path: Path) -> Path:
+    path = Path(shutil.copytree(finished, tmp_path / "record"))
     (path / "DONE").unlink()
+    return path
+
+
+def test_a_record_that_is_being_written_is_left_alone(not_concluded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = not_concluded
     with RecordWriter.reopen(read_record(path)):
         assert is_being_written(path)
         assert train.main(["--resume", "--out", str(path)]) == ExitCode.USAGE
@@ -167,14 +242,13 @@ def test_a_record_that_is_being_written_is_left_alone(run: Run, capsys: pytest.C
     assert not is_being_written(path)
 
 
-def test_a_run_that_only_lacks_its_result_is_concluded_and_not_trained_again(run: Run) -> None:
-    _, path = run()
-    before = json.loads((path / "result.json").read_text())
-    (path / "DONE").unlink()
-    (path / "result.json").unlink()
+def test_a_run_that_only_lacks_its_result_is_concluded_and_not_trained_again(not_concluded: Path, run: Run) -> None:
+    before, events = (not_concluded / "result.json").read_text(), (not_concluded / "events.jsonl").read_bytes()
+    (not_concluded / "result.json").unlink()
     code, _ = run(resume=True)
     assert code == 0
-    assert json.loads((path / "result.json").read_text()) == before
+    assert json.loads((not_concluded / "result.json").read_text()) == json.loads(before)
+    assert (not_concluded / "events.jsonl").read_bytes() == events
 
 
 def test_a_run_that_was_killed_before_its_first_event_may_be_started_again(run: Run, tmp_path: Path) -> None:
@@ -184,8 +258,7 @@ def test_a_run_that_was_killed_before_its_first_event_may_be_started_again(run: 
     assert code == 0
 
 
-def test_only_checkpoints_that_can_be_gone_on_from_are_kept(killed: Path, tmp_path: Path) -> None:
-    record = shortened(killed, tmp_path / "record")
+def test_only_checkpoints_that_can_be_gone_on_from_are_kept(record: Path) -> None:
     for path in (record / "checkpoints").glob("epoch-*.pt"):
         path.write_bytes(b"damaged")
     store = CheckpointStore(record, 0)

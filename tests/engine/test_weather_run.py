@@ -36,10 +36,17 @@ def run(weather: Path, tmp_path: Path) -> Run:
     return start
 
 
-def test_a_run_ends_in_a_record_with_the_precision_of_each_class(run: Run) -> None:
-    code, path = run()
-    record = read_record(path)
-    assert (code, record.status) == (0, "done")
+@pytest.fixture(scope="module")
+def finished(weather: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of a run in one go, for all who only look at it."""
+    out = tmp_path_factory.mktemp("finished") / "record"
+    assert train.main(weather_arguments(weather, out)) == 0
+    return out
+
+
+def test_a_run_ends_in_a_record_with_the_precision_of_each_class(finished: Path) -> None:
+    record = read_record(finished)
+    assert record.status == "done"
     evaluations = [event["value"] for event in iterate(record.events, "eval_accuracy")]
     assert [value["samples"] for value in evaluations] == [10, 10]
     assert all(set(value["per_class"]) == set(CLASSES) for value in evaluations)
@@ -50,10 +57,9 @@ def test_a_run_ends_in_a_record_with_the_precision_of_each_class(run: Run) -> No
         assert event["value"]["coverage"] == Coverage.expected(10).digest
 
 
-def test_the_result_shows_every_class(run: Run) -> None:
-    _, path = run()
-    result = score_record(path)
-    assert json.loads((path / "result.json").read_text()) == result.as_json()
+def test_the_result_shows_every_class(finished: Path) -> None:
+    result = score_record(finished)
+    assert json.loads((finished / "result.json").read_text()) == result.as_json()
     assert result.quality.per_class is not None
     assert set(result.quality.per_class) == set(CLASSES)
     shown = "\n".join(summary_lines(result))
@@ -64,38 +70,34 @@ def test_the_result_shows_every_class(run: Run) -> None:
         assert any(part in reason for reason in result.reasons), part
 
 
-def test_the_record_holds_a_picture_and_vouches_for_it(run: Run) -> None:
-    _, path = run()
-    record = read_record(path)
+def test_the_record_holds_a_picture_and_vouches_for_it(finished: Path) -> None:
+    record = read_record(finished)
     picture = next(iterate(record.events, "picture"))["value"]
-    content = (path / picture["file"]).read_bytes()
+    content = (finished / picture["file"]).read_bytes()
     assert hashlib.sha256(content).hexdigest() == picture["sha256"]
-    assert Image.open(path / picture["file"]).size[0] > 600
+    assert Image.open(finished / picture["file"]).size[0] > 600
     keys = [event["key"] for event in record.events]
     assert keys.index("picture") > keys.index("run_stop"), "drawing is not run time"
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(run: Run) -> None:
-    _, one = run(name="one")
-    _, two = run(name="two")
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(finished: Path, run: Run) -> None:
+    _, same = run(name="same")
     _, other = run("hyperparameters.seed=2", name="other")
-    assert same_weights(one, two)
-    assert not same_weights(one, other)
+    assert same_weights(finished, same)
+    assert not same_weights(finished, other)
 
 
-def test_a_resumed_run_ends_with_the_same_weights(run: Run, tmp_path: Path) -> None:
-    _, whole = run(name="whole")
-    stopped = tmp_path / "stopped"
-    shutil.copytree(whole, stopped)
+def test_a_resumed_run_ends_with_the_same_weights(finished: Path, tmp_path: Path) -> None:
+    stopped = Path(shutil.copytree(finished, tmp_path / "stopped"))
     # As a kill in the second epoch leaves it: the events up to the first checkpoint.
-    lines = (whole / "events.jsonl").read_bytes().splitlines(keepends=True)
+    lines = (finished / "events.jsonl").read_bytes().splitlines(keepends=True)
     last = next(number for number, line in enumerate(lines) if b'"key":"checkpoint"' in line)
     (stopped / "events.jsonl").write_bytes(b"".join(lines[: last + 1]))
     for name in ("DONE", "result.json"):
         (stopped / name).unlink()
     shutil.rmtree(stopped / "pictures")
     assert train.main(["--resume", "--out", str(stopped)]) == 0
-    assert same_weights(whole, stopped)
+    assert same_weights(finished, stopped)
     assert (stopped / "pictures" / "detections.png").is_file()
 
 
@@ -117,22 +119,23 @@ def test_options_train(run: Run, settings: tuple[str, ...]) -> None:
     assert read_record(path).status == "done"
 
 
+def shipped(folder: Path, images_per_year: int = 10) -> Path:
+    """The same two years in the layout in which the data set is shipped."""
+    years = SyntheticYears(last_year=1980, images_per_year=images_per_year, height=64, width=96, layout="shipped")
+    make_years(folder, years, workers=1)
+    return folder
+
+
 def test_years_as_shipped_are_read_in_windows(run: Run, tmp_path: Path) -> None:
-    shipped = tmp_path / "shipped"
-    wanted = SyntheticYears(last_year=1980, images_per_year=60, height=64, width=96, layout="shipped")
-    make_years(shipped, wanted, workers=1)
-    code, path = run("problem.epochs=1", data=shipped)
+    code, path = run("problem.epochs=1", data=shipped(tmp_path / "shipped", images_per_year=60))
     assert code == 0
     dataset = next(iterate(read_record(path).events, "dataset"))["value"]
     assert dataset["images_per_window"] > 1
 
 
-def test_the_same_weather_in_another_layout_has_the_same_fingerprint(run: Run, weather: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    wanted = SyntheticYears(last_year=1980, images_per_year=10, height=64, width=96, layout="shipped")
-    make_years(copy, wanted, workers=1)
-    records = [read_record(run("problem.epochs=1", data=data, name=f"of-{data.name}")[1]) for data in (weather, copy)]
-    facts = [next(iterate(record.events, "dataset"))["value"] for record in records]
+def test_the_same_weather_in_another_layout_has_the_same_fingerprint(finished: Path, run: Run, tmp_path: Path) -> None:
+    _, other = run("problem.epochs=1", data=shipped(tmp_path / "copy"))
+    facts = [next(iterate(read_record(path).events, "dataset"))["value"] for path in (finished, other)]
     assert facts[0]["fingerprint"] == facts[1]["fingerprint"]
 
 
@@ -146,64 +149,63 @@ def test_a_missing_year_ends_the_run_before_it_starts(run: Run, capsys: pytest.C
     assert not any(iterate(read_record(path).events, "run_start"))
 
 
-def test_years_without_boxes_end_the_run_before_it_starts(
-    run: Run, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    empty = tmp_path / "empty"
-    shutil.copytree(weather, empty)
-    with h5py.File(empty / file_name(1980), "r+") as file:
+def no_boxes(data: Path) -> None:
+    with h5py.File(data / file_name(1980), "r+") as file:
         file["boxes"][...] = -1
-    code, _ = run(data=empty)
-    assert code == 64
-    assert "the years 1980 to 1980 hold no boxes" in capsys.readouterr().err
 
 
-def test_values_of_the_evaluation_years_that_are_no_numbers_end_the_run_before_it_starts(
-    run: Run, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(weather, broken)
-    with h5py.File(broken / file_name(1980), "r+") as file:
+def not_a_number(data: Path) -> None:
+    with h5py.File(data / file_name(1980), "r+") as file:
         file["images"][3, 6, 10, 10] = np.nan
-    code, path = run(data=broken)
+
+
+def one_value(data: Path) -> None:
+    with h5py.File(data / file_name(1979), "r+") as file:
+        file["images"][:, 7] = 5.0
+
+
+def truncated(data: Path) -> None:
+    path = data / file_name(1979)
+    path.write_bytes(path.read_bytes()[:-100_000])
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (no_boxes, ["the years 1980 to 1980 hold no boxes"]),
+        (not_a_number, [file_name(1980), "TMQ", "NaN"]),
+        (one_value, ["TREFHT: all values are 5"]),
+        (truncated, [file_name(1979)]),
+    ],
+)
+def test_years_that_cannot_be_trained_on_end_the_run_before_it_starts(
+    run: Run,
+    weather: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    harm: Callable[[Path], None],
+    said: list[str],
+) -> None:
+    data = Path(shutil.copytree(weather, tmp_path / "data"))
+    harm(data)
+    code, path = run(data=data)
     assert code == 64
     error = capsys.readouterr().err
-    for part in (file_name(1980), "TMQ", "NaN"):
-        assert part in error
+    assert all(part in error for part in said), error
     assert not any(iterate(read_record(path).events, "run_start"))
-    code, _ = run('workload.channels=["PSL", "U850"]', data=broken, name="without")
-    assert code == 0, "a channel that the recipe leaves out does not matter"
 
 
-def test_a_channel_of_one_value_cannot_be_trained_on(
-    run: Run, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    constant = tmp_path / "constant"
-    shutil.copytree(weather, constant)
-    with h5py.File(constant / file_name(1979), "r+") as file:
-        file["images"][:, 7] = 5.0
-    assert run(data=constant)[0] == 64
-    assert "TREFHT: all values are 5" in capsys.readouterr().err
-
-
-def test_a_truncated_year_ends_the_run_before_it_starts(
-    run: Run, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(weather, broken)
-    path = broken / file_name(1979)
-    path.write_bytes(path.read_bytes()[:-100_000])
-    code, _ = run(data=broken)
-    assert code == 64
-    assert file_name(1979) in capsys.readouterr().err
+def test_a_channel_that_the_recipe_leaves_out_does_not_matter(run: Run, weather: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(weather, tmp_path / "data"))
+    not_a_number(data)
+    code, _ = run('workload.channels=["PSL", "U850"]', data=data)
+    assert code == 0
 
 
 def test_a_corrupt_chunk_names_file_dataset_image_and_chunk(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = tmp_path / "broken"
-    wanted = SyntheticYears(last_year=1980, images_per_year=10, height=64, width=96, layout="shipped")
-    make_years(broken, wanted, workers=1)
+    broken = shipped(tmp_path / "broken")
     with h5py.File(broken / file_name(1979)) as file:
         chunk = file["images"].id.get_chunk_info(3)
     with (broken / file_name(1979)).open("r+b") as stream:
@@ -212,8 +214,7 @@ def test_a_corrupt_chunk_names_file_dataset_image_and_chunk(
     code, _ = run(data=broken)
     error = capsys.readouterr().err
     assert code == 64
-    for part in (file_name(1979), "images", "chunk"):
-        assert part in error
+    assert all(part in error for part in (file_name(1979), "images", "chunk")), error
 
 
 @pytest.mark.parametrize(
