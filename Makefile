@@ -69,7 +69,7 @@ ewa: build
 
 .PHONY: test
 test: $(VENV)/.dali $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-signing
-	@$(BIN)/python -m pytest -n 2 --ignore=tests/site $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/site $(ARGS)
 
 .PHONY: test-isa
 test-isa: build $(VENV)/.extra-test
@@ -126,7 +126,7 @@ $(MADE):
 	@rm -f $(VENV)/.made-with-*
 	@touch $@
 
-# To unpack torch and to compile the core take about as long as each other.
+# Torch is unpacked while the core is compiled: each takes about as long as the other.
 $(VENV)/.runtime: $(MADE) constraints.txt pyproject.toml
 	@scripts/install $(VENV) build
 	@scripts/compile $(VENV) scripts/install $(VENV) runtime

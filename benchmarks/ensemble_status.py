@@ -1,6 +1,6 @@
 """What it costs to watch an ensemble: `python benchmarks/ensemble_status.py [--rounds N] [--json FILE]`.
 
-Members are made up (`tests/ensemble/made_members.py`): their journals, records and progress are real files that grow on
+Members are made up (`tests/fakes/slurm.py`): their journals, records and progress are real files that grow on
 a made-up clock, and programs that print what squeue and sacct would print of them stand for Slurm. All members run at
 once, which is the most that there is to look at: an epoch takes ten minutes, and a look is taken every ten seconds.
 Another process does what `hpcai500 ensemble status --follow` does, and is measured: asking and reading the answer, the
@@ -28,8 +28,7 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "ensemble")]
 
-from made_members import MadeCluster, plan  # noqa: E402 - the tests' fakes
-from made_slurm import MadeSlurm, submit_arrays  # noqa: E402
+from fakes.slurm import MadeCluster, MadeSlurm, plan, submit_arrays  # noqa: E402 - the tests' fakes
 
 from hpcai500.ensemble.journal import read_ensemble  # noqa: E402
 from hpcai500.ensemble.members import MOST_FILES, Memory  # noqa: E402

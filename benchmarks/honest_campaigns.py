@@ -34,7 +34,7 @@ from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from tiny_runs import TINY, TINY_WEATHER
+from builders.runs import TINY, TINY_WEATHER
 
 COMMAND = [str(Path(sys.executable).with_name("hpcai500"))]
 SETTINGS = {"ic": (*TINY, "problem.epochs=150"), "ewa": (*TINY_WEATHER, "problem.epochs=40")}

@@ -1,6 +1,6 @@
 """What it costs to rank submissions: `python benchmarks/rank_submissions.py [--submissions N] [--json FILE]`.
 
-Campaigns of ten runs of 90 epochs are made up (`tests/written_campaign.py`), each with hosts, seeds and times of its
+Campaigns of ten runs of 90 epochs are made up (`tests/builders/campaigns.py`), each with hosts, seeds and times of its
 own and with samples of the power of its two nodes, packed and signed. What is measured is `hpcai500 rank FILE…`, which
 verifies each of them: seconds of processors, of it and of the programs that it calls, and by the wall clock.
 """
@@ -23,8 +23,8 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
-import written_run  # noqa: E402 - the tests' fakes
-from written_campaign import ABILITY, write_campaign  # noqa: E402
+from builders import events  # noqa: E402 - the tests' fakes
+from builders.campaigns import ABILITY, write_campaign  # noqa: E402
 
 from hpcai500.results.submission.pack import SubmitRequest, pack  # noqa: E402
 
@@ -35,7 +35,7 @@ MOST_SECONDS_OF_TEN = 60.0
 
 def write_submission(number: int, folder: Path, key: Path) -> Path:
     """A signed submission of a system of its own."""
-    written_run.BOOT = str(uuid.UUID(int=number + 1))
+    events.BOOT = str(uuid.UUID(int=number + 1))
     _, rate, quality = ABILITY["ic"]
     campaign = write_campaign(
         folder / f"campaign-{number}",
@@ -44,7 +44,7 @@ def write_submission(number: int, folder: Path, key: Path) -> Path:
         quality=quality + number / 50_000,
         hosts=(f"node-{number}-1", f"node-{number}-2"),
         images_per_second=rate * (1 + number / 1000),
-        start_s=written_run.STARTED_S + (7 + number) * DAY_SECONDS,
+        start_s=events.STARTED_S + (7 + number) * DAY_SECONDS,
         watts=6500.0 + number,
     )
     request = SubmitRequest(campaign, folder / f"{number}.zip", f"System {number}", "A made-up one", key=key)

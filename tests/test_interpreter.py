@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import typer
-from member_runs import member_recipe, written
-from pythons import python_with
+from builders.campaigns import SHORT, write_campaign
+from builders.commands import python_with
+from builders.runs import member_recipe, written
 from typer.testing import CliRunner
-from written_campaign import SHORT, write_campaign
 
 from hpcai500 import _core
 from hpcai500.cli.commands import app

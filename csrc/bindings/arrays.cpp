@@ -67,7 +67,8 @@ ArrayView numpy_array(const py::array& array, const std::string& name) {
     const py::dtype type = array.dtype();
     ArrayView view{name, type.kind() + std::to_string(array.itemsize()), {}, {}};
     if (type.byteorder() == '>') view.type.insert(0, ">");
-    const py::ssize_t item = array.itemsize();
+    // An item may have no bytes (NumPy's V0).
+    const py::ssize_t item = std::max<py::ssize_t>(array.itemsize(), 1);
     for (py::ssize_t axis = 0; axis < array.ndim(); ++axis) {
         view.shape.push_back(array.shape(axis));
         view.strides.push_back(array.strides(axis) % item == 0 ? array.strides(axis) / item : no_stride);
@@ -170,7 +171,7 @@ void expect_place(const DlpackTensor& shown, const ArrayName& name, const Place&
     throw py::value_error(name + ": DLPack must show " + expected + ", got " + received);
 }
 
-// NumPy's letter; a bfloat16's is that of its bits.
+// NumPy's letter of each code; a bfloat16's is that of its bits.
 char letter_of(const DlpackType& type) {
     constexpr char letters[] = "iuf?ucb";
     const bool is_known = type.code < sizeof letters - 1 && (type.code != dlpack_bfloat || type.bits == 16);

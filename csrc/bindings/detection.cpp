@@ -37,6 +37,8 @@ struct Boxes {
                                   boxes.shape_text() + " and " + boxes.type);
         expect_contiguous(boxes);
         if (groups_object.is_none()) return;
+        if (place.kind == Place::processor && !py::isinstance<py::array>(groups_object))
+            throw py::type_error("groups must be a NumPy array or None, got " + class_of(groups_object));
         groups = read_array(groups_object, {"groups"}, place);
         expect_per_item(*groups, count(), "i8", "box");
     }
@@ -180,7 +182,8 @@ RoiAlignSpec roi_spec(const ArrayView& features, const ArrayView& rois, const Ar
     return spec;
 }
 
-// On a device gradients are summed in float32, or float64 where `type` is; else as an array of `type`.
+// On a device gradients are summed in float32, or in float64 where `type` is f8. The view then says `type`,
+// so that roi_spec() compares it with the gradient's.
 ArrayView summed_array(const py::handle& object, const ArrayName& name, const std::string& type) {
     ArrayView array = read_array(object, name, any_device);
     const std::string summed = type == "f8" ? "f8" : "f4";

@@ -15,8 +15,8 @@ namespace dlpack_device {
 inline constexpr std::int32_t processor = 1, cuda = 2, cuda_host = 3, cuda_managed = 13;
 }
 
-/// Kinds of items, as `code` has them: whole and natural numbers, real ones, (a pointer), bfloat16, complex
-/// numbers, booleans.
+/// Kinds of items, as `code` counts them from 0: whole numbers, natural numbers, real numbers, pointers,
+/// bfloat16, complex numbers, booleans.
 inline constexpr std::uint8_t dlpack_real = 2, dlpack_bfloat = 4;
 
 struct DlpackType {

@@ -7,17 +7,16 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "core/jpeg/spec.h"
 #include "core/jpeg/decode_crop.h"
 #include "core/jpeg/loader.h"
 #include "core/jpeg/seek_index.h"
+#include "core/jpeg/spec.h"
 #include "python.h"
 
 namespace py = pybind11;

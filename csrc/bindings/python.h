@@ -132,7 +132,8 @@ class NamedTuple {
     pybind11::object type_;
 };
 
-/// A new class below ValueError, as an attribute of `module`; it lives as long as the process.
+/// A new class below ValueError, as an attribute of `module`; it lives as long as the process, as a
+/// translator of exceptions may run until the interpreter ends.
 PyObject* make_error(pybind11::module_& module, const char* name, const char* doc);
 
 /// Where the core throws `Error`, Python sees what `instance_of(class, error)` makes, of the class that

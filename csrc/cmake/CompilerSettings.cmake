@@ -21,8 +21,8 @@ if(HPCAI500_SANITIZE)
   target_link_options(hpcai500_settings INTERFACE -fsanitize=${HPCAI500_SANITIZE})
 endif()
 # -O3 also where CMake would say -O2 (RelWithDebInfo): the portable kernel lives from vectorised loops. Under a sanitizer a
-# check of each lane follows, and at -O3 the compiler takes minutes over one file. A target whose own code is not what
-# takes the time says what is enough for it in its property HPCAI500_OPTIMISATION.
+# check of each lane follows, and at -O3 the compiler takes minutes over one file. A target whose code takes little
+# time when it runs says in its property HPCAI500_OPTIMISATION what is enough for it.
 set(hpcai500_optimisation -O3)
 if(HPCAI500_SANITIZE)
   set(hpcai500_optimisation -O1)

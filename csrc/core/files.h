@@ -29,7 +29,7 @@ class Descriptor {
     int value_;
 };
 
-/// openat(), again as long as a signal interrupts it.
+/// openat(), again as long as a signal interrupts it. Programs that are started do not inherit the file.
 Descriptor open_retrying(const char* path, int flags, int folder = AT_FDCWD);
 
 /// Opens a regular file to be read. Throws DecodeError (unreadable) with the system's reason, as do the next

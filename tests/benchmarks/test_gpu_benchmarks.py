@@ -255,6 +255,7 @@ def test_a_file_of_something_else_is_not_written_over(tmp_path: Path) -> None:
         read(other)
     assert read(tmp_path / "absent.json") is None
     document = merge(None, DEVICE, "smoke", part())
+    assert document["schema"] == "hpcai500-gpu-benchmarks/1"
     write(tmp_path / "made-up.json", document)
     assert read(tmp_path / "made-up.json") == json.loads(json.dumps(document))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, rewrite_recipe, values, write_campaign
+from builders.campaigns import SHORT, copy_campaign, edit_journal, edit_record, rewrite_recipe, values, write_campaign
 
 from hpcai500.campaign.journal import JOURNAL, NO_EVENTS, read_campaign
 from hpcai500.campaign.standing import Outcome, Standing, ending, read_outcome, record_head, standing
@@ -80,7 +80,10 @@ def test_a_run_that_the_journal_began_and_whose_folder_is_missing(campaign: Path
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda told: json.dumps(told | {"vflops": 1e18}), r"result.json says vflops is 1e\+18; its events give"),
+        (
+            lambda told: json.dumps(told | {"vflops": 1e18}),
+            r"trial-02/result.json says vflops is 1e\+18; its events give",
+        ),
         (lambda told: json.dumps(told | {"vflops": 1, "flops": 2}), r"flops is 2; .* \(2 keys differ\)"),
         (lambda told: "[1]", "result.json: expected a JSON object, got list"),
         (lambda told: "[" * 100_000, "result.json|recursion"),

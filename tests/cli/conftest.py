@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from called import typed
+from builders.commands import typed
 
 __all__ = ["typed"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called import Ended, Typed, error_of, hpcai500, set_options
+from builders.commands import Ended, Typed, error_of, hpcai500, set_options
 
 from hpcai500.methodology.kernel_classes import CLASSES
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called import INVALID, Typed, error_of, hpcai500, set_options, stopped_at
-from tiny_runs import TINY
+from builders.commands import INVALID, Typed, error_of, hpcai500, set_options, stopped_at
+from builders.runs import TINY
 
 from hpcai500.campaign.journal import read_campaign, turn_at
 

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from called import HPCAI500, INVALID, Ended, Typed, error_of, hpcai500, set_options, stopped_at
-from tiny_runs import TINY, weather_arguments
+from builders.commands import HPCAI500, INVALID, Ended, Typed, error_of, hpcai500, set_options, stopped_at
+from builders.runs import TINY, weather_arguments
 
 from hpcai500.recipe import load_recipe, to_toml
 from hpcai500.record import read_record

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called import hpcai500
-from tiny_runs import train_arguments, weather_arguments
+from builders.commands import hpcai500
+from builders.runs import train_arguments, weather_arguments
 
 from hpcai500.methodology.result import Result
 from hpcai500.results.outcome import figure_of_merit_lines

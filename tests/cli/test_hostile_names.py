@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import typer
-from written_campaign import SHORT, write_campaign
+from builders.campaigns import SHORT, write_campaign
 
 from hpcai500.cli import commands
 from hpcai500.data import command as data_command

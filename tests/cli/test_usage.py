@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from called import HPCAI500, INVALID, Ended, Typed, error_of, hpcai500
-from many_ranks import start
-from tiny_runs import TINY
+from builders.commands import HPCAI500, INVALID, Ended, Typed, error_of, hpcai500
+from builders.ranks import start
+from builders.runs import TINY
 
 from hpcai500.campaign.journal import create_campaign
 from hpcai500.recipe import load_recipe
@@ -21,22 +21,15 @@ SMOKE = "ic --recipe ic/smoke --data {images}"
 TWO_OF_FOUR = "--set hardware.nodes=1 --set hardware.accelerators_per_node=2"
 HERE = "srun, mpirun or torchrun (docs/launching.md), or try it on this host with --procs 2"
 
-# What is typed, and the words that it is answered with.
-MISTAKES = [
-    # Runs.
-    ("score", "Missing argument"),
-    ("ic --trials 0", "--trials"),
+# What is typed, and the words that it is answered with. Of a run, the result is said too: there is none.
+MISTAKES_OF_RUNS = [
     ("ic --recipe nope.toml", "nope.toml: no such recipe file; the recipes that come with hpcai500 are"),
     ("ic --set problem.epochs=many", "--set problem.epochs: [problem] epochs: expected a valid integer"),
     ("ic --recipe ic/reference", "the recipe trains on imagenet-1k; give its folder with --data DIR"),
     ("ic --data nowhere --set accelerator.device=cpu", "nowhere"),
     ("ic --resume", "no unfinished ic run to resume; name its record: --resume --out DIR"),
     ("ic --resume --trials 2", "leave out --recipe, --set, --input and --trials"),
-    ("flops icc", "icc"),
-    ("data chek ic x", "chek"),
     # Ranks.
-    (f"{SMOKE} --procs 0", "Invalid value for '--procs'"),
-    (f"{SMOKE} --procs many", "Invalid value for '--procs'"),
     (
         f"{SMOKE} --procs 2 --set hardware.accelerators_per_node=4",
         "--procs 2: 2 ranks, but the recipe's hardware is 1 x 4 (nodes x accelerators_per_node): leave out --procs, "
@@ -51,6 +44,16 @@ MISTAKES = [
         f"{SMOKE} --set hardware.nodes=2 --set communication.backend=torch",
         f"hardware.nodes is 2: start the command on all of them with {HERE}",
     ),
+    # Campaigns.
+    ("campaign run c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
+]
+MISTAKES = [
+    ("score", "Missing argument"),
+    ("ic --trials 0", "--trials"),
+    ("flops icc", "icc"),
+    ("data chek ic x", "chek"),
+    (f"{SMOKE} --procs 0", "Invalid value for '--procs'"),
+    (f"{SMOKE} --procs many", "Invalid value for '--procs'"),
     # Estimates and predictions.
     ("ic --machine v100-64", "add --estimate"),
     ("ewa --estimate --data somewhere --resume", "leave out --data, --resume"),
@@ -77,7 +80,6 @@ MISTAKES = [
     # Campaigns.
     ("campaign init c --recipe ic/reference", "the recipe trains on imagenet-1k: give its folder with --data DIR"),
     ("campaign status c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
-    ("campaign run c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
     ("campaign heads c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
 ]
 
@@ -92,13 +94,20 @@ def answer(typed: Typed, tmp_path: Path) -> Typed:
     return run
 
 
-@pytest.mark.parametrize(("line", "told"), MISTAKES, ids=[line for line, _ in MISTAKES])
+@pytest.mark.parametrize(
+    ("line", "told", "printed"),
+    [
+        *(pytest.param(*row, f"{INVALID}\n", id=row[0]) for row in MISTAKES_OF_RUNS),
+        *(pytest.param(*row, "", id=row[0]) for row in MISTAKES),
+    ],
+)
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    answer: Typed, images: Path, tmp_path: Path, line: str, told: str
+    answer: Typed, images: Path, tmp_path: Path, line: str, told: str, printed: str
 ) -> None:
     ended = answer(*line.format(images=images).split())
-    assert told in error_of(ended)
-    assert ended.stdout in ("", f"{INVALID}\n")
+    error = error_of(ended)
+    assert told in error
+    assert (ended.stdout, ended.stderr) == (printed, f"{error}\n")
     assert not list(tmp_path.iterdir())
 
 
@@ -121,6 +130,15 @@ def test_copies_of_a_run_of_one_rank_are_refused(typed: Typed, monkeypatch: pyte
     ended = typed("ic")
     assert "PMI_SIZE=1, but SLURM_STEP_NUM_TASKS=2: this would be 2 copies of a run of one rank each" in error_of(ended)
     assert ended.stdout.splitlines()[-1] == INVALID
+
+
+def test_a_launcher_whose_variables_are_no_ranks_is_told_as_a_json_document(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "x")
+    document = json.loads(typed("ic", "--json").stdout)
+    assert (document["verdict"], document["exit_code"]) == ("INVALID", 64)
+    assert document["error"].startswith("RANK=x: expected a whole number")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.campaigns import SHORT, heads_given, write_campaign, write_heads
 from typer.testing import CliRunner
-from written_campaign import SHORT, heads_given, write_campaign, write_heads
 
 from hpcai500.cli.commands import app
 from hpcai500.errors import HpcAi500Error

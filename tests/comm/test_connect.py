@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from builders.ranks import clean_environment, free_port
 from file_mailbox import communicator
-from many_ranks import clean_environment, free_port
 
 from hpcai500.comm import connect as connecting
 from hpcai500.comm import identity

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.strange_bytes import say_in_pieces, strange_bytes
 from file_mailbox import communicator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strange_bytes import say_in_pieces, strange_bytes
 
 from hpcai500.comm import liveness
 from hpcai500.comm.liveness import (
@@ -272,6 +272,7 @@ def test_all_ranks_are_told_when_one_cannot_reach_rank_0(tmp_path: Path, monkeyp
 
 def test_the_named_interface_comes_first_and_loopback_last(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "127.0.0.1" in own_addresses()
+    assert len(own_addresses()) == len(set(own_addresses()))
     by_name = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": "10.1.0.1"}
     monkeypatch.setattr(liveness, "interface_addresses", lambda: by_name)
     monkeypatch.setattr(liveness, "_resolved", lambda name: {"": []}.get(name, ["127.0.1.1", "10.0.0.1"]))

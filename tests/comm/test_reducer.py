@@ -463,13 +463,14 @@ def test_spans_tell_the_stages_of_each_bucket_in_order_and_a_late_gradient_from_
         assert sink.spans[0].done <= sink.spans[3].copy_start
         return sink.spans, rank.reducer.waited_seconds
 
-    (early, waited), (late, _) = run_threads(on_rank, TWO)
+    (early, waited), (late, late_waited) = run_threads(on_rank, TWO)
     assert late[1].first_ready - late[0].first_ready >= LATE_SECONDS
     # The early rank was ready and waited for the other one in the sum; and so after its backward pass.
     assert late[1].first_ready - early[1].first_ready >= LATE_SECONDS
     assert early[1].received - early[1].sent > LATE_SECONDS / 2
     assert late[1].received - late[1].sent < early[1].received - early[1].sent
     assert waited > LATE_SECONDS / 2
+    assert late_waited < waited
 
 
 def test_bytes_of_an_update_are_those_of_its_buckets() -> None:
@@ -611,6 +612,16 @@ def test_each_exchange_thread_does_its_jobs_in_order_beside_the_others() -> None
     for turn in range(2):
         mine = [(number, name) for number, name in done if number % 2 == turn]
         assert mine == [(number, f"hpcai500-exchange-{turn}") for number in range(turn, 100, 2)]
+    assert threads.close()
+
+
+def test_waiting_is_for_all_exchange_threads() -> None:
+    done: list[int] = []
+    threads = ExchangeThreads(3)
+    for _ in range(3):
+        threads.submit(1, lambda: (time.sleep(0.02), done.append(1)))
+        threads.wait()
+    assert done == [1, 1, 1]
     assert threads.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from many_ranks import run_ranks
+from builders.ranks import run_ranks
 from reduction import COMPRESSIONS, TOPOLOGIES, settings
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from builders.ranks import run_ranks
 from hypothesis import given
 from hypothesis import strategies as st
-from many_ranks import run_ranks
 from thread_ranks import run_threads
 from torch import nn
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from climate_files import fields
+from builders.data import fields
 from numpy.typing import NDArray
 
 BFLOAT16 = "bfloat16"

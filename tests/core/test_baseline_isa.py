@@ -68,6 +68,6 @@ def test_all_instruction_sets_of_this_build_agree(tmp_path: Path) -> None:
     first, *others = (images_on(isa, tmp_path / f"{isa}.npz") for isa in compiled[compiled.index(_core.cpu_isa()) :])
     for other in others:
         for name in set(first.files) - {"isa"}:
-            # Levels, as in baseline_outcomes.py: a fused multiply-add rounds once.
+            # Levels, as in jpeg_twin.py: a fused multiply-add rounds once.
             atol = 0 if name.startswith("same") else 1e-4
             np.testing.assert_allclose(first[name], other[name], rtol=0, atol=atol, err_msg=name)

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from climate_files import LAYOUTS, SHAPE, Year, fields, write_chunks, write_year, year_of
+from builders.data import LAYOUTS_OF_IMAGES, SHAPE, StoredYear, fields, stored_year, write_chunks, write_images
 from climate_twin import encode, fletcher32
 
 from hpcai500 import _core
@@ -20,7 +20,7 @@ from hpcai500 import _core
 IMAGES, CHANNELS, ROWS, COLUMNS = SHAPE
 
 
-def read_all(year: Year, threads: int = 2) -> np.ndarray[Any, Any]:
+def read_all(year: StoredYear, threads: int = 2) -> np.ndarray[Any, Any]:
     settings: dict[str, Any] = {"channels": range(year.shape[1]), "mean": None, "std": None, "dtype": "float32"}
     with _core.ClimateReader([year], left=0, width=year.shape[3], threads=threads, **settings) as reader:
         out = np.empty(year.shape, np.float32)
@@ -28,7 +28,7 @@ def read_all(year: Year, threads: int = 2) -> np.ndarray[Any, Any]:
     return out
 
 
-def failure(year: Year, threads: int = 2) -> _core.ClimateError:
+def failure(year: StoredYear, threads: int = 2) -> _core.ClimateError:
     with pytest.raises(_core.ClimateError) as caught:
         read_all(year, threads)
     return caught.value
@@ -36,8 +36,8 @@ def failure(year: Year, threads: int = 2) -> _core.ClimateError:
 
 @pytest.mark.parametrize("layout", ["contiguous", "image-chunks", "shipped", "shuffle-gzip", "fletcher"])
 def test_a_file_cut_anywhere_is_truncated_or_whole(tmp_path: Path, layout: str) -> None:
-    path = write_year(tmp_path / "year.h5", fields(), **LAYOUTS[layout])
-    year, data = year_of(path), path.read_bytes()
+    path = write_images(tmp_path / "year.h5", fields(), **LAYOUTS_OF_IMAGES[layout])
+    year, data = stored_year(path), path.read_bytes()
     end = int((year.addresses + year.sizes).max(initial=0)) if year.offset is None else year.offset + fields().nbytes
     cuts = random.Random(4).sample(range(len(data)), 60)
     for cut in [*cuts, 0, 1, end - 1, end, end + 1]:
@@ -51,8 +51,8 @@ def test_a_file_cut_anywhere_is_truncated_or_whole(tmp_path: Path, layout: str) 
 
 
 def test_a_file_that_is_cut_while_it_is_open_is_truncated(tmp_path: Path) -> None:
-    path = write_year(tmp_path / "year.h5", fields())
-    year = year_of(path)
+    path = write_images(tmp_path / "year.h5", fields())
+    year = stored_year(path)
     settings: dict[str, Any] = {"channels": range(CHANNELS), "mean": None, "std": None, "dtype": "float32"}
     with _core.ClimateReader([year], left=0, width=COLUMNS, threads=2, **settings) as reader:
         out = np.empty((1, *SHAPE[1:]), np.float32)
@@ -65,7 +65,7 @@ def test_a_file_that_is_cut_while_it_is_open_is_truncated(tmp_path: Path) -> Non
         np.testing.assert_array_equal(out[0], fields()[0])
 
 
-def damage(year: Year, chunk: int, at: float = 0.5, by: bytes = b"\xff" * 6) -> None:
+def damage(year: StoredYear, chunk: int, at: float = 0.5, by: bytes = b"\xff" * 6) -> None:
     path = Path(year.path)
     data = bytearray(path.read_bytes())
     start = int(year.addresses[chunk]) + int(int(year.sizes[chunk]) * at)
@@ -83,7 +83,7 @@ def damage(year: Year, chunk: int, at: float = 0.5, by: bytes = b"\xff" * 6) -> 
 )
 @pytest.mark.parametrize("threads", [1, 4])
 def test_the_first_damaged_chunk_is_told_with_its_place(tmp_path: Path, layout: str, reason: str, threads: int) -> None:
-    year = year_of(write_year(tmp_path / "year.h5", fields(), **LAYOUTS[layout]))
+    year = stored_year(write_images(tmp_path / "year.h5", fields(), **LAYOUTS_OF_IMAGES[layout]))
     grid = [-(-n // side) for n, side in zip(SHAPE, year.chunk or SHAPE, strict=True)]
     cells = [(1, 1, 2, 0), (1, 1, 1, 0), (0, 1, 1, 0)]
     for cell in cells:
@@ -98,7 +98,7 @@ def test_the_first_damaged_chunk_is_told_with_its_place(tmp_path: Path, layout: 
 
 
 def test_damage_elsewhere_does_not_matter(tmp_path: Path) -> None:
-    year = year_of(write_year(tmp_path / "year.h5", fields(), **LAYOUTS["channel-chunks"]))
+    year = stored_year(write_images(tmp_path / "year.h5", fields(), **LAYOUTS_OF_IMAGES["channel-chunks"]))
     damage(year, 3, by=b"\0" * 4)
     expected = fields()
     with h5py.File(year.path) as file:
@@ -125,7 +125,7 @@ HUGE = 2**63
 def test_a_hostile_table_is_an_error_with_a_place(
     tmp_path: Path, table: str, value: int, kind: str, reason: str
 ) -> None:
-    year = year_of(write_year(tmp_path / "year.h5", fields(), **LAYOUTS["shipped"]))
+    year = stored_year(write_images(tmp_path / "year.h5", fields(), **LAYOUTS_OF_IMAGES["shipped"]))
     hostile = getattr(year, table).copy()
     hostile[17] = value
     error = failure(replace(year, **{table: hostile}))
@@ -135,7 +135,7 @@ def test_a_hostile_table_is_an_error_with_a_place(
 
 @pytest.mark.parametrize("offset", [10**6, HUGE - 100, HUGE, 2**64 - 2])
 def test_a_hostile_offset_is_an_error(tmp_path: Path, offset: int) -> None:
-    error = failure(replace(year_of(write_year(tmp_path / "year.h5", fields())), offset=offset))
+    error = failure(replace(stored_year(write_images(tmp_path / "year.h5", fields())), offset=offset))
     assert (error.kind, error.image, error.channel, error.chunk) == ("truncated", 0, 0, None)
 
 
@@ -149,7 +149,7 @@ def test_a_chunk_of_another_size_than_its_own_is_corrupt(tmp_path: Path) -> None
             return encode(raw + bytes(extra) if extra > 0 else raw[:extra], ["deflate"]), 0
 
         path = write_chunks(tmp_path / f"{extra}.h5", fields(), (1, 1, 24, 36), deflated, encoded)
-        assert reason in failure(year_of(path)).reason
+        assert reason in failure(stored_year(path)).reason
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_a_chunk_of_another_size_than_its_own_is_corrupt(tmp_path: Path) -> None
     ],
 )
 def test_hostile_lzf_is_refused(tmp_path: Path, stored: bytes, reason: str) -> None:
-    path = write_year(
+    path = write_images(
         tmp_path / "year.h5", np.zeros((1, 1, 24, 36), np.float32), chunks=(1, 1, 24, 36), compression="lzf"
     )
-    year = year_of(path)
+    year = stored_year(path)
     path.write_bytes(path.read_bytes() + stored)
     end = np.array([path.stat().st_size - len(stored)], np.uint64)
     error = failure(
@@ -188,7 +188,7 @@ def test_a_checksum_in_the_order_of_old_versions_is_accepted(tmp_path: Path) -> 
     path = write_chunks(tmp_path / "old.h5", fields(), (1, 1, 24, 36), lambda p: p.set_fletcher32(), exchanged)
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["images"][:], fields())
-    np.testing.assert_array_equal(read_all(year_of(path)), fields())
+    np.testing.assert_array_equal(read_all(stored_year(path)), fields())
 
 
 FILTERS: dict[str, tuple[tuple[str, ...], Callable[[Any], None]]] = {
@@ -216,7 +216,7 @@ def test_what_is_read_of_a_mutated_chunk_is_what_hdf5_reads(tmp_path: Path, name
             return bytes(data[: noise.randint(len(data) - 2, len(data))] if noise.random() < 0.3 else data), 0
 
         path = write_chunks(tmp_path / f"{trial}.h5", image, (1, 1, 12, 16), add, mutated)
-        year = year_of(path)
+        year = stored_year(path)
         try:
             values = read_all(year, threads=1)
         except _core.ClimateError as error:
@@ -229,7 +229,7 @@ def test_what_is_read_of_a_mutated_chunk_is_what_hdf5_reads(tmp_path: Path, name
 
 
 def test_a_file_that_cannot_be_opened_is_unreadable(tmp_path: Path) -> None:
-    year = year_of(write_year(tmp_path / "year.h5", fields()))
+    year = stored_year(write_images(tmp_path / "year.h5", fields()))
     os.mkfifo(tmp_path / "pipe")
     for name, reason in [
         ("missing", "cannot open the file: No such file"),

@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from climate_files import LAYOUTS, SHAPE, Year, fields, write_chunks, write_year, year_of
+from builders.data import LAYOUTS_OF_IMAGES, SHAPE, StoredYear, fields, stored_year, write_chunks, write_images
 from climate_twin import ITEMS, cast, normalised, rolled_and_cropped
 from numpy.typing import NDArray
 
@@ -26,7 +26,7 @@ from hpcai500 import _core
 IMAGES, CHANNELS, ROWS, COLUMNS = SHAPE
 
 
-def open_years(years: list[Year], **settings: Any) -> _core.ClimateReader:
+def open_years(years: list[StoredYear], **settings: Any) -> _core.ClimateReader:
     """A reader of all channels and columns, unless told otherwise."""
     whole = {"channels": range(CHANNELS), "mean": None, "std": None, "dtype": "float32", "left": 0, "width": COLUMNS}
     return _core.ClimateReader(years, **{**whole, "threads": 2, **settings})
@@ -43,14 +43,14 @@ def read(reader: _core.ClimateReader, images: Any, dtype: str = "float32", **arg
 @pytest.fixture(scope="module")
 def years(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("years")
-    return {name: write_year(root / f"{name}.h5", fields(), **layout) for name, layout in LAYOUTS.items()}
+    return {name: write_images(root / f"{name}.h5", fields(), **layout) for name, layout in LAYOUTS_OF_IMAGES.items()}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS_OF_IMAGES)
 def test_every_layout_is_what_h5py_reads_bit_for_bit(years: dict[str, Path], layout: str) -> None:
     with h5py.File(years[layout]) as file:
         expected = file["images"][:]
-    with open_years([year_of(years[layout])]) as reader:
+    with open_years([stored_year(years[layout])]) as reader:
         order = np.random.default_rng(1).permutation(IMAGES)
         np.testing.assert_array_equal(read(reader, order).view(np.uint32), expected[order].view(np.uint32))
         for image in range(IMAGES):
@@ -61,15 +61,15 @@ def test_every_bit_pattern_of_a_float_is_kept(tmp_path: Path) -> None:
     bits = np.random.default_rng(0).integers(0, 2**32, SHAPE, np.uint32)
     bits.ravel()[:6] = [0x7FC00001, 0xFFA00001, 0x7F800000, 0x80000000, 1, 0x7F800001]
     for layout in ("contiguous", "shuffle-gzip"):
-        year = year_of(write_year(tmp_path / f"{layout}.h5", bits.view(np.float32), **LAYOUTS[layout]))
+        year = stored_year(write_images(tmp_path / f"{layout}.h5", bits.view(np.float32), **LAYOUTS_OF_IMAGES[layout]))
         with open_years([year]) as reader:
             np.testing.assert_array_equal(read(reader, range(IMAGES)).view(np.uint32), bits)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "image-chunks", "shuffle-gzip"])
 def test_a_user_block_moves_all_addresses(tmp_path: Path, layout: str) -> None:
-    path = write_year(tmp_path / "year.h5", fields(), userblock=1024, **LAYOUTS[layout])
-    with open_years([year_of(path)]) as reader:
+    path = write_images(tmp_path / "year.h5", fields(), userblock=1024, **LAYOUTS_OF_IMAGES[layout])
+    with open_years([stored_year(path)]) as reader:
         np.testing.assert_array_equal(read(reader, range(IMAGES)), fields())
 
 
@@ -85,12 +85,12 @@ def test_what_was_never_written_is_zero(tmp_path: Path, layout: str) -> None:
         with h5py.File(path, "w") as file:
             file.create_dataset("images", SHAPE, "<f4")
     else:
-        write_year(path, images, keep_absent=True, **LAYOUTS[layout])
-        assert (year_of(path).addresses == 2**64 - 1).any()
-    with open_years([year_of(path)]) as reader:
+        write_images(path, images, keep_absent=True, **LAYOUTS_OF_IMAGES[layout])
+        assert (stored_year(path).addresses == 2**64 - 1).any()
+    with open_years([stored_year(path)]) as reader:
         np.testing.assert_array_equal(read(reader, range(IMAGES)), images)
     mean, std = np.full(CHANNELS, 4.0), np.full(CHANNELS, 2.0)
-    with open_years([year_of(path)], mean=mean, std=std) as reader:
+    with open_years([stored_year(path)], mean=mean, std=std) as reader:
         np.testing.assert_array_equal(read(reader, range(IMAGES)), normalised(images, mean, std))
 
 
@@ -115,7 +115,7 @@ def test_chunks_that_left_filters_out_are_read_by_their_masks(tmp_path: Path) ->
     path = write_chunks(
         tmp_path / "year.h5", images, (2, 1, 24, 20), filters, lambda raw, cell: forms[sum(cell) % 4](raw)
     )
-    year = year_of(path)
+    year = stored_year(path)
     assert set(year.masks.tolist()) == {0, 1, 2, 3}
     with h5py.File(path) as file, open_years([year]) as reader:
         np.testing.assert_array_equal(file["images"][:], images)
@@ -138,7 +138,7 @@ def test_filters_are_undone_in_any_order(tmp_path: Path, order: tuple[str, ...])
             add[name](properties)
         space = h5py.h5s.create_simple(SHAPE)
         h5py.Dataset(h5py.h5d.create(file.id, b"images", h5py.h5t.IEEE_F32LE, space, properties))[:] = images
-    with open_years([year_of(path)]) as reader:
+    with open_years([stored_year(path)]) as reader:
         np.testing.assert_array_equal(read(reader, range(IMAGES)), images)
 
 
@@ -149,7 +149,7 @@ MEAN, STD = np.array([1e-3, 0.5, -3.0, 12.0, 300.0]), np.array([2e-4, 0.01, 7.0,
 @pytest.mark.parametrize("dtype", ITEMS)
 def test_normalised_values_are_the_references(years: dict[str, Path], layout: str, dtype: str) -> None:
     expected = normalised(fields(), MEAN, STD)
-    with open_years([year_of(years[layout])], mean=MEAN, std=STD, dtype=dtype) as reader:
+    with open_years([stored_year(years[layout])], mean=MEAN, std=STD, dtype=dtype) as reader:
         np.testing.assert_array_equal(read(reader, range(IMAGES), dtype), cast(expected, dtype))
 
 
@@ -158,7 +158,7 @@ def test_float32_is_within_two_roundings_of_the_definition(years: dict[str, Path
     exact = (images - MEAN[:, None, None]) / STD[:, None, None]
     # Each factor has an error of half a unit, and the sum another: relative to the largest of the three terms.
     largest = np.abs(images / STD[:, None, None]) + np.abs(MEAN / STD)[:, None, None]
-    with open_years([year_of(years["contiguous"])], mean=MEAN, std=STD) as reader:
+    with open_years([stored_year(years["contiguous"])], mean=MEAN, std=STD) as reader:
         assert (np.abs(read(reader, range(IMAGES)) - exact) / largest).max() < 1.5 * 2.0**-24
 
 
@@ -169,7 +169,7 @@ def test_a_cast_alone_rounds_to_nearest_even_and_keeps_what_is_special(tmp_path:
     bits.ravel()[: len(special)] = np.array(special, np.float32).view(np.uint32)
     images = bits.view(np.float32)
     nan = np.isnan(images)
-    year = year_of(write_year(tmp_path / "year.h5", images))
+    year = stored_year(write_images(tmp_path / "year.h5", images))
     for dtype in ("float16", "bfloat16"):
         with open_years([year], dtype=dtype) as reader:
             values = read(reader, range(IMAGES), dtype).view(np.uint16)
@@ -186,7 +186,7 @@ def test_rolls_crops_and_channels_are_fused(years: dict[str, Path], layout: str,
     expected = np.stack(
         [rolled_and_cropped(image[channels], roll, left, width) for image, roll in zip(fields(), rolls, strict=True)]
     )
-    with open_years([year_of(years[layout])], channels=channels, left=left, width=width) as reader:
+    with open_years([stored_year(years[layout])], channels=channels, left=left, width=width) as reader:
         assert reader.image_shape == (3, ROWS, width)
         np.testing.assert_array_equal(read(reader, range(IMAGES), rolls=rolls), expected)
         window = np.full((4, 3, ROWS, COLUMNS), 77, np.float32)
@@ -202,7 +202,7 @@ def test_rolls_crops_and_channels_are_fused(years: dict[str, Path], layout: str,
 def test_a_window_gives_what_reading_gives_in_every_type(years: dict[str, Path], dtype: str) -> None:
     rolls = np.array([3, 11, 0, 1, 2, 35, 17])
     settings = {"mean": MEAN, "std": STD, "dtype": dtype, "left": 3, "width": 31}
-    with open_years([year_of(years["shipped"])], **settings) as reader:
+    with open_years([stored_year(years["shipped"])], **settings) as reader:
         window = np.empty((IMAGES, CHANNELS, ROWS, COLUMNS), ITEMS[dtype])
         reader.read_window(0, 0, IMAGES, window)
         taken = np.empty((IMAGES, *reader.image_shape), ITEMS[dtype])
@@ -211,7 +211,7 @@ def test_a_window_gives_what_reading_gives_in_every_type(years: dict[str, Path],
 
 
 def test_places_say_where_images_go_and_leave_the_rest_alone(years: dict[str, Path]) -> None:
-    with open_years([year_of(years["shipped"]), year_of(years["contiguous"])]) as reader:
+    with open_years([stored_year(years["shipped"]), stored_year(years["contiguous"])]) as reader:
         out = np.full((6, *reader.image_shape), 77, np.float32)
         reader.read(np.array([1, 0, 1]), np.array([6, 2, 2]), out, places=np.array([5, 1, 0]))
         np.testing.assert_array_equal(out[[5, 1, 0]], fields()[[6, 2, 2]])
@@ -221,7 +221,7 @@ def test_places_say_where_images_go_and_leave_the_rest_alone(years: dict[str, Pa
 
 
 def test_a_chunk_is_inflated_once(years: dict[str, Path]) -> None:
-    year = year_of(years["shipped"])
+    year = stored_year(years["shipped"])
     per_row = CHANNELS * 4 * 4
     with open_years([year]) as reader:
         read(reader, [2, 0, 3])
@@ -242,7 +242,7 @@ def test_a_chunk_is_inflated_once(years: dict[str, Path]) -> None:
 
 def test_an_output_needs_no_alignment(years: dict[str, Path]) -> None:
     for dtype, item in ITEMS.items():
-        with open_years([year_of(years["contiguous"])], mean=MEAN, std=STD, dtype=dtype) as reader:
+        with open_years([stored_year(years["contiguous"])], mean=MEAN, std=STD, dtype=dtype) as reader:
             expected = read(reader, range(IMAGES), dtype)
             for shift in (1, 2, 4, 6, 8, 60):
                 memory = np.full(expected.nbytes + 128, 77, np.uint8)
@@ -257,7 +257,7 @@ def test_an_output_needs_no_alignment(years: dict[str, Path]) -> None:
 @pytest.mark.parametrize("threads", [1, 3, 8])
 def test_any_number_of_threads_makes_the_same_images(years: dict[str, Path], threads: int) -> None:
     for layout in ("contiguous", "shipped", "lzf"):
-        with open_years([year_of(years[layout])], threads=threads) as reader:
+        with open_years([stored_year(years[layout])], threads=threads) as reader:
             np.testing.assert_array_equal(read(reader, range(IMAGES)), fields())
 
 
@@ -267,7 +267,7 @@ sys.path[:0] = [sys.argv[1], sys.argv[1] + "/core"]
 import numpy as np
 from pathlib import Path
 from hpcai500 import _core
-from climate_files import SHAPE, year_of
+from builders.data import SHAPE, stored_year
 from climate_twin import ITEMS
 results = {"isa": _core.cpu_isa()}
 mean, std = np.array([12.0, 1e-3, 300.0]), np.array([3.0, 2e-4, 1e-2])
@@ -275,7 +275,7 @@ for path in map(Path, sys.argv[3:]):
     for dtype, item in ITEMS.items():
         for name, (m, s) in {"cast": (None, None), "normalised": (mean, std)}.items():
             reader = _core.ClimateReader(
-                [year_of(path)], channels=[3, 0, 4], mean=m, std=s, dtype=dtype, left=2, width=33, threads=1)
+                [stored_year(path)], channels=[3, 0, 4], mean=m, std=s, dtype=dtype, left=2, width=33, threads=1)
             out = np.empty((SHAPE[0], *reader.image_shape), item)
             reader.read(np.zeros(SHAPE[0], int), np.arange(SHAPE[0]), out, rolls=np.arange(SHAPE[0]) * 5)
             results[f"{path.stem} {dtype} {name}"] = out.view(f"u{out.itemsize}")
@@ -286,7 +286,7 @@ np.savez(sys.argv[2], **results)
 def test_all_instruction_sets_make_the_same_bits(years: dict[str, Path], tmp_path: Path) -> None:
     bits = np.random.default_rng(5).integers(0, 2**32, SHAPE, np.uint32)
     anything = [
-        write_year(tmp_path / f"any-{layout}.h5", bits.view(np.float32), **LAYOUTS[layout])
+        write_images(tmp_path / f"any-{layout}.h5", bits.view(np.float32), **LAYOUTS_OF_IMAGES[layout])
         for layout in ("contiguous", "shuffle-gzip")
     ]
     isas = _core.build_info()["isa"]
@@ -307,8 +307,8 @@ IMAGES, CHANNELS, ROWS, COLUMNS = SHAPE
 
 
 @pytest.fixture
-def year(tmp_path: Path) -> Year:
-    return year_of(write_year(tmp_path / "year.h5", fields(), **LAYOUTS["shipped"]))
+def year(tmp_path: Path) -> StoredYear:
+    return stored_year(write_images(tmp_path / "year.h5", fields(), **LAYOUTS_OF_IMAGES["shipped"]))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def year(tmp_path: Path) -> Year:
         ({"mean": np.zeros(5), "std": np.full(5, np.inf)}, "within float32"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(year: Year, changes: dict[str, Any], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(year: StoredYear, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_years([year], **changes)
 
@@ -358,20 +358,20 @@ def test_settings_that_make_no_sense_are_refused(year: Year, changes: dict[str, 
         ({"path": "a\0b"}, "zero byte"),
     ],
 )
-def test_files_that_do_not_fit_together_are_refused(year: Year, changes: dict[str, Any], message: str) -> None:
+def test_files_that_do_not_fit_together_are_refused(year: StoredYear, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_years([replace(year, **changes)])
 
 
-def test_years_of_different_shapes_are_refused(year: Year, tmp_path: Path) -> None:
-    other = year_of(write_year(tmp_path / "other.h5", fields((3, 5, 24, 30))))
+def test_years_of_different_shapes_are_refused(year: StoredYear, tmp_path: Path) -> None:
+    other = stored_year(write_images(tmp_path / "other.h5", fields((3, 5, 24, 30))))
     with pytest.raises(ValueError, match=r"other\.h5: its images differ in channels, rows or columns from those of"):
         open_years([year, other])
     with pytest.raises(ValueError, match="at least one file"):
         open_years([])
 
 
-def test_requests_outside_the_data_are_refused(year: Year) -> None:
+def test_requests_outside_the_data_are_refused(year: StoredYear) -> None:
     out = np.full((2, *SHAPE[1:]), 77, np.float32)
     one, zero = np.array([1, 1]), np.array([0, 0])
     with open_years([year]) as reader:
@@ -400,7 +400,7 @@ def test_requests_outside_the_data_are_refused(year: Year) -> None:
     assert (out == 77).all()
 
 
-def test_outputs_of_another_kind_are_refused(year: Year) -> None:
+def test_outputs_of_another_kind_are_refused(year: StoredYear) -> None:
     good = np.zeros((1, *SHAPE[1:]), np.float32)
     frozen = good.copy()
     frozen.flags.writeable = False
@@ -417,7 +417,7 @@ def test_outputs_of_another_kind_are_refused(year: Year) -> None:
                 reader.read(np.zeros(1, int), np.zeros(1, int), out)
 
 
-def test_a_closed_reader_is_closed(year: Year) -> None:
+def test_a_closed_reader_is_closed(year: StoredYear) -> None:
     reader = open_years([year])
     out = np.empty((1, *SHAPE[1:]), np.float32)
     reader.close()
@@ -426,7 +426,7 @@ def test_a_closed_reader_is_closed(year: Year) -> None:
         reader.read(np.zeros(1, int), np.zeros(1, int), out)
 
 
-def test_a_reader_that_is_dropped_ends_its_threads_and_closes_its_files(year: Year) -> None:
+def test_a_reader_that_is_dropped_ends_its_threads_and_closes_its_files(year: StoredYear) -> None:
     def count(folder: str) -> int:
         return len(list(Path("/proc/self", folder).iterdir()))
 
@@ -438,11 +438,11 @@ def test_a_reader_that_is_dropped_ends_its_threads_and_closes_its_files(year: Ye
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Year:
+def slow(tmp_path_factory: pytest.TempPathFactory) -> StoredYear:
     """A year whose images take a while: 64 of them share chunks, and reading one inflates all."""
     images = np.random.default_rng(0).integers(0, 50, (64, 1, 96, 256)).astype(np.float32)
     path = tmp_path_factory.mktemp("slow") / "year.h5"
-    return year_of(write_year(path, images, chunks=(64, 1, 8, 64), compression="gzip"))
+    return stored_year(write_images(path, images, chunks=(64, 1, 8, 64), compression="gzip"))
 
 
 def read_for_minutes(reader: _core.ClimateReader) -> None:
@@ -451,7 +451,7 @@ def read_for_minutes(reader: _core.ClimateReader) -> None:
         reader.read(np.zeros(1, int), np.zeros(1, int), out)
 
 
-def test_ctrl_c_interrupts_a_long_read(slow: Year) -> None:
+def test_ctrl_c_interrupts_a_long_read(slow: StoredYear) -> None:
     # One call with the same file a thousand times: each of its windows is inflated for one image.
     files = 1000
     few = {"channels": [0], "width": 256}
@@ -466,7 +466,7 @@ def test_ctrl_c_interrupts_a_long_read(slow: Year) -> None:
         reader.read(np.zeros(1, int), np.zeros(1, int), out[:1])
 
 
-def test_closing_from_another_thread_ends_a_read(slow: Year) -> None:
+def test_closing_from_another_thread_ends_a_read(slow: StoredYear) -> None:
     reader = open_years([slow], channels=[0], width=256)
     # Runs only while the read waits without the GIL, and then ends it.
     closer = threading.Timer(0.2, reader.close)
@@ -476,7 +476,7 @@ def test_closing_from_another_thread_ends_a_read(slow: Year) -> None:
     closer.join()
 
 
-def test_several_python_threads_may_read(year: Year) -> None:
+def test_several_python_threads_may_read(year: StoredYear) -> None:
     expected, wrong = fields(), []
     with open_years([year], threads=3) as reader:
 
@@ -500,9 +500,9 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 from pathlib import Path
-from climate_files import year_of
+from builders.data import stored_year
 from hpcai500 import _core
-years = [year_of(Path(path)) for path in sys.argv[2:]]
+years = [stored_year(Path(path)) for path in sys.argv[2:]]
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 settings = dict(channels=range(5), mean=np.zeros(5), std=np.ones(5), dtype="float16", left=0, width=36, threads=3)
@@ -524,8 +524,8 @@ print(resident() - warm)
 
 def test_memory_is_flat_over_epochs(tmp_path: Path) -> None:
     layouts = ("contiguous", "shipped", "shuffle-lzf-fletcher", "partial")
-    paths = [write_year(tmp_path / f"{name}.h5", fields(), **LAYOUTS[name]) for name in layouts]
-    year = year_of(paths[3])
+    paths = [write_images(tmp_path / f"{name}.h5", fields(), **LAYOUTS_OF_IMAGES[name]) for name in layouts]
+    year = stored_year(paths[3])
     data = bytearray(paths[3].read_bytes())
     data[int(year.addresses[5]) + 9] ^= 0xFF
     paths[3].write_bytes(data)
@@ -540,10 +540,10 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 from pathlib import Path
-from climate_files import year_of
+from builders.data import stored_year
 from hpcai500 import _core
-reader = _core.ClimateReader([year_of(Path(sys.argv[2]))], channels=[0], mean=None, std=None, dtype="float32", left=0,
-                             width=36, threads=2)
+reader = _core.ClimateReader([stored_year(Path(sys.argv[2]))], channels=[0], mean=None, std=None, dtype="float32",
+                             left=0, width=36, threads=2)
 out, zero = np.empty((1, *reader.image_shape), np.float32), np.zeros(1, int)
 child = os.fork()
 if child == 0:
@@ -561,7 +561,7 @@ print("parent reads")
 """
 
 
-def test_after_fork_the_child_is_told_and_the_parent_goes_on(year: Year) -> None:
+def test_after_fork_the_child_is_told_and_the_parent_goes_on(year: StoredYear) -> None:
     command = [sys.executable, "-c", _FORK, str(Path(__file__).parents[1]), year.path]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     assert "does not survive fork()" in output

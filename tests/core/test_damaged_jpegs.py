@@ -196,6 +196,8 @@ PROGRESSIVE_OF_16000 = with_frame(jpeg(ODD_PICTURE, progressive=True), size=(160
 def test_a_header_that_claims_an_absurd_size_is_refused_before_memory_is() -> None:
     with pytest.raises(_core.JpegError, match="the header claims 65000 x 65000 pixels; the limit is 268435456"):
         _core.check_jpeg(with_frame(jpeg(ODD_PICTURE), size=(65000, 65000)))
+    with pytest.raises(_core.JpegError, match="the header claims 65500 x 65500 pixels; the limit is 268435456"):
+        _core.probe_jpeg(with_frame(jpeg(ODD_PICTURE), size=(65_500, 65_500)))
     with pytest.raises(_core.JpegError, match="needs more memory than one image is allowed"):
         _core.check_jpeg(PROGRESSIVE_OF_16000)
     with pytest.raises(_core.JpegError, match="corrupt"):

@@ -92,6 +92,7 @@ def test_memory_that_does_not_fit_is_refused() -> None:
         (features[:, :, ::2], rois, pooled, "features must be contiguous with channels first or last"),
         (features.astype(">f4"), rois, pooled, "features must be float32"),
         (features, rois.astype(np.float64), pooled, r"rois must have shape \(k, 5\) and type f4, got \(1, 5\) and f8"),
+        (features, np.empty((1, 5), "V0"), pooled, r"type f4, got \(1, 5\) and V0"),
         (features, unaligned, pooled, "rois must be aligned to its items"),
         (features, rois, np.zeros((2, 3, 2, 2), np.float32), r"out must have shape \(1, 3, pooled_height"),
         (features, rois, pooled[..., ::-1], "out must be C-contiguous"),

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from climate_files import LAYOUTS, fields, write_year
+from builders.data import LAYOUTS_OF_IMAGES, fields, write_images
 from jpeg_files import jpeg, photograph
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +18,7 @@ import sys, threading, time
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[1])
-from climate_files import SHAPE, year_of
+from builders.data import SHAPE, stored_year
 from hpcai500 import _core
 
 class SlowEnd:
@@ -37,7 +37,7 @@ batch = np.ones((2, 3, 32, 32), np.float32)
 images, channels, rows, columns = SHAPE
 year = np.empty((images, channels, rows, columns), np.float32)
 reader = _core.ClimateReader(
-    [year_of(folder / "year.h5")],
+    [stored_year(folder / "year.h5")],
     channels=range(channels), mean=None, std=None, dtype="float32", left=0, width=columns, threads=2,
 )
 # For more than the tenth of a second after which a reader looks for signals.
@@ -83,7 +83,7 @@ sys.exit(3)
 
 def test_a_process_with_threads_inside_the_core_keeps_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "picture.jpg").write_bytes(jpeg(photograph(300, 200)))
-    write_year(tmp_path / "year.h5", fields(), **LAYOUTS["shipped"])
+    write_images(tmp_path / "year.h5", fields(), **LAYOUTS_OF_IMAGES["shipped"])
     for _ in range(20):
         command = [sys.executable, "-c", SCRIPT, str(ROOT / "tests"), str(tmp_path)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -15,10 +15,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from climate_files import LAYOUTS, SHAPE, fields, write_year
+from builders.data import LAYOUTS_OF_IMAGES, SHAPE, fields, write_images
+from builders.philox import philox
 from hypothesis import given
 from hypothesis import strategies as st
-from philox_twin import philox
 
 from hpcai500.data.climate.loader import ClimateBatches, epoch_rolls, windows_of
 from hpcai500.data.climate.years import Storage, storage_of
@@ -42,7 +42,10 @@ def years(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[Path
     """Two years in each layout."""
     root = tmp_path_factory.mktemp("years")
     return {
-        name: [located(write_year(root / f"{name}-{year}.h5", fields(seed=year), **LAYOUTS[name])) for year in (0, 1)]
+        name: [
+            located(write_images(root / f"{name}-{year}.h5", fields(seed=year), **LAYOUTS_OF_IMAGES[name]))
+            for year in (0, 1)
+        ]
         for name in NAMES
     }
 

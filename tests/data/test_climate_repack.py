@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from sample_years import LAYOUTS, SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
+from builders.data import LAYOUTS, SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
 
 from hpcai500.data.climate import repack as repacking_module
 from hpcai500.data.climate.check import check_climate

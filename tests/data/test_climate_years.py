@@ -13,23 +13,24 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from climate_files import LAYOUTS as STORED
-from climate_files import SHAPE, fields
-from climate_files import write_year as write_file
-from hypothesis import given
-from hypothesis import strategies as st
-from sample_years import (
+from builders.data import (
     CONTIGUOUS,
     HEIGHT,
     LAYOUTS,
+    SHAPE,
     SHIPPED,
     WIDTH,
     boxes_of,
     damage_chunk,
+    fields,
     images_of,
     swapped,
     write_year,
 )
+from builders.data import LAYOUTS_OF_IMAGES as STORED
+from builders.data import write_images as write_file
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpcai500.data.climate.boxes import Truth, balanced, fit_anchors, most_boxes, moved, truths_of
 from hpcai500.data.climate.values import UnreadableImagesError, channel_blocks, ranges, read_images

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dali_here import needs_dali
-from image_tree import encoded, pixels, write_tree
+from builders.data import encoded_picture, write_tree
+from builders.data import picture as pixels
+from builders.needs import needs_dali
 from PIL import Image
 
 from hpcai500._core import CropBox, DecodeSpec, crop_box, decode_crop
@@ -47,7 +48,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> tuple[Split, Path]:
     for number, (width, height) in enumerate(sizes()):
         coarse = np.random.default_rng(number).integers(0, 256, (height // 12 + 2, width // 12 + 2, 3), np.uint8)
         picture = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
-        (root / f"{number}.jpg").write_bytes(encoded(picture, quality=92, subsampling=2 * (number % 2)))
+        (root / f"{number}.jpg").write_bytes(encoded_picture(picture, quality=92, subsampling=2 * (number % 2)))
     paths = tuple(f"{number}.jpg" for number in range(IMAGES))
     return make_split("train", paths, np.ones(IMAGES, np.int64), np.zeros(IMAGES, np.int64)), root
 
@@ -290,7 +291,7 @@ def test_a_batch_stays_as_it_is_while_others_are_made(pair: Any) -> None:
 
 @on_cuda
 def test_odd_files_are_mended_and_broken_ones_named(index: ImageIndex, pair: Any) -> None:
-    (index.root / index.train.paths[6]).write_bytes(encoded(pixels(4, 40, 30), "PNG"))
+    (index.root / index.train.paths[6]).write_bytes(encoded_picture(pixels(4, 40, 30), "PNG"))
     asked = [np.array([5, 6, 7, 6])]
     native, source = pair(**CENTRE)
     [theirs], [ours] = (loader.epoch(asked, seed=9, epoch=3) for loader in (source, native))

@@ -15,9 +15,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from image_tree import write_tree
+from builders.data import SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_tree, write_year
 from PIL import Image
-from sample_years import SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
 
 from hpcai500.data.climate.index import load_climate_index
 from hpcai500.data.climate.years import CLASSES
@@ -29,22 +28,23 @@ EWA = ["--years", "1979-1980", "--images-per-year", "3", "--height", "64", "--wi
 
 
 def test_images_are_made_then_checked(tmp_path: Path, call: Any) -> None:
-    made = f"{tmp_path}: 6 training and 4 validation images of 2 classes (10 written now)\n"
-    assert call("make", "ic", tmp_path, *IC) == (made, "")
-    out, err = call("check", "ic", tmp_path)
+    root = tmp_path / "set"
+    made = f"{root}: 6 training and 4 validation images of 2 classes (10 written now)\n"
+    assert call("make", "ic", root, *IC) == (made, "")
+    out, err = call("check", "ic", root)
     assert "images               6 train, 4 val" in out
     assert "01-cross-plain  3 train, 2 val" in out
     assert out.endswith("PASS: every file can be trained on\n")
     assert err == ""
-    document = json.loads(call("make", "ic", tmp_path, *IC, "--json")[0])
-    assert document == {
-        "fingerprint": document["fingerprint"],
-        "samples": {"train": 6, "val": 4},
-        "classes": 2,
-        "written": 0,
-    }
-    checked = json.loads(call("check", "ic", tmp_path, "--json")[0])
-    assert (checked["fingerprint"], checked["broken"]) == (document["fingerprint"], [])
+    checked = json.loads(call("check", "ic", root, "--json")[0])
+    assert checked["broken"] == []
+    for folder, written in ((root, 0), (tmp_path / "other", 10)):
+        assert json.loads(call("make", "ic", folder, *IC, "--json")[0]) == {
+            "fingerprint": checked["fingerprint"],
+            "samples": {"train": 6, "val": 4},
+            "classes": 2,
+            "written": written,
+        }
 
 
 def test_years_are_made(tmp_path: Path, call: Any) -> None:
@@ -232,8 +232,10 @@ YEARS = ["ewa", *EWA[2:-2], "--years", "1000-2999"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = [
-    *((IMAGES, "*/*/*.JPEG", 20, sent, workers) for sent in SIGNALS for workers in ("1", "2")),
-    *((YEARS, "climo_*.h5", 3, sent, workers) for sent, workers in zip(SIGNALS, ("2", "1"), strict=True)),
+    (*made, sent, workers)
+    for made in ((IMAGES, "*/*/*.JPEG", 20), (YEARS, "climo_*.h5", 3))
+    for sent in SIGNALS
+    for workers in ("1", "2")
 ]
 
 
@@ -304,6 +306,7 @@ def test_an_interrupted_repacking_is_told_in_one_line_and_the_next_call_goes_on(
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"{target}: 120 images of 1979 to 1980" in result.stdout
     assert "1980 written, read back and equal; 1979 kept as found" in result.stdout
+    assert f"{target}: 60 images, " in result.stderr
 
 
 def test_a_reader_that_leaves_early_is_no_crash(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from climate_files import SHAPE, fields, write_year
-from image_tree import write_tree
+from builders.data import SHAPE, fields, write_images, write_tree
 
 from hpcai500 import _core
 from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches
@@ -44,7 +43,7 @@ def converted(dtype: torch.dtype, memory_format: torch.memory_format) -> DeviceF
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Storage]]:
     """One year."""
-    path = write_year(tmp_path_factory.mktemp("years") / "year.h5", fields(seed=4))
+    path = write_images(tmp_path_factory.mktemp("years") / "year.h5", fields(seed=4))
     with h5py.File(path) as file:
         return [(path, storage_of(file["images"]))]
 
@@ -333,10 +332,10 @@ class FakeEvent:
 @pytest.mark.parametrize(
     ("most_held", "passed", "expected"),
     [
-        (2, [], ["waited for 0", "released 0"]),
-        (2, [0], ["released 0"]),
-        (1, [], ["waited for 0", "released 0", "waited for 1", "released 1"]),
-        (0, [], ["waited for 0", "released 0", "waited for 1", "released 1", "waited for 2", "released 2"]),
+        (2, [], ["waited for 0", "released 3"]),
+        (2, [0], ["released 3"]),
+        (1, [], ["waited for 0", "released 3", "waited for 1", "released 4"]),
+        (0, [], ["waited for 0", "released 3", "waited for 1", "released 4", "waited for 2", "released 5"]),
     ],
     ids=["the oldest of too many", "one whose event has passed", "one may be held", "a ring without spare slots"],
 )
@@ -344,14 +343,14 @@ def test_a_slot_waits_for_its_event_and_not_longer(most_held: int, passed: list[
     log: list[str] = []
     slots = HeldSlots(lambda slot: log.append(f"released {slot}"), most_held)
     events = [FakeEvent(log, str(number)) for number in range(3)]
-    for slot, event in enumerate(events):
-        slots.add(slot, event)
-        if slot == 1:
-            for number in passed:
-                events[number].passed = True
+    for number, event in enumerate(events):
+        slots.add(number + 3, event)
+        if number == 1:
+            for one in passed:
+                events[one].passed = True
     assert log == expected
     slots.flush()
-    assert log[-2:] == ["waited for 2", "released 2"]
+    assert log[-2:] == ["waited for 2", "released 5"]
     length = len(log)
     slots.flush()
     assert len(log) == length

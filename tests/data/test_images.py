@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from digits import write_digits
-from image_tree import encoded, pixels, settle, write_tree
+from builders.data import encoded_picture, picture, settle, write_digits, write_tree
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -216,7 +215,7 @@ def without(path: str) -> Callable[[Path], object]:
 def images_beside_the_classes(root: Path) -> None:
     shutil.rmtree(root / "val")
     (root / "val").mkdir()
-    (root / "val" / "ILSVRC2012_val_00000001.JPEG").write_bytes(encoded(pixels(1)))
+    (root / "val" / "ILSVRC2012_val_00000001.JPEG").write_bytes(encoded_picture(picture(1)))
 
 
 def emptied(split: str) -> Callable[[Path], None]:
@@ -304,7 +303,7 @@ def refusal_of_the_loader(path: Path) -> str:
 
 
 def test_a_file_and_what_a_link_leads_to_are_read_whole(tmp_path: Path) -> None:
-    content = encoded(pixels(1))
+    content = encoded_picture(picture(1))
     (tmp_path / "image").write_bytes(content)
     (tmp_path / "link").symlink_to("image")
     (tmp_path / "empty").touch()
@@ -346,17 +345,17 @@ def test_a_good_set_passes_with_its_counts(root: Path) -> None:
     assert report.fingerprint == load_index(root).fingerprint
 
 
-PNG = encoded(pixels(1), "PNG")
+PNG = encoded_picture(picture(1), "PNG")
 USABLE = {
-    "grey": (encoded(pixels(1).convert("L")), "grey"),
-    "cmyk": (encoded(pixels(1).convert("CMYK")), "cmyk"),
-    "progressive": (encoded(pixels(1), progressive=True), "colour"),
-    "one pixel": (encoded(pixels(1, 1, 1)), "colour"),
-    "exif": (encoded(pixels(1), exif=b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"), "colour"),
+    "grey": (encoded_picture(picture(1).convert("L")), "grey"),
+    "cmyk": (encoded_picture(picture(1).convert("CMYK")), "cmyk"),
+    "progressive": (encoded_picture(picture(1), progressive=True), "colour"),
+    "one pixel": (encoded_picture(picture(1, 1, 1)), "colour"),
+    "exif": (encoded_picture(picture(1), exif=b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"), "colour"),
     "png": (PNG, "other"),
-    "png with palette": (encoded(pixels(1).quantize(16), "PNG", transparency=3), "other"),
-    "png with alpha": (encoded(pixels(1).convert("RGBA"), "PNG"), "other"),
-    "gif": (encoded(pixels(1), "GIF"), "other"),
+    "png with palette": (encoded_picture(picture(1).quantize(16), "PNG", transparency=3), "other"),
+    "png with alpha": (encoded_picture(picture(1).convert("RGBA"), "PNG"), "other"),
+    "gif": (encoded_picture(picture(1), "GIF"), "other"),
 }
 
 
@@ -369,7 +368,7 @@ def test_a_file_that_a_run_can_use_passes(root: Path, content: bytes, kind: str)
     assert report.odd == ((ODD,) if kind == "other" else ())
 
 
-WHOLE = encoded(pixels(1))
+WHOLE = encoded_picture(picture(1))
 BROKEN = {
     "truncated": (WHOLE[: len(WHOLE) * 2 // 3], "truncated"),
     "empty": (b"", "empty"),
@@ -391,7 +390,7 @@ def test_a_file_that_a_run_cannot_use_fails_with_path_and_reason(root: Path, con
 
 
 def test_a_marker_out_of_place_counts_as_damage(root: Path) -> None:
-    whole = encoded(pixels(1, 200, 200), quality=95)
+    whole = encoded_picture(picture(1, 200, 200), quality=95)
     middle = len(whole) // 2
     (root / ODD).write_bytes(whole[:middle] + b"\xff\xd3" + whole[middle:])
     report = check_images(root)
@@ -415,7 +414,7 @@ def test_a_file_that_vanishes_during_the_check_is_broken(root: Path, monkeypatch
 
 def test_a_check_does_not_believe_the_cache(root: Path) -> None:
     load_index(root)
-    (root / "train/cat/cat_0.JPEG").write_bytes(encoded(pixels(77, 50, 50)))
+    (root / "train/cat/cat_0.JPEG").write_bytes(encoded_picture(picture(77, 50, 50)))
     report = check_images(root)
     assert report.total_bytes == sum(path.stat().st_size for path in root.rglob("*.JPEG"))
     assert report.fingerprint == load_index(root).fingerprint
@@ -491,18 +490,18 @@ def test_only_a_window_of_files_is_in_memory(root: Path, monkeypatch: pytest.Mon
     ids=["16-bit grey", "8-bit grey"],
 )
 def test_grey_pngs_keep_their_levels(image: Image.Image, expected: list[int]) -> None:
-    decoded = decode_odd(encoded(image, "PNG"))
+    decoded = decode_odd(encoded_picture(image, "PNG"))
     assert decoded.shape == (1, 3, 3)
     assert decoded.dtype == np.uint8
     assert decoded[0].tolist() == [[level] * 3 for level in expected]
 
 
 def test_pixels_of_an_odd_file_are_those_of_pillow_and_too_many_are_refused() -> None:
-    decoded = decode_odd(encoded(pixels(3), "PNG"))
-    assert np.array_equal(decoded, np.asarray(pixels(3)))
+    decoded = decode_odd(encoded_picture(picture(3), "PNG"))
+    assert np.array_equal(decoded, np.asarray(picture(3)))
     assert decoded.flags.writeable
     with pytest.raises(ValueError, match="decompression bomb"):
-        decode_odd(encoded(Image.new("1", (14_000, 14_000)), "PNG"))
+        decode_odd(encoded_picture(Image.new("1", (14_000, 14_000)), "PNG"))
 
 
 def test_the_json_document_has_the_keys_that_others_build_on(root: Path) -> None:

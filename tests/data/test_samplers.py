@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.philox import philox
 from hypothesis import given
 from hypothesis import strategies as st
-from philox_twin import philox
 
 from hpcai500.data.samplers import Sharding, Shares, Tail, epoch_order, evaluation_shard, windowed_order
 from hpcai500.errors import DataError

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_tree import encoded, pixels, settle, write_tree
-from member_runs import member_recipe
-from sample_years import LAYOUTS, SHIPPED, images_of, write_year
+from builders.data import LAYOUTS, SHIPPED, encoded_picture, images_of, picture, settle, write_tree, write_year
+from builders.runs import member_recipe
 from staged_sets import files_of, interrupting, parts_of, staged, unlist
 
 from hpcai500.data.climate.check import check_climate
@@ -444,7 +443,9 @@ def test_names_with_newlines_and_names_that_are_no_text_are_staged_and_told_in_o
     source = write_tree(tmp_path / "source")
     odd = [b"a\nb.JPEG", b"\xff\xfe.JPEG", b"-rf.JPEG", b"x" * 250 + b".JPEG"]
     for number, name in enumerate(odd):
-        Path(os.fsdecode(os.fsencode(source / "train/cat") + b"/" + name)).write_bytes(encoded(pixels(50 + number)))
+        Path(os.fsdecode(os.fsencode(source / "train/cat") + b"/" + name)).write_bytes(
+            encoded_picture(picture(50 + number))
+        )
     settle(source)
     report = staged(source, tmp_path / "set")
     assert report.copied == 14

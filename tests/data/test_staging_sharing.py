@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_tree import encoded, pixels, settle, write_tree
-from member_runs import member_recipe, written
+from builders.data import encoded_picture, picture, settle, write_tree
+from builders.runs import member_recipe, written
 from staged_sets import files_of, parts_of, staged
 
 from hpcai500.data.imagenet.index import load_index
@@ -316,7 +316,7 @@ def indexed(tmp_path: Path) -> Path:
     """Sixteen training and four validation images that are worth an index."""
     source = write_tree(tmp_path / "indexed", train=8, val=2)
     for number, path in enumerate(sorted(source.rglob("*.JPEG"))):
-        path.write_bytes(encoded(pixels(number, 64, 100), quality=96))
+        path.write_bytes(encoded_picture(picture(number, 64, 100), quality=96))
     settle(source)
     return source
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_runs import train_arguments
+from builders.runs import train_arguments
 
 from hpcai500 import train
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dali_here import needs_dali
-from tiny_runs import same_weights
+from builders.needs import needs_dali
+from builders.runs import same_weights
 
 from hpcai500.job_options import ReplayOptions, as_argument
 from hpcai500.record import iterate, read_record

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import train_arguments
+from builders.runs import train_arguments
 
 from hpcai500 import train
 from hpcai500.comm.communicator import LocalCommunicator

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from graph_twin import graph_twin
+from fakes.graphs import graph_twin
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -15,9 +15,9 @@ from typing import cast
 
 import pytest
 import torch
+from builders.ranks import run_ranks, start, started
+from builders.runs import last_weights, train_arguments, weather_arguments
 from comm.thread_ranks import run_threads
-from many_ranks import run_ranks, start, started
-from tiny_runs import last_weights, train_arguments, weather_arguments
 from torch import nn
 
 from hpcai500 import train
@@ -28,6 +28,7 @@ from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
 from hpcai500.engine.warm_up import WarmUp, bucket_candidates, choose_bucket_bytes
+from hpcai500.errors import UsageError
 from hpcai500.hosts import find_placement
 from hpcai500.methodology.events import order_violations, read_log
 from hpcai500.methodology.sampling import Coverage
@@ -293,6 +294,8 @@ def test_candidates_end_with_the_whole_model() -> None:
     large = [nn.Parameter(torch.zeros(3 * mib)), nn.Parameter(torch.zeros(2 * mib)), torch.zeros(mib)]
     assert bucket_candidates(large) == [2**20, 4 * 2**20, 5 * 2**20]
     assert bucket_candidates([nn.Parameter(torch.zeros(4 * mib))]) == [2**20, 4 * 2**20]
+    with pytest.raises(UsageError, match="no parameter is trained"):
+        bucket_candidates([torch.zeros(3)])
 
 
 SMALL = (

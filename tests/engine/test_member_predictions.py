@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-import evidence
 import numpy as np
 import pytest
 import torch
-from many_ranks import start
-from tiny_members import member_arguments, member_recipe
-from tiny_runs import train_arguments
-from written_campaign import edit_record
+from builders import evidence
+from builders.campaigns import edit_record
+from builders.ranks import start
+from builders.runs import member_arguments, member_recipe, short_member_recipe, train_arguments, train_member
 
 from hpcai500 import train
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
@@ -39,21 +38,21 @@ AFTER = {"predictions", "out_of_bag", "prediction_start"}
 
 
 def launch(arguments: list[str], size: int) -> None:
-    ended = start([sys.executable, "-m", "hpcai500.train", *arguments], size, "processes", timeout=120)
+    ended = start([sys.executable, "-m", "hpcai500.train", *arguments], size, "processes", timeout=300)
     assert ended.exit_codes == [0] * size, ended.output
 
 
 @pytest.fixture(scope="module")
 def ic_member(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("ic") / "record"
-    assert train.main(member_arguments(out, member_recipe("ic"), images)) == 0
+    assert train.main(member_arguments(short_member_recipe("ic"), images, out)) == 0
     return out
 
 
 @pytest.fixture(scope="module")
 def ewa_member(weather: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("ewa") / "record"
-    assert train.main(member_arguments(out, member_recipe("ewa", "problem.epochs=2"), weather)) == 0
+    assert train.main(member_arguments(short_member_recipe("ewa", "problem.epochs=2"), weather, out)) == 0
     return out
 
 
@@ -122,7 +121,7 @@ def test_images_of_the_training_set_are_seen_as_in_an_evaluation(ic_member: Path
     shutil.copytree(images / "train", twin / "train")
     shutil.copytree(images / "train", twin / "val")
     out = tmp_path / "record"
-    assert train.main(member_arguments(out, member_recipe("ic"), twin)) == 0
+    assert train.main(member_arguments(short_member_recipe("ic"), twin, out)) == 0
     evaluated, unseen = arrays(out, "evaluation"), arrays(out, "out-of-bag")
     assert len(unseen["samples"]) > 2
     assert np.array_equal(evaluated["labels"][unseen["samples"]], unseen["labels"])
@@ -228,7 +227,7 @@ def test_a_signal_after_training_stops_without_loss(
 
 
 def test_a_full_disk_leaves_no_part_of_a_file_and_is_told_with_the_line_to_go_on(tmp_path: Path) -> None:
-    writer = RecordWriter.create(tmp_path / "record", member_recipe("ic"))
+    writer = RecordWriter.create(tmp_path / "record", short_member_recipe("ic"))
 
     def fill(stream: IO[bytes]) -> None:
         stream.write(b"some of it")
@@ -252,7 +251,7 @@ def test_members_are_judged_by_kernels_that_repeat_and_one_model_as_ever(
     monkeypatch.setattr(ImageClassificationWorkload, "evaluate", spied)
     assert train.main(train_arguments(images, tmp_path / "one", "problem.epochs=1")) == 0
     assert seen == [(True, False)]
-    assert train.main(member_arguments(tmp_path / "member", member_recipe("ic"), images)) == 0
+    assert train.main(member_arguments(short_member_recipe("ic"), images, tmp_path / "member")) == 0
     assert seen[1:] == [(False, True)]
     # Training goes on as it was, whatever happens within.
     with pytest.raises(KeyError), same_kernels():
@@ -264,7 +263,7 @@ def test_members_that_draw_all_have_no_out_of_bag_and_runs_of_one_model_no_predi
     images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "whole"
-    assert train.main(member_arguments(out, member_recipe("ic", "ensemble.sampling=all"), images)) == 0
+    assert train.main(member_arguments(short_member_recipe("ic", "ensemble.sampling=all"), images, out)) == 0
     assert set(vouched(read_record(out).events)) == {"evaluation"}
     assert findings(out) == []
 
@@ -276,8 +275,8 @@ def test_two_ranks_write_what_their_evaluation_found(
     out = tmp_path / "record"
     # Batches of which the ranks have different numbers: 12 images by 5, 10 by 2.
     batch = "hyperparameters.batch_size=5" if benchmark == "ic" else "hyperparameters.batch_size=2"
-    recipe = member_recipe(benchmark, *TWO, batch)
-    launch(member_arguments(out, recipe, images if benchmark == "ic" else weather), 2)
+    recipe = short_member_recipe(benchmark, *TWO, batch)
+    launch(member_arguments(recipe, images if benchmark == "ic" else weather, out), 2)
     record = read_record(out)
     told = last_evaluation(record)
     found = arrays(out, "evaluation")
@@ -295,6 +294,22 @@ def test_two_ranks_write_what_their_evaluation_found(
     launch(["--resume", "--out", str(out)], 2)
     assert vouched(read_record(out).events) == before
     assert findings(out) == []
+
+
+def test_two_ranks_of_a_member_learn_from_the_draws_what_one_does(images: Path, tmp_path: Path) -> None:
+    usual = ("hyperparameters.seed=7", "problem.epochs=2", "hyperparameters.batch_size=4")
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    train_member(member_recipe("ic", *usual, "hyperparameters.accumulation_steps=2"), images, alone)
+    recipe = member_recipe("ic", *usual, *TWO, "communication.timeout_seconds=60")
+    launch(list(member_arguments(recipe, images, together)), 2)
+    stops = [list(iterate(read_record(path).events, "epoch_stop")) for path in (alone, together)]
+    ours, theirs = ([stop["value"] for stop in of_one] for of_one in stops)
+    assert len(ours) == 2
+    for one, other in zip(ours, theirs, strict=True):
+        for key in ("samples", "padded_samples", "steps", "coverage"):
+            assert one[key] == other[key], key
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+    assert findings(together) == []
 
 
 Change = Callable[[list[Event]], object]

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from member_runs import member_arguments, member_recipe, train_member
-from tiny_runs import same_weights
+from builders.runs import member_arguments, member_recipe, same_weights, train_member
 
 from hpcai500 import train
 from hpcai500.methodology.sampling import drawn_digest, draws

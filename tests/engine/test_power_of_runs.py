@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.campaigns import edit_record
+from builders.ranks import start
+from builders.runs import TINY, train_arguments
 from comm.thread_ranks import run_threads
-from many_ranks import start
-from power_places import ScriptedSource, answering_ipmitool
-from tiny_runs import TINY, train_arguments
-from written_campaign import edit_record
+from fakes.power import ScriptedSource, answering_ipmitool
 
 from hpcai500 import train
 from hpcai500.comm.communicator import Communicator

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from many_ranks import start
-from tiny_runs import TINY, TINY_WEATHER
+from builders.ranks import start
+from builders.runs import TINY, TINY_WEATHER
 
 from hpcai500.job_options import Measurement, ProfileOptions, as_argument
 

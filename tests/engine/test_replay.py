@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from tiny_runs import train_arguments, weather_arguments
+from builders.runs import train_arguments, weather_arguments
 
 from hpcai500 import train
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images

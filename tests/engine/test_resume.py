@@ -17,11 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import evidence
 import pytest
 import torch
-from many_ranks import start, started
-from tiny_runs import same_weights, train_arguments, weather_arguments
+from builders import evidence
+from builders.ranks import start, started
+from builders.runs import same_weights, train_arguments, weather_arguments
 
 from hpcai500 import train
 from hpcai500.engine import signals
@@ -88,11 +88,8 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize(
-    ("number", "key"),
-    [(signal.SIGINT, "epoch_start"), (signal.SIGTERM, "eval_start"), (signal.SIGUSR1, "epoch_start")],
-    ids=["SIGINT in training", "SIGTERM in an evaluation", "SIGUSR1 in training"],
-)
+@pytest.mark.parametrize("key", ["epoch_start", "eval_start"], ids=["training", "evaluation"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda n: n.name)
 def test_a_signal_stops_with_a_checkpoint_and_resuming_gives_the_same_weights(
     run: Run, whole: Path, images: Path, tmp_path: Path, number: signal.Signals, key: str
 ) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import evidence
 import pytest
-from digits import write_digits
-from tiny_runs import same_weights, train_arguments
+from builders import evidence
+from builders.data import write_digits
+from builders.runs import same_weights, train_arguments
 
 from hpcai500 import train
 from hpcai500.comm.communicator import LocalCommunicator

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from many_ranks import run_ranks, start, started
-from staged_runs import settings_of
+from builders.commands import ThreadsAtExit
+from builders.ranks import run_ranks, start, started
+from builders.runs import last_weights, settings_of, train_arguments, weather_arguments
 from test_many_ranks import COMMAND, assert_close, launch, wait_for
-from threads_at_exit import ThreadsAtExit
-from tiny_runs import last_weights, train_arguments, weather_arguments
 from torch import Tensor, nn
 from torch.nn import functional as F
 

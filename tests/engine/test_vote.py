@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from tiny_members import member_arguments, member_recipe
-from written_campaign import edit_record
+from builders.campaigns import edit_record
+from builders.runs import member_arguments, short_member_recipe
 
 from hpcai500 import train
 from hpcai500.engine import vote_command
@@ -34,7 +34,7 @@ MEMBERS = 3
 def made(benchmark: str, folder: Path, data: Path) -> list[Path]:
     records = [folder / f"member-{number}" for number in range(MEMBERS)]
     for number, record in enumerate(records):
-        assert train.main(member_arguments(record, member_recipe(benchmark, seed=1 + number), data)) == 0
+        assert train.main(member_arguments(short_member_recipe(benchmark, seed=1 + number), data, record)) == 0
     return records
 
 
@@ -60,7 +60,7 @@ def vote(tmp_path: Path) -> Vote:
         first = next(iter(named.values()))
         recipe, listed, out = tmp_path / "recipe.toml", tmp_path / "list", tmp_path / "vote.json"
         benchmark = "ewa" if "detectors" in str(first) else "ic"
-        recipe.write_text(to_toml(member_recipe(benchmark, *settings)))
+        recipe.write_text(to_toml(short_member_recipe(benchmark, *settings)))
         listed.write_text("".join(f"{number}\t{record}\n" for number, record in named.items()))
         out.unlink(missing_ok=True)
         return vote_command.main([as_argument(VoteOptions(recipe, listed, out, tmp_path / "refused"))]), out
@@ -131,6 +131,21 @@ def test_the_vote_of_detectors_has_the_precision_of_each_class(detectors: list[P
 def test_the_same_vote_comes_byte_by_byte_and_listed_in_any_order(classifiers: list[Path], vote: Vote) -> None:
     before = vote(classifiers)[1].read_bytes()
     assert vote({number: classifiers[number] for number in (2, 0, 1)})[1].read_bytes() == before
+
+
+def test_numbers_of_members_do_not_change_what_all_of_them_say(classifiers: list[Path], vote: Vote) -> None:
+    one = json.loads(vote(classifiers)[1].read_text())
+    other = json.loads(vote({0: classifiers[2], 1: classifiers[0], 2: classifiers[1]})[1].read_text())
+    assert (one["value"], one["out_of_bag"]["value"]) == (other["value"], other["out_of_bag"]["value"])
+
+
+@pytest.mark.parametrize("kind", ["classifiers", "detectors"])
+def test_an_ensemble_of_one_is_its_member(kind: str, vote: Vote, request: pytest.FixtureRequest) -> None:
+    member = request.getfixturevalue(kind)[1]
+    found = json.loads(vote({7: member})[1].read_text())
+    assert found["value"] == result(member)["quality"]["achieved"]
+    assert found["curve"] == [{"members": 1, "value": found["value"]}]
+    assert found["out_of_bag"]["value"] == found["out_of_bag"]["members"][0]["value"]
 
 
 @pytest.mark.parametrize(
@@ -296,7 +311,7 @@ def listed_below(folder: Path, records: list[Path]) -> list[str]:
     folder.mkdir()
     for number, record in enumerate(records):
         shutil.copytree(record, folder / f"members/{number}")
-    (folder / "recipe.toml").write_text(to_toml(member_recipe("ic")))
+    (folder / "recipe.toml").write_text(to_toml(short_member_recipe("ic")))
     (folder / "list").write_text("".join(f"{number}\tmembers/{number}\n" for number in range(len(records))))
     return [as_argument(VoteOptions(folder / "recipe.toml", folder / "list", folder / "vote", folder / "refused"))]
 

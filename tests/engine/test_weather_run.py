@@ -11,8 +11,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from builders.runs import same_weights, weather_arguments
 from PIL import Image
-from tiny_runs import same_weights, weather_arguments
 
 from hpcai500 import train
 from hpcai500.data.climate.synthetic import SyntheticYears, make_years

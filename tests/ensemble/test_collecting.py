@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written_campaign import edit_record, rewrite_recipe, values
-from written_ensemble import Made, made_up_vote, write_ensemble, write_member
+from builders.campaigns import edit_record, rewrite_recipe, values
+from builders.ensembles import Made, made_up_vote, write_ensemble, write_member
 
 from hpcai500.cli.ensemble import report_collected
 from hpcai500.ensemble.collect import (

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders.runs import TINY
+from fakes.slurm import planned
 from hypothesis import given
 from hypothesis import strategies as st
-from made_members import planned
-from tiny_runs import TINY
 
 from hpcai500.cli import main
 from hpcai500.ensemble.journal import FAILURES, Ensemble, append, create_ensemble, read_ensemble

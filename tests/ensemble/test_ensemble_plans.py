@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.slurm import planned
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from made_members import planned
 
 from hpcai500.campaign.attempts import Invocation, begin_attempt
 from hpcai500.campaign.journal import read_campaign, turn_at

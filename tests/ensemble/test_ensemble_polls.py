@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from made_members import START_S, MadeCluster, MadeMember, plan
+from fakes.slurm import START_S, MadeCluster, MadeMember, plan
 
 from hpcai500.ensemble.journal import Ensemble
 from hpcai500.ensemble.members import MOST_FILES, Memory

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import TINY
+from builders.ensembles import Made, made_up_vote, write_ensemble
+from builders.runs import TINY
 from typer.testing import CliRunner
-from written_ensemble import Made, made_up_vote, write_ensemble
 
 from hpcai500.cli.commands import app
 from hpcai500.ensemble.collect import CollectOrder, collect_ensemble

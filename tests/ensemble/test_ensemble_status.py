@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from made_members import START_S, MadeCluster, MadeMember, plan
+from fakes.slurm import START_S, MadeCluster, MadeMember, plan
 
 from hpcai500.campaign.journal import turn_at
 from hpcai500.ensemble.journal import Ensemble, append
@@ -193,6 +193,11 @@ def test_one_that_was_killed_on_this_machine_is_lost_and_not_shown_as_running(tm
     with turn_at(ensemble.folder(0), 0):
         # Another process is at it already.
         assert alone(ensemble).rows[0].state == "running"
+    # With nobody else at work, nothing goes on.
+    only = submitted(tmp_path / "only", 1, "local")
+    MadeMember(only, 0, owner=killed()).begin(START_S)
+    status = alone(only)
+    assert (status.rows[0].state, status.is_going_on) == ("lost", False)
 
 
 @pytest.mark.parametrize("damage", ["chain", "head", "gone", "folder", "plan", "campaign", "types", "outside"])

@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from made_members import START_S, MadeCluster, MadeMember, plan
-from made_slurm import MadeSlurm, submit_arrays
+from builders.commands import HPCAI500
+from fakes.slurm import START_S, MadeCluster, MadeMember, MadeSlurm, plan, submit_arrays
 
 from hpcai500.cli import main
 from hpcai500.ensemble.journal import Ensemble, append, read_ensemble
@@ -408,7 +408,6 @@ def test_what_a_stream_cannot_write_is_found_out_before(encoding: str, expected:
 # --- `hpcai500 ensemble status` whole: with fakes of Slurm's commands at ten thousand members, and without any
 
 
-HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 Command = Callable[..., tuple[int, str, str]]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_runs import TINY
+from builders.runs import TINY
 
 from hpcai500.campaign.journal import turn_at
 from hpcai500.ensemble.journal import Ensemble, create_ensemble, read_ensemble

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from many_ranks import clean_environment
-from member_runs import member_recipe, train_member, written
-from tiny_runs import same_weights
+from builders.ranks import clean_environment
+from builders.runs import member_recipe, same_weights, train_member, written
 
 from hpcai500.campaign.journal import RECIPE
 from hpcai500.data.staged import is_staged

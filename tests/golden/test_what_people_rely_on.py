@@ -18,7 +18,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from called import Typed, typed
+from builders.commands import Typed, typed
+from builders.snapshots import require_snapshot
 
 from hpcai500 import __version__
 
@@ -190,7 +191,4 @@ def test_a_command_answers_as_it_always_has(
     found = f"$ hpcai500 {CASES[case]}\n{ended.stdout}{said}"
     found = re.sub(re.escape(str(folder)), "FOLDER", found).replace(__version__, "VERSION")
     found = MOMENTS.sub(lambda match: "NOW" if match[1] is None else f"{match[1]}{match[2]}NOW", found)
-    file = EXPECTED / f"{case}.txt"
-    if os.environ.get("HPCAI500_WRITE_GOLDEN"):
-        file.write_text(found, encoding="utf-8")
-    assert found == file.read_text(encoding="utf-8")
+    require_snapshot(EXPECTED / f"{case}.txt", found)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from acted_runs import (
+from fakes.launcher import (
     ActedLauncher,
     diverges,
     finishes,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from builders.ranks import clean_environment
+from builders.runs import TINY
 from hypothesis import given
 from hypothesis import strategies as st
-from many_ranks import clean_environment
-from tiny_runs import TINY
 
 from hpcai500.cli import main
 from hpcai500.errors import EnvironmentLacksError, RecipeError, UsageError

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from builders.commands import HPCAI500
 
 from hpcai500.errors import OutOfTimeError
 from hpcai500.launch.launcher import run_local_ranks
@@ -256,7 +257,6 @@ ctypes.CDLL(None).syscall(exit_of_one_thread, 3)
 # --- commands end by the first signal, whatever they do, and leave no process, no file and no traceback
 
 
-HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 # In one call of a library, which no handler of Python's interrupts, and deaf to what asks it to end.
 DEAF = "import ctypes, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); ctypes.CDLL(None).sleep(600)"
 # Signals itself as a user would.

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.ranks import free_port, start
+from builders.strange_bytes import say_in_pieces, strange_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from many_ranks import free_port, start
-from strange_bytes import say_in_pieces, strange_bytes
 
 from hpcai500 import __version__
 from hpcai500.errors import RunError, UsageError

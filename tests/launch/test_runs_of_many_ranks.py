@@ -6,21 +6,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from many_ranks import clean_environment, start
-from pythons import python_with
-from threads_at_exit import ThreadsAtExit
-from tiny_runs import TINY
+from builders.commands import HPCAI500, ThreadsAtExit, python_with
+from builders.ranks import clean_environment, start
+from builders.runs import TINY
 
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.record import iterate, read_record
 
-HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 SETTINGS = [token for setting in TINY for token in ("--set", setting)]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import TINY
+from builders.runs import TINY
 
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.launch import scale

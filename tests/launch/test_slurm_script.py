@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders.ranks import clean_environment
 from hypothesis import given
 from hypothesis import strategies as st
-from many_ranks import clean_environment
 
 from hpcai500 import __version__
 from hpcai500.cli import main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from many_ranks import run_ranks
+from builders.ranks import run_ranks
 
 from hpcai500.system.node import describe_node
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from many_ranks import clean_environment, run_ranks, try_ranks
+from builders.commands import HPCAI500
+from builders.ranks import clean_environment, run_ranks, try_ranks
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
@@ -46,7 +46,6 @@ from hpcai500.methodology.communication import bus_bandwidth, fit_ring
 from hpcai500.progress import silent
 from hpcai500.recipe import load_recipe
 
-HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 CPU = torch.device("cpu")
 ONE_HOST, TWO_HOSTS = ("a", "a"), ("a", "a", "b", "b")
 

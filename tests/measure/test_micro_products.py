@@ -71,7 +71,14 @@ def test_a_product_that_kills_the_process_on_some_processors_is_not_made_that_wa
     with arithmetic(PRECISIONS["bf16"]):
         prepared = Gemm(24, 147, 65536).prepare(PRECISIONS["bf16"], CPU)
         for name, call in prepared.calls.items():
-            assert prepared.complaint(call()) is None, name
+            try:
+                product = call()
+            except RuntimeError as error:
+                # A processor without the instructions of bf16 refuses to pack.
+                if "needs the cpu support" not in str(error):
+                    raise
+            else:
+                assert prepared.complaint(product) is None, name
 
 
 def _cut_off(tensor: Tensor, bits: int) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from many_ranks import run_ranks, started
+from builders.ranks import run_ranks, started
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator

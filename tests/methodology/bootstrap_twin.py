@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
 
-from philox_twin import philox
+from builders.philox import philox
 
 MEMBER, PROBE, PROBE_SEED = 3, 4, 500
 

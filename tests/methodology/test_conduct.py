@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from run_log import Log, complete, restarted, tables
+from builders.events import EventLog, complete, restarted, tables
 
 from hpcai500.methodology.conduct import Observation, conduct
 from hpcai500.recipe import rulebook
@@ -14,22 +14,22 @@ from hpcai500.recipe import rulebook
 RULES = rulebook("v2.0", "ic")
 
 
-def observed(log: Log, recipe: dict[str, Any] | None = None, **rules: Any) -> dict[str, Observation]:
+def observed(log: EventLog, recipe: dict[str, Any] | None = None, **rules: Any) -> dict[str, Observation]:
     return {rule.name: rule for rule in conduct(recipe or tables(), RULES | rules, log.events)}
 
 
-def broken(log: Log, recipe: dict[str, Any] | None = None, **rules: Any) -> dict[str, tuple[str, ...]]:
+def broken(log: EventLog, recipe: dict[str, Any] | None = None, **rules: Any) -> dict[str, tuple[str, ...]]:
     return {name: rule.problems for name, rule in observed(log, recipe, **rules).items() if not rule.holds}
 
 
-def alter(log: Log, key: str, change: Callable[[dict[str, Any]], None], epoch: int | None = None) -> Log:
+def alter(log: EventLog, key: str, change: Callable[[dict[str, Any]], None], epoch: int | None = None) -> EventLog:
     for event in log.events:
         if event["key"] == key and (epoch is None or event["value"]["epoch"] == epoch):
             change(event["value"])
     return log
 
 
-def without(log: Log, key: str) -> Log:
+def without(log: EventLog, key: str) -> EventLog:
     kept = [event for event in log.events if event["key"] != key]
     log.events = [{**event, "seq": number} for number, event in enumerate(kept)]
     return log
@@ -67,7 +67,7 @@ def test_an_older_record_of_many_ranks_does_not_tell_and_one_of_one_rank_need_no
 
 
 def test_the_evidence_is_asked_of_the_ranks_that_ended_each_epoch() -> None:
-    log = Log().initialise().start().epoch(1)
+    log = EventLog().initialise().start().epoch(1)
     log.initialise().add("run_resume", {"epoch": 2, "step": 0, "world_size": 4})
     log.epoch(2).add("run_stop")
     assert "synchronous SGD" not in broken(log)
@@ -76,7 +76,7 @@ def test_the_evidence_is_asked_of_the_ranks_that_ended_each_epoch() -> None:
 
 
 def test_what_was_lost_and_trained_again_is_judged_by_its_last_pass() -> None:
-    log = Log().initialise().start().epoch(1, steps=3)
+    log = EventLog().initialise().start().epoch(1, steps=3)
     log.initialise().add("run_resume", {"epoch": 1, "step": 0})
     assert broken(log.epoch(1).add("run_stop"), tables("problem.epochs=1", "hyperparameters.warmup_epochs=0")) == {}
 
@@ -231,7 +231,7 @@ DRAWN = {"sampling": "poisson", "strata": [], "draws": 1_280_000, "distinct": 80
 MEMBER = {"ensemble": {"sampling": "poisson"}}
 
 
-def member(**changes: Any) -> Log:
+def member(**changes: Any) -> EventLog:
     """A run of 1,280,000 draws in 1250 whole batches."""
     log = alter(complete(), "dataset", lambda value: value.update(drawn=DRAWN | changes))
     return alter(log, "epoch_stop", lambda value: value.update(steps=1250, samples=1_280_000, padded_samples=0))

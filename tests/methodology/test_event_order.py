@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made_log import interrupted, read, whole
+from builders.events import interrupted, log_of, uninterrupted
 
 from hpcai500.methodology.events import order_violations, unknown_keys
 from hpcai500.record import Event
@@ -14,22 +14,22 @@ LAST = {"power", "run_error"}
 
 
 def violations(events: list[Event]) -> list[str]:
-    return list(order_violations(read(events).moments, 3))
+    return list(order_violations(log_of(events).moments, 3))
 
 
-@pytest.mark.parametrize("events", [whole(), interrupted()], ids=["whole", "interrupted"])
+@pytest.mark.parametrize("events", [uninterrupted(), interrupted()], ids=["whole", "interrupted"])
 def test_honest_runs_keep_the_order(events: list[Event]) -> None:
     assert violations(events) == []
-    assert unknown_keys(read(events).moments) == []
+    assert unknown_keys(log_of(events).moments) == []
 
 
 def test_a_run_that_stopped_anywhere_keeps_it_so_far() -> None:
-    events = whole()
+    events = uninterrupted()
     for end in range(1, len(events) + 1):
         assert violations(events[:end]) == []
 
 
-@pytest.mark.parametrize("make", [whole, interrupted])
+@pytest.mark.parametrize("make", [uninterrupted, interrupted])
 def test_each_event_that_is_dropped_is_missed(make: object) -> None:
     assert callable(make)
     for number, event in enumerate(make()):
@@ -44,15 +44,15 @@ def test_each_event_that_is_dropped_is_missed(make: object) -> None:
 
 def test_each_event_that_is_doubled_is_told() -> None:
     # The first alone may come twice: a process that was killed at once said nothing else.
-    for number, event in list(enumerate(whole()))[1:]:
-        events = whole()
+    for number, event in list(enumerate(uninterrupted()))[1:]:
+        events = uninterrupted()
         events.insert(number, event)
         assert violations(events), f"{number}: {event['key']}"
 
 
 def test_neighbours_that_are_exchanged_are_told() -> None:
-    for number in range(len(whole()) - 1):
-        events = whole()
+    for number in range(len(uninterrupted()) - 1):
+        events = uninterrupted()
         events[number], events[number + 1] = events[number + 1], events[number]
         assert violations(events), f"{number}: {events[number + 1]['key']}"
 
@@ -66,10 +66,10 @@ def numbered(events: list[Event], key: str, **changes: int) -> list[Event]:
 @pytest.mark.parametrize(
     ("events", "told"),
     [
-        (numbered(whole(), "epoch_stop", epoch=2), "epoch_stop of epoch 2, expected 3"),
-        (numbered(whole(), "eval_accuracy", epoch=1), "eval_accuracy of epoch 1, expected 3"),
-        (numbered(whole(), "epoch_start", step=7), "epoch_start at epoch 3, step 7, expected epoch 3, step 0"),
-        (numbered(whole(), "checkpoint", epoch=3), "checkpoint at epoch 3, step 0, expected epoch 4, step 0"),
+        (numbered(uninterrupted(), "epoch_stop", epoch=2), "epoch_stop of epoch 2, expected 3"),
+        (numbered(uninterrupted(), "eval_accuracy", epoch=1), "eval_accuracy of epoch 1, expected 3"),
+        (numbered(uninterrupted(), "epoch_start", step=7), "epoch_start at epoch 3, step 7, expected epoch 3, step 0"),
+        (numbered(uninterrupted(), "checkpoint", epoch=3), "checkpoint at epoch 3, step 0, expected epoch 4, step 0"),
         (numbered(interrupted(), "run_resume", step=101), "run_resume at epoch 2, step 101, where no checkpoint was"),
         (numbered(interrupted(), "interrupted", epoch=3), "interrupted of epoch 3, expected 2"),
     ],
@@ -86,13 +86,13 @@ def test_a_process_that_a_signal_ended_does_nothing_more() -> None:
 
 
 def test_training_after_the_end_is_told() -> None:
-    events = whole()
+    events = uninterrupted()
     stop = next(number for number, event in enumerate(events) if event["key"] == "run_stop")
     assert "init_start after run_stop" in violations(events[: stop + 1] + events)[0]
 
 
 def test_events_of_newer_versions_break_no_order() -> None:
-    events = whole()
+    events = uninterrupted()
     events.append({**events[-1], "key": "weather"})
     assert violations(events) == []
-    assert unknown_keys(read(events).moments) == ["weather"]
+    assert unknown_keys(log_of(events).moments) == ["weather"]

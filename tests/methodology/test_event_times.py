@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made_log import interrupted, read, whole
+from builders.events import interrupted, log_of, uninterrupted
 
 from hpcai500.errors import RecordError
 from hpcai500.methodology.integrity import (
@@ -19,7 +19,7 @@ from hpcai500.record import Event
 
 
 def told(events: list[Event]) -> list[str]:
-    log = read(events)
+    log = log_of(events)
     passes = list(last_passes(log).values())
     return [*clock_faults(log), *time_faults(passes), *untold_times(passes), *step_faults(log, passes), *pauses(log)]
 
@@ -39,23 +39,28 @@ def valued(events: list[Event], key: str, **changes: float) -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize("events", [whole(), interrupted(), interrupted(boot="another")], ids=["one", "two", "boots"])
+@pytest.mark.parametrize(
+    "events", [uninterrupted(), interrupted(), interrupted(boot="another")], ids=["one", "two", "boots"]
+)
 def test_honest_clocks_agree(events: list[Event]) -> None:
     assert told(events) == []
-    assert abs(drift_seconds(read(events))) < 0.01
+    assert abs(drift_seconds(log_of(events))) < 0.01
 
 
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        (moved(whole(), "eval_start", clock_s=-50), "the machine's clock went back by 50.0"),
-        (moved(whole(), "epoch_stop", clock_s=9), "the machine's clock went on by 41."),
-        (moved(whole(), "epoch_stop", wall_s=-9), "the wall clock by 23."),
-        (moved(whole(), "epoch_stop", -3, -3), "epoch 2: trained for 32."),
-        (moved(whole(), "eval_accuracy", -0.4, -0.4), "epoch 2: evaluated for 0.5"),
-        (moved(whole(), "epoch_stop", 20, 20), "epoch 2: training: 32."),
-        (moved(whole(), "epoch_start", 40, 40), "40.0 s from checkpoint to epoch_start, where nothing takes long"),
-        (valued(whole(), "epoch_stop", compute_seconds=40.0), "epoch 3: the parts of its steps take 41."),
+        (moved(uninterrupted(), "eval_start", clock_s=-50), "the machine's clock went back by 50.0"),
+        (moved(uninterrupted(), "epoch_stop", clock_s=9), "the machine's clock went on by 41."),
+        (moved(uninterrupted(), "epoch_stop", wall_s=-9), "the wall clock by 23."),
+        (moved(uninterrupted(), "epoch_stop", -3, -3), "epoch 2: trained for 32."),
+        (moved(uninterrupted(), "eval_accuracy", -0.4, -0.4), "epoch 2: evaluated for 0.5"),
+        (moved(uninterrupted(), "epoch_stop", 20, 20), "epoch 2: training: 32."),
+        (
+            moved(uninterrupted(), "epoch_start", 40, 40),
+            "40.0 s from checkpoint to epoch_start, where nothing takes long",
+        ),
+        (valued(uninterrupted(), "epoch_stop", compute_seconds=40.0), "epoch 3: the parts of its steps take 41."),
         (valued(interrupted(), "communication", steps=7), "the communication of 7 steps is told, the epochs have 526"),
     ],
 )
@@ -64,7 +69,7 @@ def test_what_does_not_fit_is_told(events: list[Event], words: str) -> None:
 
 
 def test_many_small_steps_of_a_clock_are_one_large_one() -> None:
-    events = whole()
+    events = uninterrupted()
     for number, event in enumerate(events):
         event["time_ms"] += 1000 * number // 4
     assert any("the machine's clock went on by" in one for one in told(events))
@@ -76,7 +81,7 @@ def test_two_machines_may_disagree_and_none_may_end_before_it_began() -> None:
 
 
 def test_an_epoch_of_two_processes_has_the_time_of_both() -> None:
-    passes = last_passes(read(interrupted()))
+    passes = last_passes(log_of(interrupted()))
     assert passes[2].elapsed_seconds == pytest.approx(passes[2].done.seconds, abs=0.1)
     assert passes[2].done.seconds > 40
     assert passes[2].evaluation
@@ -85,7 +90,7 @@ def test_an_epoch_of_two_processes_has_the_time_of_both() -> None:
 
 def test_other_ranks_may_train_while_the_first_saves() -> None:
     """Rank 0 writes a checkpoint while others have begun the next epoch: their mean time is longer than its own."""
-    events = whole()
+    events = uninterrupted()
     last = [event for event in events if event["key"] == "epoch_stop"][-1]["value"]
     last["seconds"] += 0.7
     assert [one for one in told(events) if one.startswith("epoch 3")] == []
@@ -103,6 +108,6 @@ def test_other_ranks_may_train_while_the_first_saves() -> None:
     ],
 )
 def test_values_of_wrong_types_are_refused_with_their_line(key: str, value: dict[str, float], words: str) -> None:
-    events = valued(whole(), key, **value)
+    events = valued(uninterrupted(), key, **value)
     with pytest.raises(RecordError, match=words):
-        read(events)
+        log_of(events)

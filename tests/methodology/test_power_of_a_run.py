@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from run_log import Log
+from builders.events import EventLog
 
 from hpcai500.methodology.energy import why_unknown, window_of
 
@@ -16,7 +16,7 @@ def node(host: str, joules: float | None = 9e6, **changes: Any) -> dict[str, Any
 
 
 def run(*nodes: dict[str, Any], note: str | None = None, reason: str | None = None, quality: float = 0.763) -> Any:
-    log = Log().initialise()
+    log = EventLog().initialise()
     log.add("run_start", {"world_size": 8, "nodes": 2, "hosts": ["n1", "n2"]})
     for number in range(1, 91):
         log.epoch(number, quality)
@@ -63,7 +63,7 @@ def test_a_run_that_was_not_measured_says_why() -> None:
 
 
 def test_the_window_is_the_time_of_the_run_with_what_a_restart_took() -> None:
-    log = Log().initialise().start()
+    log = EventLog().initialise().start()
     begin = log.wall_s
     log.after(50).restart(100, epoch=1).after(30).add("run_stop").after(9).add("power", {})
     window = window_of(log.events)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from builders.philox import philox
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from philox_twin import philox
 
 from hpcai500.methodology.sampling import Draw, random_words
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders.events import IMAGENET, PADDED, EventLog, complete, restarted, tables
 from hypothesis import given
 from hypothesis import strategies as st
-from run_log import IMAGENET, PADDED, Log, complete, restarted, tables
 
 from hpcai500.campaign.standing import differing_keys
 from hpcai500.errors import RecordError, UsageError
@@ -56,7 +56,7 @@ def test_a_result_that_an_older_version_wrote_with_vflops_for_any_target_is_no_f
 
 
 def test_the_last_evaluation_counts_and_not_the_best() -> None:
-    log = Log().initialise().start()
+    log = EventLog().initialise().start()
     for number in range(1, 91):
         log.epoch(number, 0.9 if number == 50 else 0.7)
     result = log.add("run_stop").result()
@@ -79,7 +79,7 @@ def test_unknown_is_none_and_never_zero() -> None:
 
 
 def test_an_epoch_that_was_trained_again_counts_once_and_its_time_twice() -> None:
-    log = Log().initialise().start()
+    log = EventLog().initialise().start()
     for number in range(1, 61):
         log.epoch(number)
     log.restart(500, epoch=60)
@@ -99,7 +99,7 @@ def test_down_time_is_run_time(down_seconds: float, reboot: bool) -> None:
 
 
 def test_a_process_that_was_killed_while_it_resumed_is_down_time() -> None:
-    log = Log().initialise().start()
+    log = EventLog().initialise().start()
     for number in range(1, 46):
         log.epoch(number)
     log.after(100).initialise().after(7)
@@ -153,7 +153,7 @@ def test_another_problem_is_not_rankable(key: str, value: Any, reason: str) -> N
 
 
 def test_a_data_set_of_another_size_is_not_rankable() -> None:
-    log = Log().initialise(training_samples=1000).start()
+    log = EventLog().initialise(training_samples=1000).start()
     for number in range(1, 91):
         log.epoch(number, steps=1, samples=1000, padded_samples=24)
     reasons = log.add("run_stop").result().reasons

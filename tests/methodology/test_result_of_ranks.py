@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from run_log import Log, restarted
+from builders.events import EventLog, restarted
 
 from hpcai500.campaign.standing import differing_keys
 from hpcai500.methodology.weak_scaling import estimate_efficiency
@@ -28,8 +28,8 @@ def timed(pairs: list[float]) -> dict[str, Any]:
 
 def run(
     *, world: dict[str, Any] | None = None, resumed: dict[str, Any] | None = None, again: list[float] = PAIRS
-) -> Log:
-    log = Log().initialise()
+) -> EventLog:
+    log = EventLog().initialise()
     log.add("parallel_efficiency", timed(PAIRS))
     log.add("run_start", WORLD | (world or {}))
     for number in range(1, 91):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made_log import read, whole
+from builders.events import log_of, uninterrupted
 
 from hpcai500.methodology.events import Ceilings, EpochStop, ParallelEfficiency
 from hpcai500.methodology.integrity import (
@@ -30,7 +30,7 @@ def test_a_rate_counts_padding_and_takes_the_time_of_the_clock() -> None:
     assert training_rate(one, 2e9) == pytest.approx(1000 * 2e9 / 10)
     assert training_rate(epoch(1, 0.0), 2e9) == float("inf")
     assert evaluation_rate(one, 1e9) == 0
-    evaluated = last_passes(read(whole()))[1]
+    evaluated = last_passes(log_of(uninterrupted()))[1]
     assert evaluation_rate(evaluated, 1e9) == pytest.approx(50_000 * 1e9 / 0.501, rel=1e-3)
 
 

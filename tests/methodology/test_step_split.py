@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from builders.events import complete
 from hypothesis import given
 from hypothesis import strategies as st
-from run_log import complete
 
 from hpcai500.methodology.result import step_split
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pythons import python_with
+from builders.commands import python_with
 
 from hpcai500.campaign.standing import difference
 from hpcai500.record import read_record

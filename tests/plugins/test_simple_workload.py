@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from many_ranks import run_ranks
+from builders.ranks import run_ranks
 from torch import nn
 
 from hpcai500.comm.communicator import Communicator

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from submitted import a_manifest
-from written_campaign import heads_given, write_campaign, write_heads
+from builders.campaigns import heads_given, write_campaign, write_heads
+from builders.submissions import a_manifest
 
 from hpcai500.cli import main
 from hpcai500.errors import EnvironmentLacksError, RecordError, RunError, WrongAnswerError

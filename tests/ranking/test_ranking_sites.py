@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from submitted import refused, verified
+from builders.submissions import refused, verified
 
 from hpcai500.errors import UsageError
 from hpcai500.results.ranking.documentation import anchor_of, docs_folder, first_sentence, title_of, to_html

@@ -6,9 +6,10 @@ will see.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from builders.snapshots import require_snapshot
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -18,7 +19,4 @@ def require_text(name: str, lines: Iterable[str], **places: Path) -> None:
     found = "".join(f"{line}\n" for line in lines)
     for word, path in places.items():
         found = found.replace(str(path), word.upper())
-    file = SNAPSHOTS / f"{name}.txt"
-    if os.environ.get("HPCAI500_WRITE_GOLDEN"):
-        file.write_text(found, encoding="utf-8")
-    assert found == file.read_text(encoding="utf-8")
+    require_snapshot(SNAPSHOTS / f"{name}.txt", found)

@@ -13,13 +13,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import forgeries_of_evidence
 import pytest
-from forgeries import Bundle, copy_of, unpack
-from reported import write_profile, write_reported
+from builders.campaigns import SHORT, edit_record, write_campaign
+from builders.forgeries import Bundle, copy_of, unpack
+from builders.forgeries import evidence as forgeries_of_evidence
+from builders.records import settings_of_ranks, write_record, write_reported, write_reported_profile
 from typer.testing import CliRunner
-from written_campaign import SHORT, edit_record, write_campaign
-from written_record import ranks, write_record
 
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.cli.commands import app
@@ -438,8 +437,8 @@ def test_a_contract_can_demand_that_files_are_signed(record: Path, micro: Path, 
 
 
 def test_a_scaling_file_needs_nobodys_word_where_its_records_are_judged(tmp_path: Path) -> None:
-    one = write_record(tmp_path / "procs-1", "os.threads=1", *ranks(1), seconds=10.0)
-    two = write_record(tmp_path / "procs-2", "os.threads=1", *ranks(2, nodes=2), seconds=6.25, costs=None)
+    one = write_record(tmp_path / "procs-1", "os.threads=1", *settings_of_ranks(1), seconds=10.0)
+    two = write_record(tmp_path / "procs-2", "os.threads=1", *settings_of_ranks(2, nodes=2), seconds=6.25, costs=None)
     points = [
         {"record": name, "nodes": number, "processes": number, "parallel_efficiency": efficiency}
         for name, number, efficiency in (("procs-1", 1, 1.0), ("procs-2", 2, 0.8))
@@ -467,7 +466,7 @@ def test_a_roofline_says_whose_word_its_ceilings_are(record: Path, micro: Path, 
 
 
 def test_a_report_and_a_drawing_say_whose_word_a_profile_is(tmp_path: Path, key: Path) -> None:
-    page, profile = tmp_path / "report.html", write_profile(tmp_path / "profile") / "profile.json"
+    page, profile = tmp_path / "report.html", write_reported_profile(tmp_path / "profile") / "profile.json"
     command = ("report", write_reported(tmp_path / "run"), "--profile", profile.parent, "-o", page)
     told(*command)
     assert f"profile.json {WORD}" in page.read_text(encoding="utf-8")

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tiny_runs import train_arguments
-from written_campaign import SHORT, write_campaign
-from written_record import write_record
+from builders.campaigns import SHORT, write_campaign
+from builders.records import write_record
+from builders.runs import train_arguments
 
 from hpcai500 import train
 from hpcai500.cli import main

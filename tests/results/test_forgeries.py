@@ -8,15 +8,15 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import forgeries_of_campaigns
-import forgeries_of_evidence
-import forgeries_of_quality
-import forgeries_of_records
-import forgeries_of_restarts
 import pytest
-from forgeries import Bundle, Forgery, copy_of, unpack
-from forgeries_of_campaigns import account
-from written_campaign import SHORT, heads_given, write_campaign
+from builders.campaigns import SHORT, heads_given, write_campaign
+from builders.forgeries import Bundle, Forgery, copy_of, unpack
+from builders.forgeries import campaigns as forgeries_of_campaigns
+from builders.forgeries import evidence as forgeries_of_evidence
+from builders.forgeries import quality as forgeries_of_quality
+from builders.forgeries import records as forgeries_of_records
+from builders.forgeries import restarts as forgeries_of_restarts
+from builders.forgeries.campaigns import account
 
 import hpcai500
 from hpcai500.campaign.journal import read_campaign

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.records import COSTS, settings_of_ranks, write_record
 from typer.testing import CliRunner
-from written_record import COSTS, ranks, write_record
 
 from hpcai500.cli.commands import app
 from hpcai500.errors import RecordError, UsageError
@@ -44,7 +44,7 @@ BATCH = "hyperparameters.batch_size=16"
 
 def record(tmp_path: Path, *settings: str, number: int = 4, nodes: int = 2, name: str = "run") -> Path:
     costs = COSTS if number > 1 else None
-    return write_record(tmp_path / name, BATCH, *ranks(number, nodes=nodes), *settings, costs=costs)
+    return write_record(tmp_path / name, BATCH, *settings_of_ranks(number, nodes=nodes), *settings, costs=costs)
 
 
 def test_the_papers_points_are_bound_as_it_says_and_compression_is_quantified() -> None:
@@ -134,7 +134,7 @@ def test_other_runs_are_told(tmp_path: Path, runs: list[tuple[int, int]], change
 
 
 def test_a_record_that_does_not_tell_its_bytes_is_told(tmp_path: Path) -> None:
-    path = write_record(tmp_path / "run", BATCH, *ranks(4, nodes=2))
+    path = write_record(tmp_path / "run", BATCH, *settings_of_ranks(4, nodes=2))
     with pytest.raises(RecordError, match="do not tell what its ranks sent: no event communication"):
         roofline([path], MACHINE)
 
@@ -241,7 +241,7 @@ def test_a_prediction_or_estimate_says_everywhere_that_it_is_one(kind: str, word
     text = "\n".join(found.lines())
     assert text.startswith(word) == (kind == "prediction")
     assert word in text
-    assert "not to be scored" in text
+    assert "no result, not to be scored" in text
     assert "HPCAI500" not in text
     document = found.document()
     assert (document["kind"], document["scoring"]) == (kind, False)

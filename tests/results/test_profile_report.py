@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.records import profile, write_profile
 from kept_texts import require_text
-from written_profile import profile, write_profile
 
 from hpcai500.errors import ExitCode, RecordError
 from hpcai500.results.micro import figure_of_merit_lines, shown, table_lines

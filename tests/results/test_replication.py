@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.campaigns import SHORT, copy_campaign, edit_journal, edit_record, values, write_campaign
 from typer.testing import CliRunner
-from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, values, write_campaign
 
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.cli.commands import app
@@ -154,7 +154,11 @@ OTHER_DATA = {"dataset": {"fingerprint": "ab" * 32, "content_fingerprint": "cd" 
 @pytest.mark.parametrize(
     ("settings", "story", "said"),
     [
-        (["hyperparameters.momentum=0.9"], {}, "hyperparameters.momentum is 0.875 in the original, 0.9 in the repetit"),
+        (
+            ["hyperparameters.momentum=0.9"],
+            {},
+            "hyperparameters.momentum is 0.875 in the original, 0.9 in the repetition",
+        ),
         (["hyperparameters.batch_size=128"], {}, "over 4096 samples in the original, over 2048 in the repetition"),
         (["hardware.nodes=1"], {}, "over 4096 samples in the original, over 2048"),
         (["framework.compile=true"], {}, "framework.compile is False"),

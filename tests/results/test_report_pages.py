@@ -19,13 +19,12 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from builders.records import write_record, write_reported, write_reported_profile
+from builders.runs import train_arguments
 from jinja2 import Environment
 from markupsafe import Markup
 from PIL import Image, PngImagePlugin
-from reported import write_profile, write_reported
-from tiny_runs import train_arguments
 from typer.testing import CliRunner
-from written_record import write_record
 
 from hpcai500 import train
 from hpcai500.cli.commands import app
@@ -133,7 +132,7 @@ def test_nothing_is_loaded_and_no_script_runs(record: Path) -> None:
 
 def test_what_a_record_says_never_becomes_markup(tmp_path: Path) -> None:
     record = write_reported(tmp_path / "r", hosts=HOSTILE.replace("{", "").replace("}", "") + "{}")
-    write_profile(
+    write_reported_profile(
         record / "profile", {"benchmark": HOSTILE, "classes": {HOSTILE: {"share": 1.0}}, "top": [{"name": HOSTILE}]}
     )
     made = page(record)
@@ -269,16 +268,16 @@ def test_a_name_that_no_file_can_have_is_not_in_the_record(own: Path, name: str)
 
 def test_a_part_that_cannot_be_read_does_not_take_the_page_with_it(record: Path, tmp_path: Path) -> None:
     odd = {"classes": {"x": {"share": 0.5}}, "utilisation": [[0, 1], [1, [2]]], "top": 3}
-    assert BROKEN not in make_report([record], profile=write_profile(tmp_path / "p", odd)).html
+    assert BROKEN not in make_report([record], profile=write_reported_profile(tmp_path / "p", odd)).html
     broken = {"classes": {"x": {"share": 0.5}}, "layout": {"share": 1, "conversions": 7}}
-    assert "Hashes" in headings(make_report([record], profile=write_profile(tmp_path / "p", broken)).html)
+    assert "Hashes" in headings(make_report([record], profile=write_reported_profile(tmp_path / "p", broken)).html)
 
 
 def test_what_does_not_go_with_the_record_is_refused_or_said(record: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"no profile.json there; make one: hpcai500 profile ic --out"):
         make_report([record], profile=tmp_path)
     with pytest.raises(UsageError, match="a profile of ewa, and no record here is of it"):
-        make_report([record], profile=write_profile(tmp_path / "p", {"benchmark": "ewa"}))
+        make_report([record], profile=write_reported_profile(tmp_path / "p", {"benchmark": "ewa"}))
     machine = tmp_path / "machine.toml"
     machine.write_text(MACHINE.partition("[system]")[0], encoding="utf-8")
     assert "No roofline: two nodes: no model `system`" in words(page(record, machine=str(machine)))

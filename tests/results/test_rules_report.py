@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written_campaign import SHORT, copy_campaign, edit_record, rewrite_recipe, values, write_campaign
+from builders.campaigns import SHORT, copy_campaign, edit_record, rewrite_recipe, values, write_campaign
 
 from hpcai500.errors import RecipeError, RecordError, UsageError, WrongAnswerError
 from hpcai500.recipe import tables_hash

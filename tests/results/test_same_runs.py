@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forgeries import copy_of, unpack
-from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, values, write_campaign
+from builders.campaigns import SHORT, copy_campaign, edit_journal, edit_record, values, write_campaign
+from builders.forgeries import copy_of, unpack
 
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.errors import UsageError

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forgeries_of_restarts import go_back, gone_back
-from reported import write_reported
+from builders.campaigns import SHORT, edit_record, rewrite_recipe, write_campaign
+from builders.forgeries.restarts import go_back, gone_back
+from builders.records import COSTS, settings_of_ranks, write_record, write_reported
 from typer.testing import CliRunner
-from written_campaign import SHORT, edit_record, rewrite_recipe, write_campaign
-from written_record import COSTS, ranks, write_record
 
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.campaign.standing import standing
@@ -184,8 +183,11 @@ def test_one_lost_evaluation_in_each_of_two_runs_is_two(tmp_path: Path) -> None:
 
 def pair(folder: Path, world: dict[str, Any], *settings: str) -> list[Path]:
     """Two runs with seeds of their own, the second as `world` and `settings` say."""
-    one = write_record(folder / "one", *ranks(2), world=GLOO)
-    return [one, write_record(folder / "two", *ranks(2), *settings, "hyperparameters.seed=2", world=GLOO | world)]
+    one = write_record(folder / "one", *settings_of_ranks(2), world=GLOO)
+    return [
+        one,
+        write_record(folder / "two", *settings_of_ranks(2), *settings, "hyperparameters.seed=2", world=GLOO | world),
+    ]
 
 
 def test_runs_of_one_backend_are_averaged(tmp_path: Path) -> None:
@@ -226,7 +228,7 @@ def test_recipes_of_two_backends_are_not_averaged(tmp_path: Path) -> None:
 
 
 def test_a_person_and_a_harness_see_what_communication_cost(tmp_path: Path) -> None:
-    lines = set(outcome([write_record(tmp_path / "one", *ranks(2), world=GLOO, costs=COSTS)]).lines())
+    lines = set(outcome([write_record(tmp_path / "one", *settings_of_ranks(2), world=GLOO, costs=COSTS)]).lines())
     assert lines >= {
         "benchmark   ic, edition v2.0, 2 process(es), torch (Gloo)",
         "comm wait   12.5% of training time",
@@ -237,7 +239,7 @@ def test_a_person_and_a_harness_see_what_communication_cost(tmp_path: Path) -> N
         "HPCAI500 FOM stragglers=1 ranks",
     }
     slow = [f"rank {rank} on n{rank}" for rank in range(6)]
-    many = write_record(tmp_path / "many", *ranks(8), costs=COSTS | {"stragglers": slow})
+    many = write_record(tmp_path / "many", *settings_of_ranks(8), costs=COSTS | {"stragglers": slow})
     assert f"stragglers  {', '.join(slow[:4])} and 2 more" in list(outcome([many]).lines())
     alone = outcome([write_record(tmp_path / "alone")]).lines()
     assert not [line for line in alone if "comm" in line or "bytes" in line or "straggl" in line]
@@ -392,7 +394,7 @@ def point(folder: Path, processes: int, *settings: str, nodes: int = 1, **how: A
     costs = COSTS if processes > 1 else None
     path = folder / f"{processes}-{len(list(folder.glob('*')))}"
     world = {"backend": backend, "library": library}
-    alike = ("os.threads=1", *ranks(processes, backend=backend, nodes=nodes), *settings)
+    alike = ("os.threads=1", *settings_of_ranks(processes, backend=backend, nodes=nodes), *settings)
     return write_record(path, *alike, world=world, costs=costs, **how)
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.campaigns import SHORT, edit_record, values, write_campaign
+from builders.records import COSTS, settings_of_ranks, write_record
 from hypothesis import given
 from hypothesis import strategies as st
 from kept_texts import require_text
 from typer.testing import CliRunner
-from written_campaign import SHORT, edit_record, values, write_campaign
-from written_record import COSTS, ranks, write_record
 
 from hpcai500.cli import main
 from hpcai500.cli.commands import app
@@ -40,15 +40,15 @@ TRACE = b'{"traceEvents":[]}'
 
 
 def of_a_record(folder: Path, **costs: Any) -> list[str]:
-    record = write_record(folder / "r", *ranks(2), costs=COSTS | costs)
+    record = write_record(folder / "r", *settings_of_ranks(2), costs=COSTS | costs)
     return list(timeline_lines(timeline_document(record, None)))
 
 
 def test_the_document_is_what_the_job_wrote_also_of_a_run_that_was_stopped(tmp_path: Path) -> None:
-    record = write_record(tmp_path / "r", *ranks(2), costs=COSTS)
+    record = write_record(tmp_path / "r", *settings_of_ranks(2), costs=COSTS)
     assert timeline_document(record, None) == COSTS
     assert json.loads(json.dumps(timeline_document(record, None))) == COSTS
-    stopped = write_record(tmp_path / "stopped", *ranks(2), costs=COSTS, finish=False)
+    stopped = write_record(tmp_path / "stopped", *settings_of_ranks(2), costs=COSTS, finish=False)
     assert timeline_document(stopped, None)["steps"] == 100
 
 
@@ -82,7 +82,7 @@ def test_a_record_without_communication_or_trace_is_an_error_that_says_why(tmp_p
 
 
 def test_the_trace_is_given_out_as_the_run_wrote_it(tmp_path: Path) -> None:
-    record = write_record(tmp_path / "r", *ranks(2), trace=TRACE)
+    record = write_record(tmp_path / "r", *settings_of_ranks(2), trace=TRACE)
     export_trace(record, tmp_path / "out.json")
     assert (tmp_path / "out.json").read_bytes() == TRACE
     with pytest.raises(RecordError, match="cannot be written: No such file or directory"):
@@ -93,7 +93,7 @@ def test_the_trace_is_given_out_as_the_run_wrote_it(tmp_path: Path) -> None:
 
 
 def test_the_command_says_on_stderr_where_it_wrote_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = write_record(tmp_path / "r", *ranks(2), costs=COSTS, trace=TRACE)
+    record = write_record(tmp_path / "r", *settings_of_ranks(2), costs=COSTS, trace=TRACE)
     monkeypatch.chdir(tmp_path)
     ended = CliRunner().invoke(app, ["timeline", str(record), "--trace", "out.json", "--json"])
     assert ended.stderr == "hpcai500: out.json: written; open it in ui.perfetto.dev\n"

@@ -228,7 +228,7 @@ def run_pytest(folder: Path, source: str, *options: str, require_all: str) -> su
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("in a test", ()), ("of a module", ()), ("by mark", ()), ("in a test", ("-n", "2")), ("of a module", ("-n", "2"))],
+    [(kind, options) for options in ((), ("-n", "2")) for kind in ("in a test", "of a module", "by mark")],
 )
 def test_unexcused_skip_fails_the_run(tmp_path: Path, kind: str, options: tuple[str, ...]) -> None:
     result = run_pytest(tmp_path, SKIPS[kind], *options, require_all="1")

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from builders.runs import TINY
 from slurm import Job, Slurm
-from tiny_runs import TINY
 
 from hpcai500.launch.slurm.script import RenderRequest, plan_job, render
 from hpcai500.record import Record, read_record

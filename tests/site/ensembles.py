@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from builders.runs import TINY
 from hosts import ROUTER
 from slurm import Slurm
-from tiny_runs import TINY
 
 from hpcai500.ensemble.journal import Ensemble, read_ensemble
 from hpcai500.ensemble.scheduler import MemberJob

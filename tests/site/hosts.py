@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from many_ranks import clean_environment
+from builders.ranks import clean_environment
 
 ROUTER = "switch"
 _NETWORK = "10.78.0"

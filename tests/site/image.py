@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from many_ranks import clean_environment
+from builders.ranks import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "image" / "hpcai500-cpu.sif"

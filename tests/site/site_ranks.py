@@ -1,4 +1,4 @@
-"""Ranks on the hosts of a site: functions, as `many_ranks` runs them on one machine, and commands."""
+"""Ranks on the hosts of a site: functions, as `builders.ranks` runs them on one machine, and commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import many_ranks
+from builders import ranks
 from hosts import Site
 
 _PORT = "29500"
@@ -62,12 +62,12 @@ class Task:
         self._folder = Path(tempfile.mkdtemp(prefix="task-", dir=site.folder))
         task = inspect.getsourcefile(function), function.__qualname__, list(settings), tuple(arguments)
         (self._folder / "task").write_bytes(pickle.dumps(task))
-        self.command = [sys.executable, many_ranks.__file__, str(self._folder)]
+        self.command = [sys.executable, ranks.__file__, str(self._folder)]
 
-    def outcomes(self, size: int) -> list[many_ranks.Outcome]:
+    def outcomes(self, size: int) -> list[ranks.Outcome]:
         """What became of each rank."""
         files = [self._folder / f"rank-{rank}" for rank in range(size)]
-        dead = many_ranks.Outcome(error="Dead", message="ended without an outcome")
+        dead = ranks.Outcome(error="Dead", message="ended without an outcome")
         return [pickle.loads(file.read_bytes()) if file.exists() else dead for file in files]
 
 

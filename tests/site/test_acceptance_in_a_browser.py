@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, why_no_browser
-from written_campaign import SHORT, write_campaign
+from builders.campaigns import SHORT, write_campaign
 
 from hpcai500.results.acceptance.contract import contracts_folder, load_contract
 from hpcai500.results.acceptance.page import acceptance_page

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.runs import TINY
 from hosts import ROUTER
 from slurm import Slurm
-from tiny_runs import TINY
 
 from hpcai500.campaign.journal import read_campaign
 

@@ -10,15 +10,14 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from builders.commands import HPCAI500
 
-HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 # Four times what a loaded machine needs; whoever hangs, hangs for ever.
 PATIENCE_SECONDS = 240
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from builders.runs import TINY
 from ensembles import SITE, OnSlurm
 from hosts import ROUTER
 from image import ROOT, Image
 from slurm import Slurm
-from tiny_runs import TINY
 
 # Root of this machine needs it in front of Apptainer; users of a site call Apptainer itself.
 APPTAINER = ROOT / "scripts" / "apptainer"

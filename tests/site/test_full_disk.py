@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_runs import same_weights, train_arguments
+from builders.runs import same_weights, train_arguments
 
 from hpcai500.record import iterate, read_record
 

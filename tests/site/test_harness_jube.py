@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from builders.ranks import clean_environment
+from builders.runs import TINY
 from hosts import ROUTER
-from many_ranks import clean_environment
 from slurm import Slurm
-from tiny_runs import TINY
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "recipes" / "harness" / "jube" / "hpcai500.xml"
 PROGRAMS = Path(sys.executable).parent

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.ranks import clean_environment
+from builders.runs import TINY, TINY_WEATHER
 from hosts import ROUTER
-from many_ranks import clean_environment
 from slurm import Slurm
-from tiny_runs import TINY, TINY_WEATHER
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECK = ROOT / "recipes" / "harness" / "reframe"

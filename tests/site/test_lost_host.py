@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from builders.runs import train_arguments
 from hosts import Site
 from site_ranks import finish, layout, start_ranks
-from tiny_runs import train_arguments
 
 from hpcai500.comm.liveness import bound_seconds
 from hpcai500.record import iterate, read_record

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from browser import why_no_browser
+from builders.submissions import refused, verified
 from devtools import Tab
-from submitted import refused, verified
 
 from hpcai500.results.ranking.entries import Examined
 from hpcai500.results.ranking.pages import site_files

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny_runs import TINY, TINY_WEATHER
+from builders.runs import TINY, TINY_WEATHER
 
 from hpcai500.record import read_record
 

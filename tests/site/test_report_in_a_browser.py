@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, why_no_browser
+from builders.records import write_reported
 from PIL import Image
-from reported import write_reported
 
 from hpcai500.results.compare import compare_records, comparison_page
 from hpcai500.results.report.page import make_report

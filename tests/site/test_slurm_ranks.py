@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from many_ranks import Outcome
+from builders.ranks import Outcome
 from site_ranks import Task, layout
 from slurm import Slurm
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.ranks import clean_environment
 from image import Image
-from many_ranks import clean_environment
 
 DATA = ["--classes", "3", "--train-per-class", "11", "--val-per-class", "4"]
 PLAN = ["--recipe", "ic/smoke", "--trials", "2", "--data", "tiny-data"]

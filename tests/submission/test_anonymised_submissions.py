@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written_campaign import SHORT, edit_journal, edit_record, values, write_campaign
-from written_run import chained
+from builders.campaigns import SHORT, edit_journal, edit_record, values, write_campaign
+from builders.events import chained
 
 from hpcai500.campaign.journal import Campaign, read_campaign
 from hpcai500.campaign.standing import standing

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from written_submission import (
+from builders.submissions import (
     CHECKPOINT,
     EVENTS,
     Member,

@@ -15,9 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from written_submission import (
+from builders.submissions import (
     CHECKPOINT,
     EVENTS,
     Member,
@@ -28,6 +26,8 @@ from written_submission import (
     write_submission,
     write_zip,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hpcai500.errors import WrongAnswerError
 from hpcai500.results.submission import manifest
@@ -147,6 +147,10 @@ def try_to_open(content: bytes) -> bool:
         path = Path(folder) / "s.zip"
         path.write_bytes(content)
         return not told_in_one_line(lambda: opened(path, Path(folder) / "out"))
+
+
+def test_the_bundle_itself_opens() -> None:
+    assert try_to_open(bundle())
 
 
 @FUZZ

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from written_campaign import SHORT, copy_campaign, edit_record, write_campaign
+from builders.campaigns import SHORT, copy_campaign, edit_record, write_campaign
 
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.cli import main

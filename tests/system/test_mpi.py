@@ -9,13 +9,15 @@ import pytest
 from recipes_of_tests import inside, of_two, recipe
 
 from hpcai500.layers import Recipe
-from hpcai500.system.checks import Check
+from hpcai500.system.checks import Check, Status
 from hpcai500.system.container import Container
 from hpcai500.system.mpi import Ranks, installed_mpi, outer_series, process_manager_check, short_name
 
 OPEN_MPI, OURS = "Open MPI 4.1.4", inside()
-SPEAKS = ", but Open MPI 4.1.4, which Horovod uses here, speaks PMIx"
-TWO_RUNS = "there would be 2 runs of one rank each"
+ALONE = "none: one process"
+TWO_RUNS = ", but Open MPI 4.1.4, which Horovod uses here, speaks PMIx: there would be 2 runs of one rank each"
+OR_TORCH = ", or use --set communication.backend=torch, which needs none"
+WITH_PMIX = f"srun --mpi=pmix … (`srun --mpi=list` shows whether this Slurm has it){OR_TORCH}"
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0",
     "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "n1", "SLURM_NTASKS": "2",
@@ -42,28 +44,34 @@ def look(
 
 
 @pytest.mark.parametrize(
-    ("environment", "what", "status", "said"),
+    ("environment", "what", "status", "detail", "fix"),
     [
-        ({}, recipe(), "pass", ["none: one process"]),
-        (PMIX, of_two(), "pass", ["srun: rank 0 of 2, PMIx"]),
-        (MPIRUN_4, of_two(), "pass", ["mpirun: rank 0 of 2, PMIx"]),
-        (PMI2, of_two(), "fail", ["srun --mpi=pmi2 offers PMI-2", SPEAKS, TWO_RUNS, "; srun --mpi=pmix …"]),
-        (STEP, of_two(), "fail", ["srun without --mpi offers no process manager", SPEAKS, TWO_RUNS]),
-        (HYDRA, of_two(), "fail", ["mpirun of another MPI offers PMI-2", SPEAKS, "the mpirun of Open MPI 4"]),
+        ({}, recipe(), "pass", ALONE, None),
+        (PMIX, of_two(), "pass", "srun: rank 0 of 2, PMIx", None),
+        (MPIRUN_4, of_two(), "pass", "mpirun: rank 0 of 2, PMIx", None),
+        (PMI2, of_two(), "fail", f"srun --mpi=pmi2 offers PMI-2{TWO_RUNS}", WITH_PMIX),
+        (STEP, of_two(), "fail", f"srun without --mpi offers no process manager{TWO_RUNS}", WITH_PMIX),
+        (HYDRA, of_two(), "fail", f"mpirun of another MPI offers PMI-2{TWO_RUNS}",
+         f"srun --mpi=pmix …, or the mpirun of Open MPI 4{OR_TORCH}"),
         (MPIRUN_5, of_two(), "warn",
-         ["mpirun is of Open MPI 5, and Open MPI 4.1.4 is in the image: ranks may not find each other"]),
-        ({"RANK": "0", "WORLD_SIZE": "1", **PMIX}, None, "fail", ["this would be 2 copies of a run of one rank each"]),
-        (BATCH, recipe(), "warn", ["the Slurm job has 4 tasks, and this is one process with 1 of them"]),
-        (BATCH | {"SLURM_NTASKS": "1"}, recipe(), "pass", []),
-        (BATCH, None, "pass", []),
+         "mpirun is of Open MPI 5, and Open MPI 4.1.4 is in the image: ranks may not find each other",
+         f"load a module of Open MPI 4, or srun --mpi=pmix …{OR_TORCH}"),
+        (BATCH, recipe(), "warn", "the Slurm job has 4 tasks, and this is one process with 1 of them",
+         "srun --mpi=pmix hpcai500 … (`hpcai500 slurm render` writes such a script)"),
+        (BATCH | {"SLURM_NTASKS": "1"}, recipe(), "pass", ALONE, None),
+        (BATCH, None, "pass", ALONE, None),
     ],
 )  # fmt: skip
 def test_a_launcher_that_starts_ranks_which_find_each_other_is_fine_and_any_other_is_told(
-    environment: dict[str, str], what: Recipe | None, status: str, said: list[str]
+    environment: dict[str, str], what: Recipe | None, status: Status, detail: str, fix: str | None
 ) -> None:
-    check = look(environment, what)
-    assert (check.name, check.status) == ("launcher", status)
-    assert [words for words in said if words not in check.sentence] == []
+    assert look(environment, what) == Check("launcher", status, detail, fix)
+
+
+def test_variables_that_contradict_each_other_are_an_error_with_the_placements_own_words() -> None:
+    check = look({"RANK": "0", "WORLD_SIZE": "1", **PMIX})
+    assert (check.name, check.status) == ("launcher", "fail")
+    assert "this would be 2 copies of a run of one rank each" in check.detail
 
 
 def test_outside_our_image_what_mpi_speaks_is_a_guess(tmp_path: Path) -> None:

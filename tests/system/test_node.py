@@ -14,8 +14,9 @@ from pprint import pformat
 from typing import Any
 
 import pytest
-from machines_of_tests import answers, epyc_node, link, sample, tree
-from mock_nvml import MockNvml
+from builders.snapshots import require_snapshot
+from fakes.machines import answers, epyc_node, link, sample, tree
+from fakes.nvml import MockNvml
 
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.system.devices import describe_devices, open_nvml, pci_address, read_nvml
@@ -48,10 +49,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def compare(name: str, found: object) -> None:
     """With the file that says what is told of a machine that is not here."""
-    file, text = Path(__file__).with_name("snapshots") / name, pformat(found, width=120, sort_dicts=False) + "\n"
-    if os.environ.get("HPCAI500_WRITE_GOLDEN"):
-        file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8")
+    require_snapshot(Path(__file__).with_name("snapshots") / name, pformat(found, width=120, sort_dicts=False) + "\n")
 
 
 # --- the node as a whole

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes.nvml import MeteredNvml
+from fakes.power import IPMI_ANSWER, SyntheticPowercap, answering_ipmitool, fake_ipmitool
 from hypothesis import given
 from hypothesis import strategies as st
-from power_places import IPMI_ANSWER, MockNvml, SyntheticPowercap, answering_ipmitool, fake_ipmitool
 
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.system import power
@@ -227,7 +228,7 @@ def test_an_answer_that_is_no_power_is_told(tmp_path: Path, body: str | None, me
 
 
 def test_devices_are_summed_and_their_energy_is_counted() -> None:
-    mock = MockNvml()
+    mock = MeteredNvml()
     source = NvmlSource(mock)
     assert (source.read().total_watts, source.devices) == (500.0, ("gpu0", "gpu1"))
     mock.joules = [1150.0, 1100.0]
@@ -240,7 +241,7 @@ def test_devices_are_summed_and_their_energy_is_counted() -> None:
 
 
 def test_devices_that_count_nothing_tell_their_power_alone_and_a_lost_one_is_no_reading() -> None:
-    mock = MockNvml(counts=False)
+    mock = MeteredNvml(counts=False)
     source = NvmlSource(mock)
     reading = source.read()
     assert (reading.total_watts, reading.joules) == (500.0, None)
@@ -251,7 +252,7 @@ def test_devices_that_count_nothing_tell_their_power_alone_and_a_lost_one_is_no_
 
 @pytest.mark.parametrize(("watts", "message"), [((), "NVML: no device"), ((1.0,), "does not tell its power")])
 def test_no_device_or_a_silent_one_is_no_source(watts: tuple[float, ...], message: str) -> None:
-    mock = MockNvml(watts)
+    mock = MeteredNvml(watts)
     mock.fails = bool(watts)
     with pytest.raises(EnvironmentLacksError, match=message):
         NvmlSource(mock)
@@ -286,7 +287,7 @@ def test_every_source_is_known_by_its_own_name_and_scope() -> None:
 def test_the_widest_scope_comes_first_and_the_others_say_why_not(tmp_path: Path, powercap: SyntheticPowercap) -> None:
     how = {
         "ipmi": lambda: IpmiSource({"PATH": str(tmp_path)}),
-        "nvml": lambda: NvmlSource(MockNvml()),
+        "nvml": lambda: NvmlSource(MeteredNvml()),
         "rapl": lambda: RaplSource(powercap.root),
     }
     found = find_sources(automatic_names(on_gpu=True), how)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from power_places import ScriptedSource
+from fakes.power import ScriptedSource
 
 from hpcai500.errors import DataError, RecordError
 from hpcai500.methodology.energy import Sample, Window, integrate

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from pythons import python_with
+from builders.commands import python_with
+from builders.runs import train_arguments
 from recipes_of_tests import of_two, recipe
-from tiny_runs import train_arguments
 
 from hpcai500 import cli, train
 from hpcai500.cli import commands

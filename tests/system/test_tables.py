@@ -7,13 +7,13 @@ meant: read what then differs in `snapshots/`.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from machines_of_tests import epyc_node
-from mock_nvml import MockNvml
+from builders.snapshots import require_snapshot
+from fakes.machines import epyc_node
+from fakes.nvml import MockNvml
 
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.system.devices import open_nvml, read_nvml
@@ -37,24 +37,16 @@ def node_of(root: Path, host: str = "n0") -> dict[str, Any]:
             "device_software": {"driver": found["driver"], "cuda": found["cuda"]}}  # fmt: skip
 
 
-def compare(name: str, found: str) -> None:
-    """With the file that says what people shall read."""
-    file = SNAPSHOTS / name
-    if os.environ.get("HPCAI500_WRITE_GOLDEN"):
-        file.write_text(found, encoding="utf-8")
-    assert found == file.read_text(encoding="utf-8")
-
-
 def test_people_read_six_parts_in_lines_no_wider_than_a_terminal(tmp_path: Path) -> None:
     lines = list(system_lines({"nodes": [{**node_of(tmp_path), **OWN}], "installation": None}, []))
-    compare("system.txt", "\n".join(lines) + "\n")
+    require_snapshot(SNAPSHOTS / "system.txt", "\n".join(lines) + "\n")
     assert max(map(len, lines)) <= 125
 
 
 def test_mlperfs_names_are_all_there_in_their_order_and_all_are_text(tmp_path: Path) -> None:
     node = {**node_of(tmp_path), **OWN}
     found = mlperf_description({"nodes": [node], "installation": {"software": {"mpi": "Open MPI 4.1.4"}}})
-    compare("mlperf.json", json.dumps(found, indent=2) + "\n")
+    require_snapshot(SNAPSHOTS / "mlperf.json", json.dumps(found, indent=2) + "\n")
     assert all(isinstance(value, str) for value in found.values())
     unknown = mlperf_description({"nodes": [{"host": "n0"}]})
     assert unknown == {**dict.fromkeys(found, ""), "number_of_nodes": "1"}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opened import all_findings, changed, evidence, failed, honest
-from written_campaign import SHORT, edit_journal, edit_record, heads_given, values, write_campaign, write_heads
+from builders.campaigns import SHORT, edit_journal, edit_record, heads_given, values, write_campaign, write_heads
+from builders.submissions import all_findings, changed_submission, evidence_under, failed_checks, honest_submission
 
 from hpcai500.campaign.journal import Head, heads_of, last_head, read_campaign, read_heads
 from hpcai500.errors import UsageError
@@ -40,7 +40,7 @@ class Case:
 
     def told(self, heads: Given, severity: str = "fail") -> str:
         """The same in words."""
-        return evidence(self.found(heads), "heads", severity)
+        return evidence_under(self.found(heads), "heads", severity)
 
     def given(self, after_s: float = 5.0) -> dict[Head, int]:
         """The heads of the campaign, as if each was received so long after its line was written."""
@@ -48,8 +48,8 @@ class Case:
 
 
 def case(folder: Path, **story: Any) -> Case:
-    submission = honest(folder, failing=(2,), **story)
-    return Case(folder / "campaign", submission, changed(submission, folder / "changed"))
+    submission = honest_submission(folder, failing=(2,), **story)
+    return Case(folder / "campaign", submission, changed_submission(submission, folder / "changed"))
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def test_heads_are_the_hashes_of_the_lines(base: Case, tmp_path: Path) -> None:
 def test_a_copy_has_the_registered_identity_and_other_heads(base: Case, copy: Case) -> None:
     registered = Question(registered=base.context.campaign.identity)
     for one in (base, copy):
-        assert not failed(all_findings(replace(one.context, question=registered)))
+        assert not failed_checks(all_findings(replace(one.context, question=registered)))
         assert "another copy" in one.told(base.given() | copy.given()), "heads of both copies refuse both"
-    assert not failed(base.found(base.given()))
+    assert not failed_checks(base.found(base.given()))
     said = copy.told(base.given())
     assert "line 2 of the journal (trial 1, attempt 1 begun): " in said
     assert "another copy of the campaign was run" in said
@@ -112,7 +112,7 @@ def test_what_holds_is_told_with_how_soon_lines_were_told(base: Case) -> None:
     said = base.told(base.given(12.0), "note")
     assert "8 heads of this campaign were given" in said
     assert "each line was told within 12" in said
-    assert "--heads FILE" in evidence(base.found(None), "heads", "skipped")
+    assert "--heads FILE" in evidence_under(base.found(None), "heads", "skipped")
 
 
 def strangers(heads: Given) -> Given:
@@ -135,7 +135,8 @@ def one_too_many(heads: Given) -> Given:
     ("change", "after_s", "severity", "words"),
     [
         (strangers, 5.0, "fail", ["no head of the campaign IDENTITY was given"]),
-        (without(8, 9), 5.0, "fail", ["line 8 of the journal (trial 3, attempt 1 begun), and 1 line after it: no "]),
+        (without(8, 9), 5.0, "fail", [
+            "line 8 of the journal (trial 3, attempt 1 begun), and 1 line after it: no head was given"]),
         (one_too_many, 5.0, "fail", [f"line 12: {'a' * 64} was given"]),
         (dict, A_DAY_S, "fail", [
             "line 2 of the journal (trial 1, attempt 1 begun): the first head that covers it arrived at",
@@ -152,19 +153,19 @@ def test_heads_that_are_wrong_are_told(
     heads = change(base.given(after_s))
     said = base.told(heads, severity)
     assert [one for one in words if one.replace("IDENTITY", base.context.campaign.identity) not in said] == []
-    assert severity == "fail" or not failed(base.found(heads))
+    assert severity == "fail" or not failed_checks(base.found(heads))
 
 
 @pytest.mark.parametrize("lost", [3, 4])
 def test_the_head_of_a_later_line_stands_for_one_that_was_lost(base: Case, lost: int) -> None:
     """An end, and the begin of an attempt that was over within two minutes."""
-    assert not failed(base.found(without(lost)(base.given())))
+    assert not failed_checks(base.found(without(lost)(base.given())))
 
 
 def test_other_campaigns_of_the_file_are_named(base: Case) -> None:
     said = base.found(base.given() | {Head(digit * 64, 2, "a" * 64): 0 for digit in "12"})
-    assert not failed(said)
-    assert "also has heads of 2 other campaigns (111111111111…, 222222222222…)" in evidence(said, "heads", "note")
+    assert not failed_checks(said)
+    assert "also has heads of 2 other campaigns (111111111111…, 222222222222…)" in evidence_under(said, "heads", "note")
 
 
 def test_a_begin_that_is_held_back_until_its_last_minute_is_refused(slow: Case) -> None:
@@ -177,7 +178,7 @@ def test_a_begin_that_is_held_back_until_its_last_minute_is_refused(slow: Case) 
 def test_a_begin_that_was_told_when_qualities_were_known_is_for_people_to_judge(slow: Case) -> None:
     assert slow.told(slow.given(120.0), "warning") == ""
     heads = moved(first_of, 500_000)(slow.given())
-    assert not failed(slow.found(heads))
+    assert not failed_checks(slow.found(heads))
     told = slow.told(heads, "warning")
     assert "line 2 of the journal (trial 1, attempt 1 begun): the first head that covers it arrived at" in told
     assert "1 of its 3 evaluations were known: it may have been chosen by them" in told
@@ -185,7 +186,7 @@ def test_a_begin_that_was_told_when_qualities_were_known_is_for_people_to_judge(
 
 def test_an_attempt_that_was_made_again_after_its_begin_was_told_is_for_people_to_judge(tmp_path: Path) -> None:
     """The journal begins it ten hours before its first event, or ends it so long after its last."""
-    submission = honest(tmp_path / "idle", idle_s=A_DAY_S)
+    submission = honest_submission(tmp_path / "idle", idle_s=A_DAY_S)
 
     def begin_early(events: list[Event]) -> None:
         events[1].update(time_ms=events[0]["time_ms"] + 60_000, clock_s=events[0]["clock_s"] + 60)
@@ -194,8 +195,10 @@ def test_an_attempt_that_was_made_again_after_its_begin_was_told_is_for_people_t
         events[-1].update(time_ms=events[-1]["time_ms"] + 36_000_000)
 
     def told(name: str, change: Callable[[list[Event]], None]) -> str:
-        forged = changed(submission, tmp_path / name, lambda opened: edit_journal(opened / "campaign", change))
-        return evidence(all_findings(forged), "dates", "warning")
+        forged = changed_submission(
+            submission, tmp_path / name, lambda opened: edit_journal(opened / "campaign", change)
+        )
+        return evidence_under(all_findings(forged), "dates", "warning")
 
     assert "trial-01: the journal begins it at" in told("early", begin_early)
     assert "trial-03: its last event is of" in told("late", end_late)
@@ -210,8 +213,12 @@ def test_an_attempt_without_a_quality_may_be_told_late(base: Case, tmp_path: Pat
 
     late = without(4, 5)
     assert "line 4 of the journal (trial 2, attempt 1 begun)" in base.told(late(base.given()))
-    context = changed(base.submission, tmp_path, lambda opened: edit_record(opened / "campaign/trial-02", forget))
-    assert not failed(check_heads(replace(context, question=Question(heads=late(heads_given(context.campaign.path))))))
+    context = changed_submission(
+        base.submission, tmp_path, lambda opened: edit_record(opened / "campaign/trial-02", forget)
+    )
+    assert not failed_checks(
+        check_heads(replace(context, question=Question(heads=late(heads_given(context.campaign.path)))))
+    )
 
 
 def test_a_journal_that_was_written_anew_is_refused(base: Case, tmp_path: Path) -> None:
@@ -220,14 +227,14 @@ def test_a_journal_that_was_written_anew_is_refused(base: Case, tmp_path: Path) 
     def forge(opened: Path) -> None:
         edit_journal(opened / "campaign", lambda events: values(events, "attempt_start")[2].update(slurm_job_id="7"))
 
-    said = check_heads(changed(base.submission, tmp_path, forge, question=Question(heads=base.given())))
-    assert "line 6 of the journal (trial 2, attempt 2 begun)" in evidence(said, "heads")
+    said = check_heads(changed_submission(base.submission, tmp_path, forge, question=Question(heads=base.given())))
+    assert "line 6 of the journal (trial 2, attempt 2 begun)" in evidence_under(said, "heads")
 
 
 def test_without_names_the_end_of_the_journal_is_compared(base: Case, copy: Case, anonymous: Case) -> None:
     said = anonymous.found(base.given())
-    assert not failed(said)
-    assert "ask for that journal" in evidence(said, "heads", "warning")
+    assert not failed_checks(said)
+    assert "ask for that journal" in evidence_under(said, "heads", "warning")
     assert "line 9 of the journal (trial 3, attempt 1 ended)" in anonymous.told(copy.given())
     of_the_copy = {head: ms for head, ms in copy.given().items() if head.line == 4}
     assert "line 4 of the journal" in anonymous.told(base.given() | of_the_copy)

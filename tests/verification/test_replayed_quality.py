@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opened import changed, evidence, failed, honest
-from written_campaign import values
+from builders.campaigns import values
+from builders.submissions import changed_submission, evidence_under, failed_checks, honest_submission
 
 from hpcai500.errors import EnvironmentLacksError, WrongAnswerError
 from hpcai500.record import Record, iterate
@@ -26,7 +26,7 @@ Change = Callable[[dict[str, Any], Record], object]
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Submission:
     """Three trials of three epochs, whose second one reaches the target."""
-    return honest(tmp_path_factory.mktemp("honest"), "problem.target_quality=0.2")
+    return honest_submission(tmp_path_factory.mktemp("honest"), "problem.target_quality=0.2")
 
 
 HELD_BACK = {"value": 0.75, "samples": 10_000}
@@ -75,7 +75,7 @@ def _answers(context: Context, change: Change = lambda found, record: None) -> R
 @pytest.fixture
 def found(base: Submission, tmp_path: Path) -> Callable[..., list[Finding]]:
     """What a replay finds, after `change` of its answers; `most` trials are evaluated."""
-    context = changed(base, tmp_path)
+    context = changed_submission(base, tmp_path)
 
     def replay(change: Change = lambda found, record: None, most: int | None = None) -> list[Finding]:
         return list(replay_check(_answers(context, change), most)(context))
@@ -100,9 +100,9 @@ def test_what_is_found_again_is_noted_and_what_a_replay_does_not_show_is_said(fo
     assert notes.count("replay-quality") == 3, "every trial has its own"
     assert {finding.name for finding in told if finding.severity != "note"} == {"replay-not-shown"}
     assert not list(tmp_path.glob("*.pt"))
-    said = evidence(told, "replay-not-shown", "skipped")
+    said = evidence_under(told, "replay-not-shown", "skipped")
     assert ("drawn" in said, "--held-back" in said) == (False, False)
-    said = evidence(found(most=1), "replay-not-shown", "skipped")
+    said = evidence_under(found(most=1), "replay-not-shown", "skipped")
     for words in ("trained in these runs, by this code and in that time", ", drawn here from 3", "--held-back DATA"):
         assert words in said
 
@@ -122,12 +122,12 @@ def test_what_is_found_again_is_noted_and_what_a_replay_does_not_show_is_said(fo
     ],
 )
 def test_what_is_not_found_again_refuses_but_by_chance(found: Found, other: dict[str, Any], name: str | None) -> None:
-    assert failed(found(_with(**other), 1)) == ({name} if name else set())
+    assert failed_checks(found(_with(**other), 1)) == ({name} if name else set())
 
 
 def test_content_that_nobody_has_hashed_is_not_compared(found: Found) -> None:
     told = found(_with(content_fingerprint=None), 1)
-    assert "content: `hpcai500 data check`" in evidence(told, "replay-dataset", "note")
+    assert "content: `hpcai500 data check`" in evidence_under(told, "replay-dataset", "note")
 
 
 def _lowered(by: float, **other: Any) -> Change:
@@ -144,13 +144,13 @@ def _lowered(by: float, **other: Any) -> Change:
 def test_qualities_that_are_all_told_a_little_higher_refuse(found: Found) -> None:
     """Each within what one may differ by, 0.002, and their mean beyond what noise leaves of three."""
     told = found(_lowered(0.0015))
-    assert failed(told) == {"replay-quality", "replay-target"}
-    assert "3 trials tell 0.0015 more on average than is found here" in evidence(told, "replay-quality")
+    assert failed_checks(told) == {"replay-quality", "replay-target"}
+    assert "3 trials tell 0.0015 more on average than is found here" in evidence_under(told, "replay-quality")
 
     def noise(found: dict[str, Any], record: Record) -> None:
         found["value"] += {"trial-01": -0.0015, "trial-02": 0.0015, "trial-03": 0.0}[record.path.name]
 
-    assert not failed(found(noise))
+    assert not failed_checks(found(noise))
 
 
 @pytest.mark.parametrize(
@@ -169,15 +169,17 @@ def test_another_kind_of_device_may_differ_by_more_if_told(found: Found, by: flo
     told = found(_lowered(by, precision="fp32", device=device), 1)
     for name in ("replay-quality", "replay-target"):
         assert next(one.severity for one in told if one.name == name) == severity
-        assert ("the run was on cuda, this replay on cpu" in evidence(told, name, severity)) == (severity == "warning")
+        assert ("the run was on cuda, this replay on cpu" in evidence_under(told, name, severity)) == (
+            severity == "warning"
+        )
 
 
 def test_on_another_kind_of_device_all_trials_may_move_alike(found: Found) -> None:
     """Three trials that each tell 0.0004 more: within the tolerance of one, beyond that of their mean."""
-    assert failed(found(_lowered(0.0004, precision="fp32"))) == {"replay-quality", "replay-target"}
+    assert failed_checks(found(_lowered(0.0004, precision="fp32"))) == {"replay-quality", "replay-target"}
     told = found(_lowered(0.0004, precision="fp32", device="cpu"))
-    assert not failed(told)
-    said = evidence(told, "replay-quality", "warning")
+    assert not failed_checks(told)
+    said = evidence_under(told, "replay-quality", "warning")
     assert "3 trials tell 0.0004 more on average than is found here, more than 0.000289" in said
     assert "the run was on cuda, this replay on cpu" in said
 
@@ -186,13 +188,13 @@ def test_a_metric_of_another_unit_is_told_and_not_judged(found: Found) -> None:
     """A plug-in's, in decibels: neither what rounding does to it is known here, nor what chance does."""
     parts = {"training": {"value": 30.5, "samples": 100}, "held_back": {"value": 29.0, "samples": 100}}
     told = found(_with(metric="psnr", value=31.25, **parts))
-    assert not failed(told)
-    assert "psnr 31.25 here" in evidence(told, "replay-quality", "warning")
-    assert "is not known here" in evidence(told, "replay-quality", "warning")
+    assert not failed_checks(told)
+    assert "psnr 31.25 here" in evidence_under(told, "replay-quality", "warning")
+    assert "is not known here" in evidence_under(told, "replay-quality", "warning")
     for name in ("replay-training", "replay-held-back"):
-        assert "how much of psnr chance explains is not known here" in evidence(told, name, "skipped")
+        assert "how much of psnr chance explains is not known here" in evidence_under(told, name, "skipped")
     again = found(_with(metric="psnr"))
-    assert "psnr" in evidence(again, "replay-quality", "note")
+    assert "psnr" in evidence_under(again, "replay-quality", "note")
     assert not [one for one in again if one.severity in ("fail", "warning")]
 
 
@@ -205,19 +207,19 @@ def _one_net(found: dict[str, Any], record: Record) -> None:
 
 def test_trials_of_one_net_refuse(found: Found) -> None:
     told = found(_one_net)
-    assert failed(told) == {"replay-twins"}
+    assert failed_checks(told) == {"replay-twins"}
     assert sum(finding.name == "replay-twins" for finding in told) == 3
-    assert "trial-01 and trial-02: the cosine of their weights is 0.9" in evidence(told, "replay-twins")
+    assert "trial-01 and trial-02: the cosine of their weights is 0.9" in evidence_under(told, "replay-twins")
     borrowed = found(lambda answer, record: answer["at_target"].update(sketch=_sketch(0)))
-    assert failed(borrowed) == {"replay-twins"}, "one checkpoint at the target of two trials"
+    assert failed_checks(borrowed) == {"replay-twins"}, "one checkpoint at the target of two trials"
 
 
 def test_of_a_plugin_whose_model_may_have_one_optimum_twins_are_warned_of(base: Submission, tmp_path: Path) -> None:
-    context = changed(base, tmp_path)
+    context = changed_submission(base, tmp_path)
     context = replace(context, asked=replace(context.asked, rules={}))
     told = list(replay_check(_answers(context, _one_net))(context))
-    assert not failed(told)
-    assert evidence(told, "replay-twins", "warning")
+    assert not failed_checks(told)
+    assert evidence_under(told, "replay-twins", "warning")
 
 
 def test_one_net_with_its_channels_in_another_order_is_warned_of(found: Found) -> None:
@@ -228,14 +230,14 @@ def test_one_net_with_its_channels_in_another_order_is_warned_of(found: Found) -
             found["filters"] = [[-one for one in row] for row in filters]
 
     found_again = found(reorder)
-    assert not failed(found_again)
-    told = evidence(found_again, "replay-twins", "warning")
+    assert not failed_checks(found_again)
+    told = evidence_under(found_again, "replay-twins", "warning")
     assert told.startswith("trial-01 and trial-03: half of the filters of their first convolutions have a twin")
     assert "\n" not in told
 
 
 def test_trials_are_those_that_are_drawn(base: Submission, tmp_path: Path) -> None:
-    context, asked = changed(base, tmp_path), []
+    context, asked = changed_submission(base, tmp_path), []
 
     def draw(names: Sequence[str], count: int) -> Sequence[str]:
         asked.append((list(names), count))
@@ -243,8 +245,10 @@ def test_trials_are_those_that_are_drawn(base: Submission, tmp_path: Path) -> No
 
     found = list(replay_check(_answers(context), 2, draw)(context))
     assert asked == [(["trial-01", "trial-02", "trial-03"], 2)]
-    assert "other trials than trial-02, trial-03, drawn here from 3" in evidence(found, "replay-not-shown", "skipped")
-    assert "trial-01" not in evidence(found, "replay-quality", "note")
+    assert "other trials than trial-02, trial-03, drawn here from 3" in evidence_under(
+        found, "replay-not-shown", "skipped"
+    )
+    assert "trial-01" not in evidence_under(found, "replay-quality", "note")
 
 
 def _raises(error: Exception) -> Replay:
@@ -255,24 +259,25 @@ def _raises(error: Exception) -> Replay:
 
 
 def test_no_trial_is_always_drawn(base: Submission, tmp_path: Path) -> None:
-    context = changed(base, tmp_path)
+    context = changed_submission(base, tmp_path)
     told = "".join(
-        evidence(replay_check(_raises(WrongAnswerError("seen")), 1)(context), "replay-checkpoint") for _ in range(100)
+        evidence_under(replay_check(_raises(WrongAnswerError("seen")), 1)(context), "replay-checkpoint")
+        for _ in range(100)
     )
     assert {name for name in ("trial-01", "trial-02", "trial-03") if f"{name}: seen" in told} == set(context.done)
 
 
 def test_a_refused_checkpoint_refuses_and_a_missing_device_is_no_ones_fault(base: Submission, tmp_path: Path) -> None:
-    context = changed(base, tmp_path)
+    context = changed_submission(base, tmp_path)
     refused = replay_check(_raises(WrongAnswerError("holds code")))(context)
-    assert "trial-01: holds code" in evidence(refused, "replay-checkpoint")
+    assert "trial-01: holds code" in evidence_under(refused, "replay-checkpoint")
     with pytest.raises(EnvironmentLacksError, match="no GPU"):
         guarded("replay", lambda: replay_check(_raises(EnvironmentLacksError("no GPU")))(context))
 
 
 def _without(base: Submission, folder: Path, part: str, version: str | None = None) -> list[Finding]:
     """Checkpoints with `part` in their names are not here; `version` wrote the records, if it is not this one."""
-    context = changed(base, folder)
+    context = changed_submission(base, folder)
     entries = {path: entry for path, entry in context.submission.entries.items() if part not in path}
     assert len(entries) < len(context.submission.entries)
     object.__setattr__(context.submission, "entries", entries)
@@ -287,20 +292,20 @@ def test_a_checkpoint_that_is_not_here_cannot_be_replayed_and_refuses(base: Subm
     told = _without(base, tmp_path / "last", "/checkpoints/")
     assert {(finding.severity, finding.name) for finding in told} == {("fail", "replay-missing")}
     for name in ("trial-01", "trial-02"):
-        assert f"{name}: its last checkpoint is not here" in evidence(told, "replay-missing")
+        assert f"{name}: its last checkpoint is not here" in evidence_under(told, "replay-missing")
     told = _without(base, tmp_path / "target", "epoch-0003")
-    assert failed(told) == {"replay-missing"}
+    assert failed_checks(told) == {"replay-missing"}
     said = "trial-01: epoch-0003-step-0000000.pt, with which it reached its target, is not here"
-    assert said in evidence(told, "replay-missing")
+    assert said in evidence_under(told, "replay-missing")
     older = _without(base, tmp_path / "older", "epoch-0003", "0.0.9")
-    assert not failed(older)
+    assert not failed_checks(older)
     said = "the time to quality of trial-01, trial-02, trial-03: no checkpoint of that moment"
-    assert said in evidence(older, "replay-not-shown", "skipped")
+    assert said in evidence_under(older, "replay-not-shown", "skipped")
 
 
 def test_more_trials_than_there_are_cannot_be_replayed(base: Submission, found: Found, tmp_path: Path) -> None:
-    assert "4 trials were asked for, 3 came to their end" in evidence(found(most=4), "replay-missing")
-    context = replace(changed(base, tmp_path / "none"), records={})
+    assert "4 trials were asked for, 3 came to their end" in evidence_under(found(most=4), "replay-missing")
+    context = replace(changed_submission(base, tmp_path / "none"), records={})
     told = list(replay_check(_raises(AssertionError()))(context))
     assert [(one.severity, one.name) for one in told] == [("fail", "replay-missing")]
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_log import interrupted
-from member_runs import member_recipe, train_member
-from opened import all_findings, changed, evidence, failed, honest
-from written_campaign import SHORT, edit_record, rewrite_recipe, sum_steps, values, write_campaign
+from builders.campaigns import SHORT, edit_record, rewrite_recipe, sum_steps, values, write_campaign
+from builders.events import interrupted
+from builders.runs import member_recipe, train_member
+from builders.submissions import all_findings, changed_submission, failed_checks, honest_submission
+from builders.submissions import evidence_under as evidence
 
 from hpcai500 import __version__
 from hpcai500.methodology.passes import lost_evaluations
@@ -162,7 +163,7 @@ def test_a_check_that_stumbles_tells_of_it(record: Path) -> None:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Submission:
-    return honest(tmp_path_factory.mktemp("odd"))
+    return honest_submission(tmp_path_factory.mktemp("odd"))
 
 
 def of_record(context: Context, name: str) -> list[Finding]:
@@ -212,9 +213,9 @@ def edited(name: str, change: Change) -> Callable[[Path], None]:
 
 
 def test_a_run_that_went_on_with_half_its_ranks_is_not_ranked_and_not_refused(base: Submission, tmp_path: Path) -> None:
-    context = changed(base, tmp_path, edited("trial-03", halve))
+    context = changed_submission(base, tmp_path, edited("trial-03", halve))
     # The journal of this test tells of one process, and of an end before the run's.
-    assert failed(all_findings(context)) <= {"dates"}
+    assert failed_checks(all_findings(context)) <= {"dates"}
     assert of_record(context, "trial-03") == []
     assert "resumed in another configuration: ranks 16, then 8" in " ".join(context.asked.standing.reasons)
 
@@ -222,9 +223,9 @@ def test_a_run_that_went_on_with_half_its_ranks_is_not_ranked_and_not_refused(ba
 def test_whoever_looked_at_the_content_of_the_data_in_between_changed_nothing(base: Submission, tmp_path: Path) -> None:
     def found(content: str | None) -> list[Finding]:
         tell = edited("trial-01", lambda events: values(events, "dataset")[0].update(content_fingerprint=content))
-        return all_findings(changed(base, tmp_path / str(content), tell))
+        return all_findings(changed_submission(base, tmp_path / str(content), tell))
 
-    assert not failed(found(None))
+    assert not failed_checks(found(None))
     assert "several fingerprints" in evidence(found("0"), "same-data")
 
 
@@ -233,14 +234,14 @@ def test_batches_that_were_repeated_from_memory_are_no_fraud(tmp_path: Path) -> 
         for value in values(events, "epoch_stop"):
             value["coverage"] = f"{value['samples']}-{'0' * 32}"
 
-    base = honest(tmp_path, "accelerator.loader=memory", trials=1)
-    context = changed(base, tmp_path / "changed", edited("trial-01", repeat))
+    base = honest_submission(tmp_path, "accelerator.loader=memory", trials=1)
+    context = changed_submission(base, tmp_path / "changed", edited("trial-01", repeat))
     assert of_record(context, "trial-01") == []
     assert any("loader is memory" in reason for reason in context.asked.results["trial-01"].reasons)
 
 
 def test_what_is_missing_at_the_very_end_may_be_a_kill(base: Submission, tmp_path: Path) -> None:
-    context = changed(base, tmp_path, edited("trial-01", lambda events: events.pop()))
+    context = changed_submission(base, tmp_path, edited("trial-01", lambda events: events.pop()))
     assert [(one.severity, one.name) for one in of_record(context, "trial-01")] == [("warning", "evidence")]
 
 

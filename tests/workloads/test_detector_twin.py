@@ -9,7 +9,7 @@ from typing import Any, cast
 import detector_twin as twin
 import pytest
 import torch
-from graph_twin import graph_twin
+from fakes.graphs import graph_twin
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny_detector import bright_squares, tiny_detector

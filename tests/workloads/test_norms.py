@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from builders.ranks import run_ranks
 from comm.thread_ranks import run_threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from many_ranks import run_ranks
 from tiny_detector import tiny_options
 from torch import Tensor, nn
 from torch.nn import functional as F

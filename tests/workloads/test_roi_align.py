@@ -216,7 +216,11 @@ FEATURES, ROIS = torch.ones(2, 5, 11, 13), torch.tensor([[0.0, 1, 1, 9, 9], [1, 
         (ValueError, "output_size must be in", (FEATURES, ROIS, (0, 2))),
         (ValueError, "output_size must be in", (FEATURES, ROIS[:1], (2000, 1))),
         (ValueError, "spatial_scale must be finite and above 0, got nan", (FEATURES, ROIS, 2, NAN)),
-        (TypeError, "features must be float32, float16, bfloat16 or float64, got", (FEATURES.long(), ROIS, 2)),
+        (
+            TypeError,
+            "features must be float32, float16, bfloat16 or float64, got torch.int64",
+            (FEATURES.long(), ROIS, 2),
+        ),
         (TypeError, "rois must be floating point, got torch.int64", (FEATURES, ROIS.long(), 2)),
     ],
 )

@@ -11,8 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from member_runs import member_recipe
-from tiny_runs import TINY, TINY_WEATHER
+from builders.runs import TINY, TINY_WEATHER, member_recipe
 
 from hpcai500 import _core
 from hpcai500.data.climate.index import load_climate_index

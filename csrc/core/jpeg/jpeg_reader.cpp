@@ -20,7 +20,7 @@ constexpr int chroma_margin = 4;
 constexpr std::int64_t most_scanned_pixels = std::int64_t{1} << 34;
 
 // What libjpeg may hold for one image: the coefficients of a progressive image of 85 million pixels at 4:4:4.
-constexpr long most_bytes = 512L << 20;
+constexpr long most_libjpeg_bytes = 512L << 20;
 // Real progressive files have 10 scans; each one costs a pass over all coefficients.
 constexpr int most_scans = 500;
 
@@ -75,6 +75,10 @@ void limit_scans(j_common_ptr common) {
 // allocator and its limit.
 class JpegArena {
   public:
+    JpegArena() = default;
+    JpegArena(const JpegArena&) = delete;
+    JpegArena& operator=(const JpegArena&) = delete;
+
     // To be called once, after jpeg_create_decompress; must outlive the decompressor's last use. Takes over
     // the decompressor's client_data.
     void install(jpeg_decompress_struct& decompressor) {
@@ -196,7 +200,7 @@ JpegReader::JpegReader() : state_(std::make_unique<State>()) {
     s.arena.install(s.decompressor);
     s.progress.progress_monitor = limit_scans;
     s.decompressor.progress = &s.progress;
-    s.decompressor.mem->max_memory_to_use = most_bytes;
+    s.decompressor.mem->max_memory_to_use = most_libjpeg_bytes;
 }
 
 JpegReader::~JpegReader() {

@@ -1,5 +1,5 @@
-// Programs that drive the core the way no well-behaved program does, to be watched by a sanitizer. Each ends
-// by one, or throws where a result is not what it must be, and returns what it has done, in a line.
+// Programs that drive the core the way no well-behaved program does. A sanitizer ends them, or they throw
+// where a result is not what it must be; else they return what they have done, in a line.
 #pragma once
 
 #include <string>

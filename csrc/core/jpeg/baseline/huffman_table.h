@@ -85,7 +85,8 @@ struct CoefficientTable {
 bool build(DifferenceTable& table, const HuffmanCode& code);
 bool build(CoefficientTable& table, const HuffmanCode& code);
 
-/// Tables of the codes that were seen last: most encoders give all their files the same ones.
+/// Tables of the codes that were seen last: most encoders give all their files the same ones. Table is
+/// DifferenceTable or CoefficientTable.
 template <class Table>
 class TableCache {
   public:

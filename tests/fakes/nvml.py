@@ -107,3 +107,28 @@ class MockNvml:
 
     def _refuse(self, *arguments: Any) -> Any:
         raise MockError("Not Supported")
+
+
+class MeteredNvml(MockNvml):
+    """Devices whose power and energy the test sets.
+
+    Args:
+        watts: of each.
+        counts: whether they count energy.
+    """
+
+    def __init__(self, watts: tuple[float, ...] = (300.0, 200.0), *, counts: bool = True) -> None:
+        super().__init__(len(watts))
+        self.watts, self.counts = list(watts), counts
+        self.joules = [1000.0] * len(watts)
+        self.fails = False
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
+        if self.fails:
+            raise MockError("GPU is lost")
+        return int(self.watts[handle] * 1000)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:  # noqa: N802
+        if not self.counts:
+            raise MockError("Not Supported")
+        return int(self.joules[handle] * 1000)

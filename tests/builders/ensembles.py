@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from written_campaign import rewrite_record, values
-from written_run import Clock, Story, write_story
-
+from builders.campaigns import rewrite_record, values
+from builders.events import Clock, Story, write_story
 from hpcai500.campaign.attempts import Invocation, begin_attempt, stop_attempt
 from hpcai500.ensemble.counting import Member
 from hpcai500.ensemble.journal import Ensemble, append, begin_member, create_ensemble, read_ensemble

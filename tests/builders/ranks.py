@@ -11,6 +11,7 @@ def test_sums():
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import os
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 LAUNCHERS = ("processes", "mpirun", "horovodrun", "torchrun")
 # Of a job that this test itself may run in; its ranks are not ours.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "HOROVOD_", "TORCHELASTIC_", "GLOO_", "NCCL_", "HPCAI500_")
@@ -262,8 +263,7 @@ def _run_task(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    # The outcome must unpickle as many_ranks.Outcome, not as __main__.Outcome.
-    sys.path.insert(0, str(TESTS))
-    import many_ranks
-
-    sys.exit(many_ranks._run_task(Path(sys.argv[1])))
+    # The outcome must unpickle as builders.ranks.Outcome, not as __main__.Outcome; and modules of the package are no
+    # modules of their own.
+    sys.path[0] = str(TESTS)
+    sys.exit(importlib.import_module("builders.ranks")._run_task(Path(sys.argv[1])))

@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from written_run import Clock, Story, begin, chained, train_epoch, write_story
-
+from builders.events import Clock, Story, begin, chained, train_epoch, write_story
 from hpcai500 import __version__
 from hpcai500.campaign.journal import JOURNAL, SCHEMA, Head, heads_of, read_campaign
 from hpcai500.layers import Recipe

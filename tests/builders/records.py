@@ -1,4 +1,4 @@
-"""Records with everything that a report shows: real files, chained as ever, of as many ranks and epochs as wanted."""
+"""Complete records of runs that nobody ran: real files, chained as ever, with the facts that a test gives."""
 
 from __future__ import annotations
 
@@ -6,20 +6,100 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from PIL import Image
 
+from builders.campaigns import derived, power_entry
+from builders.events import STAGES
 from hpcai500.methodology.energy import Window, window_of
-from hpcai500.methodology.result import derive
-from hpcai500.recipe import load_recipe, recipe_hash, rulebook
+from hpcai500.methodology.kernel_classes import CLASSES
+from hpcai500.recipe import load_recipe, recipe_hash
 from hpcai500.record import RecordWriter, read_record
-from hpcai500.system.power_samples import Row, energy_of, file_name, format_samples, integral_entry, parse_samples
+from hpcai500.system.power_samples import Row, file_name, format_samples
 
-STAGES = ("wait_for_data", "wait_for_other_data", "queuing", "memcpy_in", "all_reduce", "memcpy_out")
+COSTS: dict[str, Any] = {
+    "steps": 100,
+    "all_reduces": 500,
+    "communication_fraction": 0.125,
+    "overlap": 0.75,
+    "bytes_per_step": {"gradient": 4.0e6, "sent": 3.0e6},
+    "stages": STAGES,
+    "buckets": [],
+    "ranks": [
+        {
+            "rank": rank, "host": f"n{rank}", "steps": 100, "step_seconds": 1.0, "data_wait_seconds": 0.1,
+            "compute_seconds": 0.5 + rank, "communication_wait_seconds": 0.4 - rank / 10, "own_seconds": 0.6 + rank,
+            "all_reduce_seconds": 0.5, "sent_bytes": 3.0e6, "straggler": rank == 1,
+        }
+        for rank in range(2)
+    ],
+    "stragglers": ["rank 1 on n1"],
+}  # fmt: skip
+
+
+def write_record(
+    path: Path,
+    *settings: str,
+    world: Mapping[str, Any] | None = None,
+    costs: Mapping[str, Any] | None = None,
+    seconds: float = 10.0,
+    samples: int = 1000,
+    trace: bytes | None = None,
+    cpu: str = "Zen 4",
+    finish: bool = True,
+) -> Path:
+    """A record of ic/smoke in one epoch, changed by `settings`.
+
+    Args:
+        path: its folder.
+        settings: as given to --set.
+        world: added to the event run_start.
+        costs: the event communication, if there is one.
+        seconds: of the epoch's training steps.
+        samples: that it trained on.
+        trace: content of trace/communication.json.
+        cpu: model of the node's processor.
+        finish: whether the run came to its end.
+    """
+    recipe = load_recipe("ic/smoke", ["problem.epochs=1", "hyperparameters.warmup_epochs=0", *settings])
+    node = {"host": "n0", "cpu": {"Model name": cpu}, "accelerators": [], "software": {"torch": "2.13.0"}}
+    done = {"samples": samples, "padded_samples": 0, "coverage": "all", "seconds": seconds, "data_wait_seconds": 0.0}
+    with RecordWriter.create(path, recipe) as writer:
+        writer.event("init_start", {"recipe_hash": recipe_hash(recipe), "boot_id": "boot"})
+        writer.write_system({"nodes": [node]})
+        writer.event("dataset", {"coverage": "all"})
+        writer.event("flops", {"convention": "analytic", "per_sample": 1e9})
+        world = {"world_size": recipe.world_size, "nodes": recipe.hardware.nodes, **(world or {})}
+        writer.event("run_start", world)
+        writer.event("epoch_stop", {"epoch": 1, **done})
+        writer.event("eval_accuracy", {"epoch": 1, "value": 0.9, "seconds": 1.0})
+        if costs:
+            writer.event("communication", costs)
+        if trace is not None:
+            (path / "trace").mkdir()
+            (path / "trace" / "communication.json").write_bytes(trace)
+            value = {"file": "trace/communication.json", "sha256": hashlib.sha256(trace).hexdigest()}
+            writer.event("trace", value)
+        if finish:
+            writer.event("run_stop", {"status": "success"})
+            writer.finish(derived(path))
+    return path
+
+
+def settings_of_ranks(number: int, *, backend: str = "torch", nodes: int = 1) -> Sequence[str]:
+    """Settings of a recipe of `number` ranks on `nodes` nodes."""
+    return (
+        f"communication.backend={backend if number > 1 else 'local'}",
+        f"hardware.nodes={nodes}",
+        f"hardware.accelerators_per_node={number // nodes}",
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
 PROFILE = {
     "schema": "hpcai500-profile-1", "benchmark": "ic", "device": "cpu", "seconds": 2.0, "steps": 10,
     "classes": {
@@ -36,7 +116,7 @@ PROFILE = {
 }  # fmt: skip
 
 
-class Clock:
+class MovedClock:
     """Stands in for the machine's clocks: a run of a minute is written in no time."""
 
     CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
@@ -89,7 +169,7 @@ def write_reported(
         ],
     )  # fmt: skip
     names = [hosts.format(index) for index in range(nodes)]
-    clock = Clock()
+    clock = MovedClock()
     with mock.patch("hpcai500.record.time", clock), RecordWriter.create(path, recipe) as writer:
         writer.event("init_start", {"recipe_hash": recipe_hash(recipe), "boot_id": "boot", "process": hash(path)})
         writer.write_system({"nodes": [_node(name, name == names[-1]) for name in names], "installation": {}})
@@ -117,13 +197,12 @@ def write_reported(
             writer.event("communication", _communication(of_ranks))
         writer.event("power", _power(path, names, window_of(read_record(path).events), is_silent=is_silent))
         writer.write_picture("detections.png", _picture())
-        record = read_record(path)
-        writer.finish(derive(record.tables, rulebook("v2.0", "ic"), record.events).as_json())
-    write_profile(path / "profile")
+        writer.finish(derived(path))
+    write_reported_profile(path / "profile")
     return path
 
 
-def write_profile(folder: Path, document: Mapping[str, Any] = PROFILE) -> Path:
+def write_reported_profile(folder: Path, document: Mapping[str, Any] = PROFILE) -> Path:
     """A profile in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "profile.json").write_text(json.dumps(document), encoding="utf-8")
@@ -159,7 +238,6 @@ def _rank(rank: int, ranks: int, names: list[str], seconds: float) -> dict[str, 
 
 
 def _communication(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    stage = {"mean_seconds": 0.002, "median_seconds": 0.001, "p95_seconds": 0.004}
     rows = [
         {
             **rank,
@@ -175,7 +253,7 @@ def _communication(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "communication_fraction": 0.25,
         "overlap": 0.5,
         "bytes_per_step": {"gradient": 4.0e6, "sent": 3.0e6},
-        "stages": {"negotiation": None, **dict.fromkeys(STAGES, stage)},
+        "stages": STAGES,
         "buckets": [],
         "ranks": rows,
         "stragglers": [f"rank {rows[-1]['rank']} on {rows[-1]['host']}"],
@@ -188,16 +266,9 @@ def _power(record: Path, names: list[str], window: Window, is_silent: bool) -> d
     (record / "power").mkdir()
     for number, host in enumerate(names):
         times = [at for at in range(-1, round(window.seconds) + 3) if not (is_silent and 10 < at < 15)]
-        content = format_samples(
-            (), [Row(100.0 + at, window.start_s + at, 300.0 + 20 * number + at % 7) for at in times]
-        )
-        entry = {
-            "host": host, "covers": [host], "source": "nvml", "scope": "device", "interval_seconds": 1.0,
-            "clock_offset_seconds": 0.0, "seconds": window.seconds, "file": file_name(host),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }  # fmt: skip
-        (record / file_name(host)).write_bytes(content)
-        nodes.append(entry | integral_entry(energy_of(parse_samples(content, host), entry, window)))
+        rows = [Row(100.0 + at, window.start_s + at, 300.0 + 20 * number + at % 7) for at in times]
+        (record / file_name(host)).write_bytes(format_samples((), rows))
+        nodes.append(power_entry(record, host, window))
     return {"nodes": nodes, "reason": None, "note": None}
 
 
@@ -205,3 +276,46 @@ def _picture() -> bytes:
     stream = io.BytesIO()
     Image.new("RGB", (64, 48), (10, 120, 60)).save(stream, "PNG")
     return stream.getvalue()
+
+
+# ----------------------------------------------------------------------------------------------------
+SHARES = (0.5, 0.125, 0.125, 0.125, 0.0, 0.0, 0.125, 0.0)
+
+
+def profile(**changes: Any) -> dict[str, Any]:
+    """Four steps of a second each, on two ranks; `changes` replace parts of it."""
+    rows = {
+        name: {"seconds": 4 * share, "share": share, "calls": 8 if share else 0}
+        for name, share in zip(CLASSES, SHARES, strict=True)
+    }
+    sampled = {"steps": 2, "seconds": 2.0, "data_wait_seconds": 0.5, "compute_seconds": 1.0}
+    return {
+        "schema": 1, "benchmark": "ic", "device": "cpu", "device_name": "processor", "precision": "fp32",
+        "batch_size": 8, "channels_last": False, "compiled": False, "compression": "fp16", "input": "real",
+        "ranks": 2, "nodes": 1, "library": "Gloo", "cores": 1, "torch": "2.13.0",
+        "seconds": 4.0, "steps": 4, "kernel_seconds": 4.0, "host_seconds": 0.5,
+        "classes": rows, "unclassified_share": 0.0, "unclassified": [],
+        "top": [{"name": "aten::mkldnn_convolution", "class": "convolution", "seconds": 2.0, "share": 0.5, "calls": 8}],
+        "layout": {"seconds": 0.2, "share": 0.05, "hidden_share": 0.04, "conversions": [
+            {"from": "convolution", "source": "NCHW", "target": "blocks aBcd16b", "shape": "8x3x4x4", "hidden": True,
+             "seconds": 0.16, "share": 0.04, "calls": 8},
+            {"from": "aten::conv2d", "source": "NHWC", "target": "NCHW", "shape": "8x3x4x4", "hidden": False,
+             "seconds": 0.04, "share": 0.01, "calls": 4},
+        ]},
+        "utilisation": [[0.5, 0.5], [1.0, 1.0]], "utilisation_of": "this rank's cores", "driver_utilisation": [],
+        "bandwidth": [
+            {"t_s": 0.5, "sent_bytes_per_second": 1e6, "received_bytes_per_second": 1e6},
+            {"t_s": 1.0, "sent_bytes_per_second": 3e6, "received_bytes_per_second": 3e6},
+        ],
+        "bandwidth_of": "loopback of a", "bandwidth_nodes": [],
+        "sampled": {**sampled, "communication_wait_seconds": 0.5, "step_seconds": 1.0},
+        "overhead": {"step_seconds": 1.0, "profiled_step_seconds": 1.25, "fraction": 0.25},
+        **changes,
+    }  # fmt: skip
+
+
+def write_profile(folder: Path, **changes: Any) -> Path:
+    """A folder that holds such a profile."""
+    folder.mkdir()
+    (folder / "profile.json").write_text(json.dumps(profile(**changes)))
+    return folder

@@ -55,44 +55,6 @@ def answering_ipmitool(folder: Path, watts: int = 214, state: str = "activated")
     return fake_ipmitool(folder, f'[ "$*" = "dcmi power reading" ] || exit 9\ncat <<END{answer}END')
 
 
-class MockNvml:
-    """A mock of pynvml: two devices whose power and energy the test sets; there is no driver here."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, watts: tuple[float, ...] = (300.0, 200.0), *, counts: bool = True) -> None:
-        self.watts, self.counts = list(watts), counts
-        self.joules = [1000.0] * len(watts)
-        self.opened = 0
-        self.fails = False
-
-    def nvmlInit(self) -> None:  # noqa: N802 - NVML's own names
-        self.opened += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.opened -= 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.watts)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
-        if self.fails:
-            raise self.NVMLError("GPU is lost")
-        return int(self.watts[handle] * 1000)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:  # noqa: N802
-        if not self.counts:
-            raise self.NVMLError("Not Supported")
-        return int(self.joules[handle] * 1000)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-
 class ScriptedSource:
     """A source that answers what the test says, or fails, or hangs."""
 

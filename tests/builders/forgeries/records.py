@@ -6,9 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from forgeries import Bundle, Change, Forge, Forgery, each, fit_power, in_all, in_trial, without
-from written_campaign import sum_steps, values
-
+from builders.campaigns import sum_steps, values
+from builders.forgeries import Bundle, Change, Forge, Forgery, each, fit_power, in_all, in_trial, without
 from hpcai500.methodology.sampling import Coverage
 from hpcai500.record import Event
 

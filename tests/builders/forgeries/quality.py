@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from forgeries import Bundle, Change, Forge, Forgery, each, each_node, in_all, in_journal, in_trial, lacking
-from written_campaign import edit_record, values
-
+from builders.campaigns import edit_record, values
+from builders.forgeries import Bundle, Change, Forge, Forgery, each, each_node, in_all, in_journal, in_trial, lacking
 from hpcai500.methodology.model_count import model_count
 from hpcai500.record import Event
 

@@ -8,11 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from forgeries import Bundle, Forgery, changed, each, each_node, in_all, in_journal, in_trial, lacking, without
-from forgeries_of_records import place, shifted
-from forgeries_of_restarts import forged
-from written_campaign import edit_journal, sum_steps, values
-
+from builders.campaigns import edit_journal, sum_steps, values
+from builders.forgeries import Bundle, Forgery, changed, each, each_node, in_all, in_journal, in_trial, lacking, without
+from builders.forgeries.records import place, shifted
+from builders.forgeries.restarts import forged
 from hpcai500.methodology.energy import window_of
 from hpcai500.record import Event
 from hpcai500.system.power_samples import energy_of, integral_entry, read_samples

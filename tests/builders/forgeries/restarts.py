@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forgeries import Bundle, Forgery
-from forgeries_of_campaigns import account, fit_power
-from forgeries_of_records import place, shifted
-from written_campaign import edit_journal, edit_record, sum_steps, values
-
+from builders.campaigns import edit_journal, edit_record, sum_steps, values
+from builders.forgeries import Bundle, Forgery
+from builders.forgeries.campaigns import account, fit_power
+from builders.forgeries.records import place, shifted
 from hpcai500.record import Event, read_record
 
 Change = Callable[[dict[str, Any]], object]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcai500.system.looking import Answer, Host
 
-EPYC = Path(__file__).with_name("samples") / "epyc"
+EPYC = Path(__file__).resolve().parents[1] / "system" / "samples" / "epyc"
 _TOOLS = {
     ("lscpu", "-J"): "lscpu.json",
     ("lscpu", "-C", "-J"): "caches.json",
@@ -42,7 +42,7 @@ def tree(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def epyc_node(root: Path, *, governor: str = "performance") -> Host:
+def epyc_node(root: Path) -> Host:
     """Two EPYC 7763 with 8 NUMA nodes, two InfiniBand adapters, NFS and Lustre; no accelerator."""
     node = "sys/devices/system/node"
     cpu = "sys/devices/system/cpu"
@@ -52,7 +52,7 @@ def epyc_node(root: Path, *, governor: str = "performance") -> Host:
         **{f"{node}/node{n}/meminfo": f"Node {n} MemTotal:       65850564 kB\n" for n in range(8)},
         **{f"{node}/node{n}/distance": " ".join("10" if m == n else "12" if m // 4 == n // 4 else "32"
                                                 for m in range(8)) + "\n" for n in range(8)},
-        **{f"{cpu}/cpu{n}/cpufreq/scaling_governor": f"{governor}\n" for n in range(4)},
+        **{f"{cpu}/cpu{n}/cpufreq/scaling_governor": "performance\n" for n in range(4)},
         **{f"{cpu}/cpu{n}/cpufreq/scaling_max_freq": "2450000\n" for n in range(4)},
         f"{cpu}/cpufreq/boost": "1\n",
         f"{cpu}/smt/control": "on\n",

@@ -1,7 +1,4 @@
-"""The events of a run that nobody made: in the order, and of the shape, in which the engine writes them.
-
-Times are made up and consistent. No test may take anything in here for a measurement.
-"""
+"""The events of a run that nobody made: told as a story, stopped and gone on with, or added one by one."""
 
 from __future__ import annotations
 
@@ -14,8 +11,10 @@ from typing import Any
 
 from hpcai500 import __version__
 from hpcai500.layers import Recipe
+from hpcai500.methodology.events import Log, read_log
+from hpcai500.methodology.result import derive
 from hpcai500.methodology.sampling import Coverage
-from hpcai500.recipe import recipe_hash
+from hpcai500.recipe import load_recipe, recipe_hash, rulebook
 from hpcai500.record import FIRST_PREVIOUS, Event, event_line, line_hash
 from hpcai500.system.software import version_document
 
@@ -23,6 +22,12 @@ from hpcai500.system.software import version_document
 STARTED_S = 1_716_800_000.0
 BOOT = "5f0c1c1e-6b0d-4d3a-9a53-0d5f1f6b2a11"
 _PARTS = ("data_wait_seconds", "compute_seconds", "communication_wait_seconds")
+# Of an all-reduce, in the event `communication`.
+STAGE = {"mean_seconds": 0.002, "median_seconds": 0.001, "p95_seconds": 0.004}
+STAGES: dict[str, Any] = {
+    "negotiation": None, "wait_for_data": STAGE, "wait_for_other_data": STAGE, "queuing": STAGE, "memcpy_in": STAGE,
+    "all_reduce": STAGE, "memcpy_out": STAGE,
+}  # fmt: skip
 # Facts of the reference data sets and models: what `data check` and `hpcai500 flops` print for them.
 DATASETS: dict[str, dict[str, Any]] = {
     "ic": {"training_samples": 1_281_167, "evaluation_samples": 50_000, "classes": 1000},
@@ -266,7 +271,6 @@ def _evaluation_seconds(story: Story) -> float:
 
 
 def _costs(hosts: Sequence[str], steps: int, sums: Mapping[str, float], size: float) -> dict[str, Any]:
-    stage = {"mean_seconds": 0.002, "median_seconds": 0.001, "p95_seconds": 0.004}
     row = {
         "steps": steps, "step_seconds": sums["seconds"] / steps,
         "data_wait_seconds": sums["data_wait_seconds"] / steps, "compute_seconds": sums["compute_seconds"] / steps,
@@ -277,10 +281,7 @@ def _costs(hosts: Sequence[str], steps: int, sums: Mapping[str, float], size: fl
     return {
         "steps": steps, "all_reduces": 4 * steps, "communication_fraction": 0.05, "overlap": 0.75,
         "bytes_per_step": {"gradient": size, "sent": 1.875 * size},
-        "stages": {
-            "negotiation": None, "wait_for_data": stage, "wait_for_other_data": stage, "queuing": stage,
-            "memcpy_in": stage, "all_reduce": stage, "memcpy_out": stage,
-        },
+        "stages": STAGES,
         "buckets": [], "ranks": [{"rank": rank, "host": host, **row} for rank, host in enumerate(hosts)],
         "stragglers": [], "network": None,
     }  # fmt: skip
@@ -298,3 +299,156 @@ def _versions() -> dict[str, Any]:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------------
+TWO_RANKS = (
+    "problem.epochs=3",
+    "hyperparameters.warmup_epochs=1",
+    "hyperparameters.batch_size=2048",
+    "communication.backend=torch",
+    "hardware.nodes=2",
+)
+
+
+def three_epochs(**changes: Any) -> Story:
+    """A run of three epochs on two ranks."""
+    facts = {"hosts": ("node-1", "node-2"), "images_per_second": 40_000.0, "quality": 0.7, **changes}
+    return Story(recipe=load_recipe("ic/reference", TWO_RANKS), **facts)
+
+
+def uninterrupted() -> list[Event]:
+    """Its events, in one go."""
+    return write_story(three_epochs()).events
+
+
+def interrupted(*, boot: str = BOOT, down_seconds: float = 300.0) -> list[Event]:
+    """Stopped by a signal at step 100 of epoch 2, and gone on with, perhaps after another start of the machine."""
+    told, clock = three_epochs(), Clock(three_epochs().start_s)
+    begin(clock, told)
+    train_epoch(clock, told, 1)
+    clock.add("epoch_start", {"epoch": 2, "step": 0})
+    clock.add("interrupted", {"signal": "SIGTERM", "epoch": 2, "step": 100}, after=10.0)
+    saved = {"epoch": 2, "step": 100, "file": "epoch-0002-step-0000100.pt", "sha256": "0" * 64, "bytes": 8}
+    clock.add("checkpoint", saved, after=0.8)
+    clock.add("run_error", {"reason": "stopped by SIGTERM"})
+    first = len(clock.events)
+    clock.add("init_start", None, after=down_seconds)
+    clock.events.pop()
+    begin(clock, told)
+    clock.events[first]["value"]["boot_id"] = boot
+    started = clock.events[-1]
+    started["key"], started["value"] = (
+        "run_resume",
+        {**started["value"], "epoch": 2, "step": 100, "after": "SIGTERM", "torn_bytes": 0},
+    )
+    sums = dict.fromkeys(("data_wait_seconds", "compute_seconds", "communication_wait_seconds"), 0.0)
+    sums["seconds"] = 30.0
+    for epoch in (2, 3):
+        place = len(clock.events)
+        done = train_epoch(clock, told, epoch)
+        if epoch == 2:
+            clock.events[place]["value"]["step"] = 100
+            clock.events[place + 1]["value"]["seconds"] = done["seconds"] + 10.0
+    clock.add("run_stop", {"status": "success"})
+    conclude(clock, told, sums)
+    for event in clock.events:
+        if event["key"] in ("steps", "communication"):
+            for part in (event["value"], *event["value"]["ranks"]):
+                part["steps"] = 2 * told.steps - 100
+    if boot != BOOT:
+        for event in clock.events[first:]:
+            event["clock_s"] -= 600_000.0
+    for number, event in enumerate(clock.events):
+        event["seq"] = number
+    return clock.events
+
+
+def log_of(events: list[Event]) -> Log:
+    """The log of events, numbered anew."""
+    return read_log([{**event, "seq": number} for number, event in enumerate(events)])
+
+
+# ----------------------------------------------------------------------------------------------------
+IMAGENET = 1_281_167
+COVERAGE = "1281167-abc"
+# The reference on eight accelerators, in global batches of 1024.
+STEPS, PADDED = 1252, 881
+
+
+def tables(*settings: str) -> dict[str, Any]:
+    """The recipe of these runs, changed by `settings` as given to --set."""
+    ranks = ("communication.backend=torch", "hardware.accelerators_per_node=8")
+    return load_recipe("ic/reference", [*ranks, *settings]).model_dump(mode="json")
+
+
+class EventLog:
+    """Builds the events of a run whose clock the test moves."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.wall_s = 1000.0
+        self.clock_s = 5.0
+        self.boot = "first boot"
+        self.ranks = 8
+
+    def after(self, seconds: float) -> EventLog:
+        self.wall_s += seconds
+        self.clock_s += seconds
+        return self
+
+    def add(self, key: str, value: Any = None) -> EventLog:
+        time_ms = round(self.wall_s * 1000)
+        event = {"seq": len(self.events), "time_ms": time_ms, "clock_s": self.clock_s, "key": key, "value": value}
+        self.events.append(event)
+        if key in ("run_start", "run_resume"):
+            self.ranks = value.get("world_size", self.ranks)
+        return self
+
+    def initialise(self, *, accelerator: str = "H200", **dataset: Any) -> EventLog:
+        facts = {"training_samples": IMAGENET, "evaluation_samples": 50_000, "classes": 1000, "coverage": COVERAGE}
+        facts["fingerprint"] = "f" * 64
+        node = {"cpu": None, "accelerators": [{"name": accelerator}], "software": {"torch": "2.13.0"}}
+        self.add("init_start", {"boot_id": self.boot}).add("system", {"nodes": [node]}).add("dataset", facts | dataset)
+        return self.add("flops", {"convention": "analytic", "per_sample": 24.3e9})
+
+    def start(self) -> EventLog:
+        return self.add("run_start", {"world_size": 8, "nodes": 1})
+
+    def epoch(self, number: int, quality: float = 0.763, seconds: float = 100.0, **changes: Any) -> EventLog:
+        done = {
+            "epoch": number, "steps": STEPS, "samples": IMAGENET, "padded_samples": PADDED, "coverage": COVERAGE,
+        }  # fmt: skip
+        times = {"seconds": 0.8 * seconds, "data_wait_seconds": 0.2 * seconds}
+        self.add("epoch_start", {"epoch": number}).after(0.8 * seconds)
+        self.add("epoch_stop", {**done, **times, **changes})
+        self.add("replicas", {"epoch": number, "ranks": self.ranks, "digest": f"{number:016x}"}).after(0.2 * seconds)
+        said = {"epoch": number, "metric": "top1", "value": quality, "samples": 50_000, "seconds": 0.2 * seconds}
+        return self.add("eval_accuracy", said)
+
+    def restart(self, down_seconds: float, epoch: int, *, reboot: bool = True, **changes: Any) -> EventLog:
+        self.wall_s += down_seconds
+        self.clock_s += down_seconds
+        if reboot:
+            self.clock_s, self.boot = 3.0, "another boot"
+        return self.initialise(**changes).after(10).add("run_resume", {"epoch": epoch, "step": 0})
+
+    def result(self, recipe: dict[str, Any] | None = None, convention: str = "analytic") -> Any:
+        return derive(recipe or tables(), rulebook("v2.0", "ic"), self.events, convention)
+
+
+def complete(quality: float = 0.763, **changes: Any) -> EventLog:
+    log = EventLog().initialise().start()
+    for number in range(1, 91):
+        log.epoch(number, quality if number == 90 else 0.5, **changes)
+    return log.add("run_stop")
+
+
+def restarted(down_seconds: float, **how: Any) -> EventLog:
+    log = EventLog().initialise().start()
+    for number in range(1, 46):
+        log.epoch(number)
+    log.restart(down_seconds, epoch=46, **how)
+    for number in range(46, 91):
+        log.epoch(number)
+    return log.add("run_stop")

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from written_campaign import edit_journal, edit_record, power_entry, rechain_campaign, values
-
+from builders.campaigns import edit_journal, edit_record, power_entry, rechain_campaign, values
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.methodology.energy import window_of
 from hpcai500.recipe import load_recipe, tables_hash, to_toml

@@ -1,21 +1,46 @@
-"""`hpcai500 …` as people type it: in a process of its own, or in this one, where no process is the point."""
+"""Commands as people type them, in a process or in this one; and installations of their own for them."""
 
 from __future__ import annotations
 
 import os
 import signal
+import site
 import subprocess
 import sys
+import venv
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from many_ranks import clean_environment
-from pythons import python_with
 
+from builders.ranks import clean_environment
 from hpcai500.cli import main
 
+_SCRIPT = """#!{python}
+import sys
+from hpcai500.cli import main
+sys.exit(main())
+"""
+
+
+def python_with(folder: Path, *packages: Path) -> Path:
+    """The interpreter of a new environment in `folder`, with `hpcai500` beside it as pip writes it.
+
+    Modules in the folders `packages` come before those of this process's own installation.
+    """
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    (found,) = folder.glob("lib/python3.*/site-packages")
+    ours = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
+    (found / "packages.pth").write_text("\n".join([*map(str, packages), *ours]))
+    script = python.with_name("hpcai500")
+    script.write_text(_SCRIPT.format(python=python))
+    script.chmod(0o755)
+    return python
+
+
+# ----------------------------------------------------------------------------------------------------
 HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 INVALID = "HPCAI500 RESULT INVALID"
 
@@ -90,3 +115,37 @@ def typed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tm
         return Ended(line, int(code), streams.out, streams.err)
 
     return run
+
+
+# ----------------------------------------------------------------------------------------------------
+# Handlers are called last come, first served: this one comes before any other, and sees what they leave.
+_SITECUSTOMIZE = """
+import atexit, os, sys
+from pathlib import Path
+
+def tell():
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    if "torch" in sys.modules:
+        Path(FOLDER, str(os.getpid())).write_text(str(names.count("pt_gloo_runloop")))
+
+atexit.register(tell)
+"""
+
+
+class ThreadsAtExit:
+    """Counts in processes that are started with `environment`; `folder` is made for it."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "counts").mkdir(parents=True)
+        self._folder = folder
+        (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.replace("FOLDER", repr(str(folder / "counts"))))
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of the processes that count."""
+        return {"PYTHONPATH": str(self._folder)}
+
+    @property
+    def counts(self) -> list[int]:
+        """Of each process that had torch and came to its end."""
+        return [int(file.read_text()) for file in (self._folder / "counts").iterdir()]

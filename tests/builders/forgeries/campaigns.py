@@ -11,9 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from forgeries import Bundle, Forge, Forgery, fit_power, in_trial
-from forgeries_of_records import shifted
-from written_campaign import (
+from builders.campaigns import (
     SHORT,
     edit_journal,
     power_entry,
@@ -24,7 +22,8 @@ from written_campaign import (
     values,
     write_campaign,
 )
-
+from builders.forgeries import Bundle, Forge, Forgery, fit_power, in_trial
+from builders.forgeries.records import shifted
 from hpcai500.methodology.energy import window_of
 from hpcai500.record import Event
 from hpcai500.results.submission.manifest import CAMPAIGN
