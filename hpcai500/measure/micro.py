@@ -184,10 +184,10 @@ def entry_bound(exact: Tensor, inner: int, precision: Precision, loss: float = 1
 
     `loss` is a factor for the sums of an algorithm that needs fewer operations (`WINOGRAD`). `parts` is how many
     partial sums are rounded to 16 bits one after the other, as a CPU without 16-bit instructions sums a weight gradient
-    over images: the j-th of them has the deviation S sqrt(j / parts), and rounding is uniform, so that the errors
-    amount to u S sqrt(parts / 6). The size of the partial sums, and so the variance of their roundings, differs from
-    entry to entry, so six deviations are not enough: of ten million simulated entries the worst was 10.4 deviations
-    away, and twelve are allowed.
+    over images and an input gradient over the kernel's places: the j-th of them has the deviation S sqrt(j / parts),
+    and rounding is uniform, so that the errors amount to u S sqrt(parts / 6). The size of the partial sums, and so the
+    variance of their roundings, differs from entry to entry, so six deviations are not enough: of ten million simulated
+    entries the worst was 10.4 deviations away, and twelve are allowed.
     """
     deviation = math.sqrt(inner) * _VARIANCE
     relative = loss * precision.sums * math.sqrt(inner) + math.sqrt(2) * precision.operand

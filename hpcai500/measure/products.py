@@ -389,13 +389,18 @@ class Convolution:
             operands = gradient[:, outs], images[:, ins], weight[outs][:, ins]
             exact, found = weight_gradient(*operands, *place), result[outs][:, ins]
         loss = WINOGRAD if self.weight[2:] != (1, 1) else 1.0
-        parts = self.images[0] if self.product == "weight gradient" and _rounds_partial_sums(images) else 1
+        parts = 1
+        if _rounds_partial_sums(images):
+            # A weight gradient is summed over images, an input gradient over the kernel's places.
+            parts = {"weight gradient": self.images[0], "input gradient": math.prod(self.weight[2:])}.get(
+                self.product, 1
+            )
         factor = _beyond(found.to(exact.dtype), exact, entry_bound(exact, self.inner, precision, loss, parts))
         return f"a value is {factor:.3g} times as wrong as {precision.name} allows" if factor else None
 
 
 def _rounds_partial_sums(images: Tensor) -> bool:
-    """Whether oneDNN lacks instructions for this type here, and so rounds a weight gradient after each image."""
+    """Whether this CPU lacks instructions for 16-bit types: gradients are then rounded after each partial sum."""
     has_instructions = {
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,

@@ -210,7 +210,7 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 INDEX_FILE = ".hpcai500-index.npz"
 # File systems keep times in steps of up to 2 s (FAT; NFS and Lustre 1 s).
 _SETTLED_NS = 2_000_000_000
-# What NumPy and zipfile were seen to raise on damaged files; tests/data/test_index.py flips bits to find more.
+# What NumPy and zipfile were seen to raise on damaged files; tests/data/test_images.py flips bits to find more.
 _DAMAGED = (
     OSError,
     EOFError,
