@@ -18,7 +18,7 @@ void register_build_info(py::module_& module) {
     // Chosen at import, so that a wrong HPCAI500_ISA is an import error and not one in the middle of a run.
     const char* isa = name(chosen_isa());
     module.def(
-        "cpu_isa", [isa] { return isa; }, "Instruction set of the kernels in use: avx512, avx2 or portable.");
+        "cpu_isa", [isa] { return isa; }, "Instruction set of the kernels in use: avx512, avx2, neon or portable.");
     module.def(
         "build_info",
         [] {

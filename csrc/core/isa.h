@@ -3,7 +3,7 @@
 
 namespace hpcai500 {
 
-enum class Isa { portable, avx2, avx512 };
+enum class Isa { portable, avx2, avx512, neon };
 
 /// The best that this processor runs, or the one that the environment variable HPCAI500_ISA names.
 /// Throws std::invalid_argument when the variable names one that is unknown, not compiled in or not supported

@@ -8,11 +8,10 @@
 #include <string>
 
 #include "core/parallel_for.h"
+#include "core/vectors/short_floats.h"
 
 namespace hpcai500 {
 namespace {
-
-#include "core/gradients/short_floats.inl"
 
 struct Float32 {
     using Item = float;

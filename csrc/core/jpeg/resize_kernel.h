@@ -1,5 +1,5 @@
-// The interface between the resize and its kernels. Each kernel is the same source (resize_kernel.inl)
-// compiled for one instruction set; which one runs is decided once, at run time.
+// The interface between the resize and its kernels (resize_kernel.inl, planar_kernel.inl), which are compiled
+// for each instruction set (core/vectors); which one runs is decided once, at run time.
 #pragma once
 
 #include <cstdint>
@@ -54,11 +54,7 @@ struct ResizeKernel {
     void (*publish)();
 };
 
-extern const ResizeKernel portable_kernel;
-extern const ResizeKernel avx2_kernel;
-extern const ResizeKernel avx512_kernel;
-
-/// The kernel of chosen_isa().
+/// The one for chosen_isa().
 const ResizeKernel& resize_kernel();
 
 }  // namespace hpcai500

@@ -1,5 +1,12 @@
-// float16 and bfloat16 by arithmetic on their bits, as the F16C instructions give them. Included inside the
-// unnamed namespace of whoever needs them, as compression_kernel.inl is.
+// float16 and bfloat16 by arithmetic on their bits, one value at a time, as processors with instructions for
+// them compute it. In an unnamed namespace, as native.h says.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace hpcai500 {
+namespace {
 
 inline float from_float16(std::uint16_t half) {
     const std::uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
@@ -36,3 +43,6 @@ inline std::uint16_t to_bfloat16(float value) {
     const bool nan = (bits & 0x7fffffff) > 0x7f800000;
     return static_cast<std::uint16_t>((nan ? bits | 0x00400000 : bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
+
+}  // namespace
+}  // namespace hpcai500

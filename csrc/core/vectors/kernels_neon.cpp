@@ -1,0 +1,7 @@
+// Kernels for 64-bit Arm.
+#include "neon.h"
+#include "words_neon.h"
+
+#include "kernels.inl"
+
+HPCAI500_KERNELS(neon)
