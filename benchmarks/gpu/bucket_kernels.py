@@ -5,7 +5,8 @@ as a backward pass gives them: the detector's odd biases leave a third of its va
 grouped copies and norms, a cast of each tensor, and a concatenation that is cast. Two more ratios are the share that
 ours reaches of the bandwidth of Tensor.copy_, which reads and writes as many bytes together: of whole calls from
 Python, which says what the host costs, and of one call captured in a CUDA graph, which leaves the kernel alone and is
-what is judged. Before anything is timed, ours must give what torch gives.
+what is judged. The copy is never captured: a graph would copy by other means, at two thirds of the bandwidth (H200).
+Before anything is timed, ours must give what torch gives.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hpcai500.workloads.ewa import build_model
 from hpcai500.workloads.models.resnet import Bottleneck, ResNet
 
 _OURS, _COPY = "ours", "copy of as many bytes"
-_SHARE = Target(least=0.85)
+_SHARE = Target(least=0.9)
 _WIRES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _TINY_SHAPES = [(7,), (5, 3), (700,), (64, 3, 7, 7), (1,), (33, 129)]
 
@@ -51,7 +52,7 @@ def measure(options: Options) -> dict[str, object]:
             ratios.append(
                 ratio_row(f"{case}: whole calls, share of copy bandwidth", seconds, _OURS, options, rival=_COPY)
             )
-            alone = _alone(case, {_OURS: calls[_OURS], _COPY: copy}, moved, options)
+            alone = _alone(case, calls[_OURS], copy, moved, options)
             rows += alone["rows"]
             ratios.append(alone["ratio"])
     return {"tables": {"Gradient buckets": rows}, "ratios": ratios}
@@ -68,10 +69,11 @@ def _models(options: Options) -> dict[str, list[tuple[int, ...]]]:
     return {name: [tuple(p.shape) for p in model.parameters()][::-1] for name, model in named.items()}
 
 
-def _alone(case: str, calls: dict[str, Call], moved: int, options: Options) -> dict[str, Any]:
-    """The rows and the judged ratio of calls whose kernels are replayed, without Python between them."""
+def _alone(case: str, call: Call, copy: Call, moved: int, options: Options) -> dict[str, Any]:
+    """The rows and the judged ratio of a call whose kernels are replayed, without Python between them."""
     title = f"{case}: kernel alone"
-    seconds, failed = hold({name: partial(_replayed, call, options.device) for name, call in calls.items()}, options)
+    makers = {_OURS: partial(_replayed, call, options.device), _COPY: partial(timed, copy, options.device)}
+    seconds, failed = hold(makers, options)
     rows = speed_rows({"case": title, "bytes": moved}, seconds, failed, {"bytes": moved})
     title = f"{title}, share of copy bandwidth"
     if failed:

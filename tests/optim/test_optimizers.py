@@ -201,7 +201,11 @@ def test_with_fp16_a_step_is_unscaled_and_one_that_overflows_is_left_out(
     """Also where it is the very first one; the twin in many kernels has only the other steps."""
     assert torch.empty(1).isnan()
     model, twin, precision = network().to(device), network().to(device), Precision("fp16", torch.device(device))
-    optimizer, reference = built(rule, model, fused=fused), built(rule, twin)
+    try:
+        optimizer, reference = built(rule, model, fused=fused), built(rule, twin)
+    except EnvironmentLacksError:
+        assert (device, rule) == ("cuda", "adagrad"), "torch's fused Adagrad is for processors alone, and no other rule"
+        return
     scales = []
     for step in range(4):
         scale = precision.scaled(torch.ones((), device=device)).item()

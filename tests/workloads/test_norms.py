@@ -54,7 +54,7 @@ def passed(norm: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
     for number, batch in enumerate(batches):
         leaf = batch.detach().clone(memory_format=torch.preserve_format).requires_grad_()
         outputs = norm(leaf)
-        where = torch.arange(outputs[0].numel(), dtype=outputs.dtype).view(outputs.shape[1:])
+        where = torch.arange(outputs[0].numel(), dtype=outputs.dtype, device=outputs.device).view(outputs.shape[1:])
         (outputs.square() * torch.cos(where + number)).sum().backward()
     assert leaf.grad is not None
     gradients = {f"gradient of {name}": parameter.grad for name, parameter in norm.named_parameters()}

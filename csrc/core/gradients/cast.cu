@@ -1,34 +1,11 @@
 // pack and unpack on the device: the twins of cast.cpp. A block of threads has one tile of one tensor.
-#include <cuda_fp16.h>
-
+#include "core/cuda_floats.cuh"
 #include "cuda_bucket.cuh"
 #include "cuda_fours.cuh"
 #include "cuda_norms.cuh"
 
 namespace hpcai500 {
 namespace {
-
-// The types of a buffer, by their bits.
-struct Float32 {
-    using Item = std::uint32_t;
-    static __device__ float widen(Item item) { return __uint_as_float(item); }
-    static __device__ Item narrow(float value) { return __float_as_uint(value); }
-};
-struct Float16 {
-    using Item = std::uint16_t;
-    static __device__ float widen(Item item) { return __half2float(__ushort_as_half(item)); }
-    static __device__ Item narrow(float value) { return __half_as_ushort(__float2half_rn(value)); }
-};
-// As on the processor: rounded by the addition, which would carry some NaN into infinity.
-struct BFloat16 {
-    using Item = std::uint16_t;
-    static __device__ float widen(Item item) { return __uint_as_float(static_cast<unsigned>(item) << 16); }
-    static __device__ Item narrow(float value) {
-        const unsigned bits = __float_as_uint(value);
-        const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-        return static_cast<Item>((nan ? bits | 0x00400000u : bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-    }
-};
 
 template <class Wire, int capacity>
 __global__ void __launch_bounds__(threads_of_block)

@@ -52,8 +52,9 @@ void convert_same_layout(const Pass& pass, const typename From::Item* source, ty
     const ImageConversion& shape = pass.conversion;
     if (shape.to_layout == ImageLayout::channels_last) {
         const std::int64_t values = shape.images * shape.channels * shape.pixels;
-        return run(convert_interleaved<From, To>, pass, divided(pass, 1, values, run_tile<From>), source,
-                   out);
+        const Division division = divided(pass, 1, values, run_tile<From>);
+        if (shape.channels == 3) return run(convert_interleaved<From, To, true>, pass, division, source, out);
+        return run(convert_interleaved<From, To, false>, pass, division, source, out);
     }
     const std::int64_t planes = shape.images * shape.channels;
     run(convert_planes<From, To>, pass, divided(pass, planes, shape.pixels, run_tile<From>), source, out);
@@ -66,6 +67,11 @@ void convert_to_last(const Pass& pass, const typename From::Item* source, typena
         const std::int64_t groups = shape.channels / group_channels;
         const std::int64_t tile = groups_of_thread * threads_of_block / groups;
         return run(convert_groups<From, To>, pass, divided(pass, shape.images, shape.pixels, tile), source,
+                   out);
+    }
+    if (shape.channels == 3 && shape.pixels % pixels_of_thread == 0 && is_aligned(pass.source, 16)) {
+        constexpr std::int64_t tile = threads_of_block * pixels_of_thread;
+        return run(convert_triples<From, To>, pass, divided(pass, shape.images, shape.pixels, tile), source,
                    out);
     }
     constexpr std::int64_t most_pixels = 8 * threads_of_block;

@@ -1,33 +1,14 @@
-// Types of values on the device, and runs of them that are read and written by one instruction.
+// Levels on the device, and runs of values that are read and written by one instruction.
 #pragma once
 
-#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "core/cuda_floats.cuh"
+
 namespace hpcai500::image_items {
 
-struct Float32 {
-    using Item = float;
-    static __device__ float widen(Item item) { return item; }
-    static __device__ Item narrow(float value) { return value; }
-};
-struct Float16 {
-    using Item = __half;
-    static __device__ float widen(Item item) { return __half2float(item); }
-    static __device__ Item narrow(float value) { return __float2half_rn(value); }
-};
-// As on the processor: rounded by the addition, which would carry some NaN into infinity.
-struct BFloat16 {
-    using Item = std::uint16_t;
-    static __device__ float widen(Item item) { return __uint_as_float(static_cast<unsigned>(item) << 16); }
-    static __device__ Item narrow(float value) {
-        const unsigned bits = __float_as_uint(value);
-        const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-        return static_cast<Item>((nan ? bits | 0x00400000u : bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-    }
-};
 struct UInt8 {
     using Item = std::uint8_t;
     static __device__ float widen(Item item) { return static_cast<float>(item); }

@@ -78,16 +78,68 @@ __global__ void __launch_bounds__(threads_of_block)
     }
 }
 
+/// Factors by which values that follow one another, channels last, are converted: three channels' are kept in
+/// registers, more in shared memory.
+template <bool three>
+class FactorCycle;
+
+template <>
+class FactorCycle<true> {
+  public:
+    __device__ FactorCycle(const ChannelFactors& factors, int, Factor*)
+        : first_{factor_of(factors, 0)}, second_{factor_of(factors, 1)}, third_{factor_of(factors, 2)} {}
+    /// Calls `convert(i, factor)` for each of `count` values, of which the first is of `channel`.
+    template <int count, class Convert>
+    __device__ void each(int channel, const Convert& convert) const {
+        const Factor turned[] = {channel == 0   ? first_
+                                 : channel == 1 ? second_
+                                                : third_,
+                                 channel == 0   ? second_
+                                 : channel == 1 ? third_
+                                                : first_,
+                                 channel == 0   ? third_
+                                 : channel == 1 ? first_
+                                                : second_};
+#pragma unroll
+        for (int i = 0; i < count; ++i) convert(i, turned[i % 3]);
+    }
+
+  private:
+    Factor first_, second_, third_;
+};
+
+template <>
+class FactorCycle<false> {
+  public:
+    __device__ FactorCycle(const ChannelFactors& factors, int channels, Factor* shared)
+        : shared_(shared), channels_(channels) {
+        share(factors, channels, shared);
+    }
+    template <int count, class Convert>
+    __device__ void each(int channel, const Convert& convert) const {
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            convert(i, shared_[channel]);
+            if (++channel == channels_) channel = 0;
+        }
+    }
+
+  private:
+    const Factor* shared_;
+    int channels_;
+};
+
 /// Channels last, and to stay so: the batch is one unit of single values.
-template <class From, class To>
+template <class From, class To, bool three>
 __global__ void __launch_bounds__(threads_of_block)
     convert_interleaved(const typename From::Item* __restrict__ source, typename To::Item* __restrict__ out,
                         Tiling tiling, const __grid_constant__ ChannelFactors factors) {
     constexpr int width = run_values<From>;
-    __shared__ Factor shared[most_image_channels];
-    share(factors, tiling.channels, shared);
+    __shared__ Factor shared[three ? 1 : most_image_channels];
+    const int channels = three ? 3 : tiling.channels;
+    const FactorCycle<three> cycle(factors, channels, shared);
     const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * tiling.tile;
-    const int begin_channel = static_cast<int>(begin % tiling.channels);
+    const int begin_channel = static_cast<int>(begin % channels);
     const int first = static_cast<int>(threadIdx.x) * width;
     typename From::Item values[runs_of_thread][width];
 #pragma unroll
@@ -99,15 +151,41 @@ __global__ void __launch_bounds__(threads_of_block)
     for (int run = 0; run < runs_of_thread; ++run) {
         const int ahead = first + run * threads_of_block * width;
         if (begin + ahead >= tiling.values) return;
-        int channel = (begin_channel + ahead) % tiling.channels;
         typename To::Item items[width];
-#pragma unroll
-        for (int i = 0; i < width; ++i) {
-            items[i] = To::narrow(converted(From::widen(values[run][i]), shared[channel]));
-            if (++channel == tiling.channels) channel = 0;
-        }
+        cycle.template each<width>((begin_channel + ahead) % channels, [&](int i, const Factor& factor) {
+            items[i] = To::narrow(converted(From::widen(values[run][i]), factor));
+        });
         store<width>(items, out + begin + ahead);
     }
+}
+
+/// Pixels of three channels that a thread of convert_triples takes.
+inline constexpr int pixels_of_thread = 8;
+
+/// Three channels first to channels last: a unit is an image, and what a thread writes is one stretch of
+/// memory.
+template <class From, class To>
+__global__ void __launch_bounds__(threads_of_block)
+    convert_triples(const typename From::Item* __restrict__ source, typename To::Item* __restrict__ out,
+                    Tiling tiling, const __grid_constant__ ChannelFactors factors) {
+    const std::int64_t image = blockIdx.x / tiling.tiles;
+    const std::int64_t pixel =
+        static_cast<std::int64_t>(blockIdx.x % tiling.tiles) * tiling.tile + threadIdx.x * pixels_of_thread;
+    if (pixel >= tiling.pixels) return;
+    const std::int64_t begin = image * 3 * tiling.pixels;
+    typename From::Item values[3][pixels_of_thread];
+#pragma unroll
+    for (int channel = 0; channel < 3; ++channel)
+        load<pixels_of_thread>(source + begin + channel * tiling.pixels + pixel, values[channel]);
+    typename To::Item items[3 * pixels_of_thread];
+#pragma unroll
+    for (int channel = 0; channel < 3; ++channel) {
+        const Factor factor = factor_of(factors, static_cast<unsigned>(channel));
+#pragma unroll
+        for (int i = 0; i < pixels_of_thread; ++i)
+            items[3 * i + channel] = To::narrow(converted(From::widen(values[channel][i]), factor));
+    }
+    store<3 * pixels_of_thread>(items, out + begin + 3 * pixel);
 }
 
 /// Channels that are written together by a thread of convert_groups.
