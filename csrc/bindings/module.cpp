@@ -51,4 +51,5 @@ PYBIND11_MODULE(_core, module) {
     bindings::register_gradients(module);
     bindings::register_detection(module);
     bindings::register_images(module);
+    bindings::register_norms(module);
 }

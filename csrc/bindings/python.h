@@ -21,6 +21,7 @@ void register_climate(pybind11::module_& module);
 void register_gradients(pybind11::module_& module);
 void register_detection(pybind11::module_& module);
 void register_images(pybind11::module_& module);
+void register_norms(pybind11::module_& module);
 
 /// Lets other threads of Python run for as long as it lives: in place of pybind11's gil_scoped_release.
 ///

@@ -7,6 +7,7 @@ from hpcai500._core._compression import *
 from hpcai500._core._conversion import *
 from hpcai500._core._detection import *
 from hpcai500._core._images import *
+from hpcai500._core._norms import *
 from hpcai500._core._seek_index import *
 
 __version__: str

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-FAMILIES = ["compression", "detection", "images"]
+FAMILIES = ["compression", "detection", "images", "norms"]
 
 pytestmark = [
     pytest.mark.gpu,

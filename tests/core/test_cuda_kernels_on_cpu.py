@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sanitized import run
 
-FAMILIES = ["calls", "compression", "detection", "images"]
+FAMILIES = ["calls", "compression", "detection", "images", "norms"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

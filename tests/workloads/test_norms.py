@@ -16,13 +16,14 @@ from tiny_detector import tiny_options
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hpcai500 import _core
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.layers import ImageClassification
 from hpcai500.measure.flops import count_flops
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.ewa import build_model as build_detector
 from hpcai500.workloads.ic import build_model
-from hpcai500.workloads.models.normalisation import norm_factory
+from hpcai500.workloads.models.normalisation import GroupNorm, norm_factory
 from hpcai500.workloads.models.sync_batch_norm import SyncBatchNorm2d
 
 CHANNELS = 3
@@ -298,3 +299,76 @@ def test_a_detector_has_the_norm_of_its_recipe(norm: str) -> None:
     assert type(body.bn1) is type(made)
     assert type(body.layer2[0].bn2) is type(made)
     assert body.bn1.state_dict().keys() == made.state_dict().keys()
+
+
+# --- group norm
+
+
+def normalised_by_group(kind: type[nn.GroupNorm], batch: Tensor, slopes: Tensor, groups: int) -> list[Tensor]:
+    """Outputs, and the gradients of images, scale and shift, in float64 on the CPU."""
+    channels = batch.shape[1]
+    norm = kind(groups, channels).to(batch.device, torch.float64 if batch.dtype == torch.float64 else torch.float32)
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(-1.5, 2, channels))
+        norm.bias.copy_(torch.linspace(1, -1, channels))
+    leaf = batch.clone(memory_format=torch.preserve_format).requires_grad_()
+    outputs = norm(leaf)
+    outputs.backward(slopes.to(outputs))
+    assert leaf.grad is not None
+    assert norm.weight.grad is not None
+    assert norm.bias.grad is not None
+    return [one.detach().double().cpu() for one in (outputs, leaf.grad, norm.weight.grad, norm.bias.grad)]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(not _core.cuda_architectures(), reason="no CUDA device can be used by a build without CUDA")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [((2, 64, 96, 144), 32), ((1, 8, 3, 5), 2), ((3, 256, 24, 36), 32), ((2, 2048, 6, 9), 32), ((1, 16, 1, 1), 16)],
+)
+def test_group_norm_on_a_device_is_torchs_without_a_change_of_type_or_layout(
+    shape: tuple[int, int, int, int], groups: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(shape[1])
+    batch = (torch.randn(shape, generator=generator) * 2 + 3).to(dtype).contiguous(memory_format=torch.channels_last)
+    slopes = torch.randn(shape, generator=generator).to(dtype)
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        layer_outputs = GroupNorm(groups, shape[1]).cuda()(batch.cuda())
+    assert layer_outputs.dtype == dtype
+    assert layer_outputs.is_contiguous(memory_format=torch.channels_last)
+    found = normalised_by_group(GroupNorm, batch.cuda(), slopes.cuda(), groups)
+    expected = normalised_by_group(nn.GroupNorm, batch.double(), slopes.double(), groups)
+    rounding = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype]
+    for mine, theirs in zip(found[:2], expected[:2], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=rounding, atol=rounding)
+    for mine, theirs in zip(found[2:], expected[2:], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=2e-4 * float(theirs.abs().max() + 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_group_norm_on_a_device_takes_what_the_kernels_do_not() -> None:
+    """Channels first, and channels that are no multiple of 8, are torch's."""
+    for shape, layout in (((2, 12, 5, 7), torch.channels_last), ((2, 16, 5, 7), torch.contiguous_format)):
+        batch = images(2, size=(5, 7))[:, :1].expand(shape).contiguous(memory_format=layout)
+        norm = GroupNorm(4, shape[1])
+        expected = norm(batch)
+        torch.testing.assert_close(norm.cuda()(batch.cuda()).cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_group_norm_on_a_cpu_is_torchs_to_the_bit() -> None:
+    batch = torch.randn(2, 16, 6, 5, generator=torch.Generator().manual_seed(2))
+    for layout in (torch.contiguous_format, torch.channels_last):
+        laid = batch.contiguous(memory_format=layout)
+        found, expected = (normalised_by_group(kind, laid, laid, 4) for kind in (GroupNorm, nn.GroupNorm))
+        assert all(mine.equal(theirs) for mine, theirs in zip(found, expected, strict=True))
+
+
+def test_memory_for_group_norm_is_asked_for_by_shapes_that_it_takes() -> None:
+    if not _core.cuda_architectures():
+        pytest.skip("no CUDA compiler: a build without CUDA has no such memory")
+    assert _core.group_norm_cuda_workspace(2, 100, 64, 32, False) > 0
+    with pytest.raises(ValueError, match="multiple of 8"):
+        _core.group_norm_cuda_workspace(2, 100, 12, 4, False)

@@ -1,11 +1,15 @@
 // pack and unpack on the device: the twins of cast.cpp. A block of threads has one tile of one tensor.
-#include "core/cuda_floats.cuh"
+#include "core/cuda_items.cuh"
 #include "cuda_bucket.cuh"
 #include "cuda_fours.cuh"
 #include "cuda_norms.cuh"
 
 namespace hpcai500 {
 namespace {
+
+using cuda_items::BFloat16;
+using cuda_items::Float16;
+using cuda_items::Float32;
 
 template <class Wire, int capacity>
 __global__ void __launch_bounds__(threads_of_block)

@@ -9,7 +9,7 @@
 namespace hpcai500 {
 namespace {
 
-using namespace image_items;
+using namespace cuda_items;
 using namespace image_kernels;
 
 /// A conversion, its memory, and where it is put.

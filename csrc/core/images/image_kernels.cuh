@@ -1,14 +1,14 @@
 // The kernels of convert_images_cuda: one for each way that memory is walked. All but convert_pixels read and
-// write whole runs (image_items.cuh), and ask for memory that is aligned to them.
+// write whole runs (cuda_items.cuh), and ask for memory that is aligned to them.
 #pragma once
 
 #include "convert_images.h"
-#include "image_items.cuh"
+#include "core/cuda_items.cuh"
 
 namespace hpcai500::image_kernels {
 
-using image_items::load;
-using image_items::store;
+using cuda_items::load;
+using cuda_items::store;
 
 inline constexpr int threads_of_block = 256;
 
@@ -235,8 +235,8 @@ __global__ void __launch_bounds__(threads_of_block)
     convert_tiles(const typename From::Item* __restrict__ source, typename To::Item* __restrict__ out,
                   Tiling tiling, const __grid_constant__ ChannelFactors factors) {
     using Item = typename To::Item;
-    constexpr int width = image_items::longest_run<Item>;
-    __shared__ image_items::Run<Item, width> memory[tile_bytes / 16];
+    constexpr int width = cuda_items::longest_run<Item>;
+    __shared__ cuda_items::Run<Item, width> memory[tile_bytes / 16];
     Item* const items = memory[0].item;
     const std::int64_t image = blockIdx.x / tiling.tiles;
     const std::int64_t first = static_cast<std::int64_t>(blockIdx.x % tiling.tiles) * tiling.tile;

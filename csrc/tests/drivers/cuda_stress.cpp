@@ -62,6 +62,7 @@ constexpr Family families[] = {
     {"compression", drivers::stress_compression},
     {"detection", drivers::stress_detection},
     {"images", drivers::stress_images},
+    {"norms", drivers::stress_norms},
 };
 
 #ifdef HPCAI500_CUDA_ON_CPU

@@ -7,5 +7,6 @@ namespace hpcai500::drivers {
 void stress_compression(int rounds);
 void stress_detection(int rounds);
 void stress_images(int rounds);
+void stress_norms(int rounds);
 
 }  // namespace hpcai500::drivers

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hpcai500 import _core
 from hpcai500.comm.communicator import Communicator
+from hpcai500.workloads.operators import on_stream
 
 Norm = Callable[[int], nn.Module]
 
@@ -39,12 +42,87 @@ class FrozenBatchNorm2d(nn.Module):
 _FROZEN_STATE = ("weight", "bias", "running_mean", "running_var")
 
 
+class GroupNorm(nn.GroupNorm):
+    """Group norm by our kernels where images lie on a CUDA device with their channels last, else by torch's.
+
+    torch's lay images out channels first, under autocast in float32, and back for the next convolution: on an H200, 25
+    of the 40 ms of a step of Extreme Weather Analytics. Ours leave type and layout as they are; statistics are float32.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, H, W) -> the same shape, and from our kernels the same type and memory format."""
+        if not _fits_kernels(input):
+            return super().forward(input)
+        return _ByKernels.apply(input, self.weight, self.bias, self.num_groups, self.eps)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _fits_kernels(images: Tensor) -> bool:
+    return (
+        images.is_cuda
+        and not torch.compiler.is_compiling()
+        and images.ndim == 4
+        and images.shape[1] % 8 == 0
+        and images.is_contiguous(memory_format=torch.channels_last)
+        and images.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and images.data_ptr() % 16 == 0
+        and bool(_core.cuda_architectures())
+    )
+
+
+class _ByKernels(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float) -> Tensor:
+        images, out = images.detach(), torch.empty_like(images)
+        moments = torch.empty(2 * len(images) * groups, device=images.device)
+        workspace = _workspace(images, groups)
+        _core.group_norm_cuda(
+            images,
+            weight.detach(),
+            bias.detach(),
+            out,
+            moments,
+            workspace,
+            groups=groups,
+            epsilon=epsilon,
+            **on_stream(images),
+        )
+        ctx.groups = groups
+        ctx.save_for_backward(images, weight, moments)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        images, weight, moments = ctx.saved_tensors
+        gradient = gradient.to(images.dtype).contiguous(memory_format=torch.channels_last)
+        out, sums = torch.empty_like(images), torch.empty(2 * images.shape[0] * images.shape[1], device=images.device)
+        _core.group_norm_backward_cuda(
+            images,
+            gradient,
+            weight.detach(),
+            moments,
+            out,
+            sums,
+            _workspace(images, ctx.groups),
+            groups=ctx.groups,
+            **on_stream(images),
+        )
+        for_bias, for_weight = sums.view(2, *images.shape[:2]).sum(1)
+        return out, for_weight, for_bias, None, None
+
+
+def _workspace(images: Tensor, groups: int) -> Tensor:
+    count, channels, height, width = images.shape
+    size = _core.group_norm_cuda_workspace(count, height * width, channels, groups, images.dtype == torch.float32)
+    return torch.empty(size, dtype=torch.uint8, device=images.device)
+
+
 def group_norm(channels: int) -> nn.GroupNorm:
     """Group norm in 32 groups, fewer where a group would be smaller than 4 channels or uneven."""
     groups = min(_GROUPS, max(1, channels // _LEAST_CHANNELS_A_GROUP))
     while channels % groups:
         groups -= 1
-    return nn.GroupNorm(groups, channels)
+    return GroupNorm(groups, channels)
 
 
 def norm_factory(name: str, communicator: Communicator | None = None, momentum: float = 0.1) -> Norm:
