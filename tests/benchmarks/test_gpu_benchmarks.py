@@ -289,7 +289,7 @@ def test_the_page_of_a_made_up_device_says_what_was_met_missed_and_not_run(tmp_p
     page = performance_page.page(made_up(tmp_path))
     assert "No GPU result is recorded" not in page
     assert f"| target | bound | {DEVICE} |" in page
-    assert "at least 1.2 | 1 of 2 met, 1 of 2 **missed** |" in page
+    assert "at least 1.3 | 1 of 2 met, 1 of 2 **missed** |" in page
     assert "at least 1.5 | 1 of 1 not measured |" in page
     assert "at most 0.02 | not measured |" in page
     assert "not measured: it does not import" in page

@@ -69,11 +69,6 @@ void convert_to_last(const Pass& pass, const typename From::Item* source, typena
         return run(convert_groups<From, To>, pass, divided(pass, shape.images, shape.pixels, tile), source,
                    out);
     }
-    if (shape.channels == 3 && shape.pixels % pixels_of_thread == 0 && is_aligned(pass.source, 16)) {
-        constexpr std::int64_t tile = threads_of_block * pixels_of_thread;
-        return run(convert_triples<From, To>, pass, divided(pass, shape.images, shape.pixels, tile), source,
-                   out);
-    }
     constexpr std::int64_t most_pixels = 8 * threads_of_block;
     const auto pixel_bytes = shape.channels * static_cast<std::int64_t>(sizeof(typename To::Item));
     // A multiple of 8 pixels is a whole number of runs, whatever the channels.

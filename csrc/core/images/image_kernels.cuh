@@ -159,35 +159,6 @@ __global__ void __launch_bounds__(threads_of_block)
     }
 }
 
-/// Pixels of three channels that a thread of convert_triples takes.
-inline constexpr int pixels_of_thread = 8;
-
-/// Three channels first to channels last: a unit is an image, and what a thread writes is one stretch of
-/// memory.
-template <class From, class To>
-__global__ void __launch_bounds__(threads_of_block)
-    convert_triples(const typename From::Item* __restrict__ source, typename To::Item* __restrict__ out,
-                    Tiling tiling, const __grid_constant__ ChannelFactors factors) {
-    const std::int64_t image = blockIdx.x / tiling.tiles;
-    const std::int64_t pixel =
-        static_cast<std::int64_t>(blockIdx.x % tiling.tiles) * tiling.tile + threadIdx.x * pixels_of_thread;
-    if (pixel >= tiling.pixels) return;
-    const std::int64_t begin = image * 3 * tiling.pixels;
-    typename From::Item values[3][pixels_of_thread];
-#pragma unroll
-    for (int channel = 0; channel < 3; ++channel)
-        load<pixels_of_thread>(source + begin + channel * tiling.pixels + pixel, values[channel]);
-    typename To::Item items[3 * pixels_of_thread];
-#pragma unroll
-    for (int channel = 0; channel < 3; ++channel) {
-        const Factor factor = factor_of(factors, static_cast<unsigned>(channel));
-#pragma unroll
-        for (int i = 0; i < pixels_of_thread; ++i)
-            items[3 * i + channel] = To::narrow(converted(From::widen(values[channel][i]), factor));
-    }
-    store<3 * pixels_of_thread>(items, out + begin + 3 * pixel);
-}
-
 /// Channels that are written together by a thread of convert_groups.
 inline constexpr int group_channels = 8;
 /// Groups that a thread of it takes.
