@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hosts import Site, why_not
@@ -36,6 +38,21 @@ def image() -> Iterator[Image]:
     image = Image()
     yield image
     image.close()
+
+
+# Two files that every worker can open, for their locks alone.
+_DOOR, _ROOM = Path(__file__), Path(__file__).with_name("hosts.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let a test that is marked `alone` run while no other worker's does, its fixtures too."""
+    with _DOOR.open() as door, _ROOM.open() as room:
+        # Who waits for the room keeps the door shut: nobody else may enter first, again and again.
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        return (yield)
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from hpcai500.comm.reducer import Reducer
 from hpcai500.measure.host import read_counters
 from hpcai500.recipe import load_recipe
 
+pytestmark = pytest.mark.alone
+
 RATE_MBIT = 200
 # 33.6 MB of gradients in four buckets: packing them takes milliseconds, sending them more than a second.
 TENSORS, ELEMENTS = 16, 2**19

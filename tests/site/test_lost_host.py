@@ -17,6 +17,8 @@ from site_ranks import finish, layout, start_ranks
 from hpcai500.comm.liveness import bound_seconds
 from hpcai500.record import iterate, read_record
 
+pytestmark = pytest.mark.alone
+
 TIMEOUT = 4.0
 HOSTS = ("h1", "h2")
 HPCAI500 = Path(sys.executable).with_name("hpcai500")

@@ -38,6 +38,8 @@ from hpcai500.methodology.cost import (
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import model_of
 
+pytestmark = pytest.mark.alone
+
 HOSTS = ("h1", "h2", "h3", "h4")
 CLASSES = 20
 # 14 MB of gradients. At the slower rate sending takes longer than computing, at the faster one about as long.

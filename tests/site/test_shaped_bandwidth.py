@@ -15,6 +15,8 @@ from site_ranks import run_ranks
 
 from hpcai500.comm.communicator import Communicator
 
+pytestmark = pytest.mark.alone
+
 TWO = ("h1", "h2")
 # Mbit/s, and bytes that take about a third of a second at that rate.
 CASES = ((200, 8 * 2**20), (500, 16 * 2**20))
