@@ -69,7 +69,7 @@ ewa: build
 
 .PHONY: test
 test: $(VENV)/.dali $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-signing
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/site $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/site $(ARGS)
 
 .PHONY: test-isa
 test-isa: build $(VENV)/.extra-test

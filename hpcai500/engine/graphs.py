@@ -18,7 +18,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from hpcai500.engine.precision import Precision
 from hpcai500.errors import RecipeError
@@ -63,6 +62,8 @@ def _keep_instruction_sets_apart() -> None:
     that was laid out for AVX2, used by a process with AVX-512 (on another node, or by ATEN_CPU_CAPABILITY), writes
     vectors of 16 numbers into space for 8: the heap is corrupted, or the loss is not finite.
     """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir  # it imports torch's compiler: a second
+
     folder = Path(cache_dir())
     name = f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}"
     if folder.name != name:
