@@ -237,3 +237,66 @@ def test_scales_in_a_buffer_are_aligned() -> None:
     ):
         with pytest.raises(ValueError, match=r"(out|source) must begin at a multiple of 4"):
             call()
+
+
+# --- group norm
+
+
+def images_of_norm(**changes: Any) -> Described:
+    """(2, 16, 3, 4) in half precision, channels last."""
+    return Described(**{"shape": (2, 16, 3, 4), "strides": (384, 2, 128, 32), "typestr": "<f2", **changes})
+
+
+def norm_arguments() -> dict[str, Any]:
+    size = _core.group_norm_cuda_workspace(2, 12, 16, 4, False) if built_with_cuda else 1
+    per_channel = Described(shape=(16,))
+    return {
+        "images": images_of_norm(),
+        "weight": per_channel,
+        "bias": per_channel,
+        "out": images_of_norm(),
+        "moments": Described(shape=(16,)),
+        "workspace": Described(shape=(size,), typestr="|u1"),
+        "groups": 4,
+    }
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": images_of_norm(strides=None)}, "images must be contiguous with its channels last"),
+        ({"images": images_of_norm(typestr="<i2")}, "images must be float32 (f4), float16 (f2) or bfloat16"),
+        ({"images": images_of_norm(data=(4104, False))}, "images must begin at a multiple of 16 bytes"),
+        ({"images": Described(shape=(2, 12, 3, 4))}, "images must have a multiple of 8 channels"),
+        ({"groups": 3}, "groups must divide the channels, got 3"),
+        ({"groups": 0}, "groups must divide the channels, got 0"),
+        ({"weight": Described(shape=(15,))}, "weight must have shape (16,) and type f4, one for each channel"),
+        ({"bias": Described(shape=(16,), typestr="<f2")}, "bias must have shape (16,) and type f4"),
+        ({"moments": Described(shape=(15,))}, "moments must have shape (n,), n at least 16"),
+        ({"workspace": Described(shape=(1,), typestr="|u1")}, "workspace must have shape (n,), n at least"),
+        ({"out": images_of_norm(typestr="<u2")}, "out must have the type and shape of images"),
+        ({"out": images_of_norm(data=(4096, True))}, "out must be writable"),
+    ],
+)
+def test_what_group_norm_cannot_take_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        _core.group_norm_cuda(**{**norm_arguments(), **changes}, epsilon=1e-5, device=0, stream=0)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gradient": images_of_norm(typestr="<u2")}, "gradient must have the type and shape of images"),
+        ({"sums": Described(shape=(63,))}, "sums must have shape (n,), n at least 64"),
+        ({}, "driver"),
+    ],
+)
+def test_what_the_gradient_of_group_norm_cannot_take_is_named(changes: dict[str, Any], message: str) -> None:
+    if not changes and _core.cuda_device_count() > 0:
+        pytest.skip("this machine has a CUDA device")
+    arguments = {**norm_arguments(), "gradient": images_of_norm(), "sums": Described(shape=(64,)), **changes}
+    del arguments["bias"]
+    with pytest.raises((ValueError, RuntimeError), match=re.escape(message)):
+        _core.group_norm_backward_cuda(**arguments, device=0, stream=0)
