@@ -125,7 +125,7 @@ __device__ inline float* tile_sums(float* workspace, const Walk& walk) {
 /// pixel's: a mean far from 0 costs no digits.
 template <class Type>
 __global__ void __launch_bounds__(threads_of_block)
-    sum_tiles(const typename Type::Item* __restrict__ images, float* workspace, Walk walk) {
+    moments_of_tiles(const typename Type::Item* __restrict__ images, float* workspace, Walk walk) {
     constexpr int run = run_of<Type>;
     const Share share = own_share<run>(walk);
     float sum[run] = {}, squares[run] = {};
@@ -401,8 +401,8 @@ void group_norm_cuda(const GroupNormShape& shape, float epsilon, const GroupNorm
     with_type(shape.item, [&]<class Type>(Type) {
         using Item = typename Type::Item;
         const auto* const images = static_cast<const Item*>(memory.images);
-        start(grids.walking("group norm: starting sum_tiles"), sum_tiles<Type>, images, workspace,
-              grids.walk);
+        start(grids.walking("group norm: starting moments_of_tiles"), moments_of_tiles<Type>, images,
+              workspace, grids.walk);
         start(grids.finishing("group norm: starting finish_moments"), finish_moments, workspace,
               memory.moments, epsilon, grids.walk);
         start(grids.walking("group norm: starting normalise"), normalise<Type>, images, memory.weight, bias,
