@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from builders.commands import python_with
 from builders.runs import train_arguments
 from recipes_of_tests import of_two, recipe
@@ -171,6 +175,56 @@ def test_a_broken_environment_or_torch_is_told_without_importing_it(tmp_path: Pa
     assert (ended.code, ended.checks["ranks"]["status"]) == (69, "fail")
     assert "libtorch.so: cannot open shared object file" in ended.checks["ranks"]["detail"]
     assert ended.checks["GEMM"]["detail"] == "not measured: `ranks` came to no end"
+
+
+def test_a_data_set_is_read_and_what_is_broken_in_it_fails_the_command(images: Path, tmp_path: Path) -> None:
+    files = shutil.copytree(images, tmp_path / "set", ignore=lambda folder, names: {".hpcai500"} & {*names})
+    broken = sorted(files.glob("train/*/*"))[0]
+    broken.write_bytes(b"no image")
+    arguments = ("ic", "--recipe", "ic/smoke", "--data", str(files), "--out", "record", "--json")
+    ended = in_a_process(tmp_path, "doctor", *arguments)
+    checks = ended.checks
+    assert ended.code == 69
+    assert {name for name, check in checks.items() if check["status"] == "fail"} == {"reading"}
+    assert f"1 of 33 files broken: {broken.relative_to(files)}: " in checks["reading"]["detail"]
+    assert checks["reading"]["fix"] == f"copy them again; `hpcai500 data check ic {files}` finds all of them"
+    assert [name for name in checks if name in MEASURED] == list(MEASURED)
+    assert checks["GEMM"]["detail"].startswith("right; ")
+    assert checks["disk"]["detail"].startswith(f"{tmp_path} has ")
+    assert "hpcai500: doctor: GEMM (6 of 11)" in ended.err
+    # Nothing is left behind: neither record nor cache.
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx2_supported(), reason="this processor has no AVX2")
+def test_convolutions_that_this_machine_gets_wrong_fail_the_command(tmp_path: Path) -> None:
+    narrow = ("--recipe", "ic/smoke", "--set", "workload.width=4", *ON_CPU, "--json")
+    ended = in_a_process(tmp_path, "doctor", "ic", *narrow, ONEDNN_MAX_CPU_ISA="AVX2")
+    assert (ended.code, ended.checks["convolutions"]["status"]) == (69, "fail")
+    detail = ended.checks["convolutions"]["detail"]
+    assert "fp32, NHWC: the convolution of 4 to 8 channels, 1x1, stride 2" in detail
+    assert "--set framework.channels_last=false" in ended.checks["convolutions"]["fix"]
+
+
+def test_ctrl_c_prints_what_was_found_so_far(tmp_path: Path) -> None:
+    # A pipe that nobody writes to: reading it takes until the end of patience.
+    (tmp_path / "set" / "train" / "a").mkdir(parents=True)
+    os.mkfifo(tmp_path / "set" / "train" / "a" / "1.JPEG")
+    command = [sys.executable, "-c", f"{MAIN}sys.exit(code)", "doctor", "ic", "--recipe", "ic/smoke", "--data", "set"]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=tmp_path)
+        limit = time.monotonic() + 600
+        while "doctor: reading" not in (tmp_path / "said").read_text():
+            assert process.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        shown, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "pass  GEMM" in shown
+    assert "fail  reading        stopped by Ctrl-C before it ended" in shown
+    assert shown.splitlines()[-1] == "verdict fail"
+    assert (tmp_path / "said").read_text().endswith("hpcai500: error: stopped by Ctrl-C: not all was measured\n")
 
 
 # --- the same checks before a run

@@ -1,34 +1,58 @@
-"""What the numbers of doctor's measurements amount to: pure functions that take numbers and give a check."""
+"""What doctor measures: how numbers are judged, and what real ranks of this host answer."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
+import torch
+from builders.ranks import run_ranks, started
+from torch import Tensor
 
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.timeline import ClockAlignment
-from hpcai500.machine import Level, Machine
+from hpcai500.job_options import PreflightOptions, as_argument
+from hpcai500.machine import Level, Link, Machine
 from hpcai500.measure.preflight import (
     Answer,
     Device,
+    Exchange,
     Product,
     Sources,
+    Wire,
+    ask_device,
+    ask_everyone,
+    ask_hosts,
+    count_wrong_rows,
     expected_flops,
+    expected_link,
     judge_clocks,
     judge_devices,
+    judge_exchange,
     judge_nodes,
     judge_products,
     judge_sources,
     judge_versions,
+    measure_clocks,
+    measure_exchange,
+    measure_product,
     wall_offsets,
 )
 from hpcai500.measure.read_speed import Need, Reading, judge_reading
+from hpcai500.measure.timing import Effort
 from hpcai500.methodology.nodes import NodeDifference, Variant
-from hpcai500.system.checks import Check
-from hpcai500.system.doctor import space_check
+from hpcai500.system.checks import Check, read_log
+
+# --- Numbers that become checks.
+
 
 Value = TypeVar("Value")
 HOSTS = ("n1", "n1", "n2", "n2")
@@ -267,16 +291,7 @@ def test_a_rank_that_cannot_read_is_named() -> None:
     assert check.detail.startswith("rank 1 on host n1 cannot read the data set: ")
 
 
-# disk and power
-
-
-@pytest.mark.parametrize(("free", "status"), [(5e9, "pass"), (0.9e9, "warn"), (0.7e9, "fail")])
-def test_a_disk_says_how_much_a_run_needs(tmp_path: Path, free: float, status: str) -> None:
-    check = space_check(tmp_path / "runs", int(free), 200 * 10**6)
-    assert check.status == status
-    assert f"{tmp_path} has " in check.detail
-    assert "a run needs 1 GB: 4 checkpoints of 200 MB, 200 MB for the rest" in check.detail
-    assert (check.fix is None) == (status == "pass")
+# power
 
 
 def test_power_is_skipped_where_nothing_tells_it_and_warned_of_where_some_nodes_do_not() -> None:
@@ -285,3 +300,236 @@ def test_power_is_skipped_where_nothing_tells_it_and_warned_of_where_some_nodes_
     assert judge_sources([Answer(0, "n1", some)]) == Check("power", "pass", "rapl (device)")
     mixed = judge_sources([Answer(0, "n1", some), Answer(1, "n2", none)])
     assert (mixed.status, mixed.detail) == ("warn", "n1 has rapl (device), n2 not: RAPL: no counters")
+
+
+# --- All-reduces and links.
+
+
+GIGABIT = 1e9 / 8
+
+
+def exchange(carried: float, links: dict[str, float], interface: str = "eth0", **changes: object) -> Exchange:
+    """Of four ranks on two hosts, whose `interface` carried so many bytes a second."""
+    wire = Wire({interface: carried}, links)
+    found = Exchange((0, 0, 0, 0), 2**24, 2**24 * 1.5 / carried, {"n1": wire, "n2": wire}, "Gloo")
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_a_link_that_carries_what_it_says_is_fine_and_its_interface_is_told() -> None:
+    check = judge_exchange(exchange(9 * GIGABIT, {"eth0": 10 * GIGABIT}), HOSTS, None)
+    assert check == Check("all-reduce", "pass", "right; 9 Gbit/s by Gloo, 4 ranks, over eth0 (10 Gbit/s)")
+
+
+def test_ten_gigabit_that_carry_one_are_a_failure_with_the_variables_to_set() -> None:
+    check = judge_exchange(exchange(0.94 * GIGABIT, {"eth0": 10 * GIGABIT}), HOSTS, None)
+    assert check.status == "fail"
+    assert "n1 (and n2): 940 Mbit/s over eth0, whose link has 10 Gbit/s" in check.detail
+    assert "NCCL_SOCKET_IFNAME" in (check.fix or "")
+    assert "GLOO_SOCKET_IFNAME" in (check.fix or "")
+
+
+def test_half_of_a_link_is_a_warning() -> None:
+    assert judge_exchange(exchange(5 * GIGABIT, {"eth0": 10 * GIGABIT}), HOSTS, None).status == "warn"
+
+
+def test_one_core_cannot_fill_a_fast_link_and_an_adapter_can() -> None:
+    slow = exchange(15 * GIGABIT, {"eth0": 100 * GIGABIT})
+    assert judge_exchange(slow, HOSTS, None).status == "pass"
+    assert judge_exchange(replace(slow, library="NCCL 2.27.3"), HOSTS, None).status == "fail"
+
+
+def test_a_faster_interface_that_is_idle_is_told_with_the_line_to_type() -> None:
+    links = {"eth0": GIGABIT, "eth1": 25 * GIGABIT}
+    check = judge_exchange(exchange(0.94 * GIGABIT, links), HOSTS, None)
+    assert check.status == "warn"
+    assert "n1: eth1 (25 Gbit/s) is up and carried nothing" in check.detail
+    assert check.fix == "export NCCL_SOCKET_IFNAME=eth1 GLOO_SOCKET_IFNAME=eth1"
+
+
+def test_the_one_host_with_a_bad_cable_is_named() -> None:
+    links = {"eth0": 10 * GIGABIT}
+    wires = {"n1": Wire({"eth0": 9 * GIGABIT}, links), "n2": Wire({"eth0": 0.1 * GIGABIT}, links)}
+    check = judge_exchange(exchange(GIGABIT, links, wires=wires), HOSTS, None)
+    assert check.status == "fail"
+    assert "n2: 100 Mbit/s over eth0" in check.detail
+
+
+@pytest.mark.parametrize("links", [{}, {"mlx5_0/1": 200 * GIGABIT}])
+def test_a_link_that_does_not_say_its_speed_is_not_judged_by_it(links: dict[str, float]) -> None:
+    found = exchange(0.1 * GIGABIT, links)
+    assert judge_exchange(found, HOSTS, None).status == "pass"
+
+
+def test_against_a_machine_its_link_counts() -> None:
+    links = {"eth0": 10 * GIGABIT}
+    machine = Link(latency_seconds=0, bytes_per_second=9 * GIGABIT)
+    assert judge_exchange(exchange(8.5 * GIGABIT, links), HOSTS, machine).status == "pass"
+    assert judge_exchange(exchange(6 * GIGABIT, links), HOSTS, machine).status == "warn"
+    check = judge_exchange(exchange(1 * GIGABIT, links), HOSTS, machine)
+    assert check.status == "fail"
+    assert "11% of what the machine reaches (9 Gbit/s)" in check.detail
+
+
+def test_ranks_of_one_host_are_not_judged_without_a_machine() -> None:
+    check = judge_exchange(exchange(1.0, {}, wires={}), HOSTS, None)
+    assert check.status == "pass"
+
+
+def test_wrong_sums_are_named_by_rank() -> None:
+    check = judge_exchange(exchange(9 * GIGABIT, {}, wrong=(0, 0, 7, 0)), HOSTS, None)
+    assert (check.status, check.detail) == ("fail", "wrong sums by Gloo on rank 2 on host n2")
+
+
+def test_the_link_between_nodes_or_within_one_is_taken_from_the_machine() -> None:
+    network, node = Link(latency_seconds=0, bytes_per_second=1.0), Link(latency_seconds=0, bytes_per_second=2.0)
+    machine = Machine(name="m", source="s", nodes=2, accelerators_per_node=4, network=network, node_link=node)
+    assert expected_link(machine, 2) == network
+    assert expected_link(machine, 1) == node
+    assert expected_link(None, 2) is None
+
+
+# --- On real ranks of this host; a wrong multiply, a silent and a dead rank are provoked.
+
+
+CPU = torch.device("cpu")
+BRIEF = Effort(width=1.0, least=1, seconds=0.0, warm_up=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_right_product_has_no_wrong_row_in_any_precision(dtype: torch.dtype) -> None:
+    assert count_wrong_rows(CPU, dtype, 192, torch.matmul) == 0
+
+
+def wrong_in_one_element(left: Tensor, right: Tensor) -> Tensor:
+    product = torch.matmul(left, right)
+    product[17, 5] += 1
+    return product
+
+
+def lacks_a_term(left: Tensor, right: Tensor) -> Tensor:
+    return torch.matmul(left[:, 1:], right[1:])
+
+
+def not_a_number(left: Tensor, right: Tensor) -> Tensor:
+    return torch.full_like(left, torch.nan)
+
+
+def test_one_wrong_element_is_one_wrong_row() -> None:
+    assert count_wrong_rows(CPU, torch.float32, 192, wrong_in_one_element) == 1
+
+
+def test_a_wrong_product_is_seen_whatever_is_wrong_with_it() -> None:
+    assert count_wrong_rows(CPU, torch.float32, 192, lacks_a_term) > 20
+    assert count_wrong_rows(CPU, torch.float32, 192, not_a_number) == 192
+    assert measure_product(CPU, "fp32", 64, wrong_in_one_element, BRIEF).wrong_rows == 1
+
+
+def test_a_product_tells_its_speed() -> None:
+    product = measure_product(CPU, "fp32", 128, effort=BRIEF)
+    assert (product.side, product.wrong_rows) == (128, 0)
+    assert 1e6 < product.flops < 1e15
+
+
+class Wrong:
+    """A library that adds wrong on one rank, around one that does not."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._communicator, name)
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        self._communicator.all_reduce(tensor)
+        if self._communicator.rank == 1 and tensor.numel() > 1:
+            tensor[3] += 1
+
+
+def measured(communicator: Communicator) -> tuple[Any, ...]:
+    """Every measurement that takes two ranks, in one job: to start ranks is what takes time."""
+
+    def first_cannot() -> int:
+        if communicator.rank == 0:
+            raise RuntimeError("no\nmemory")
+        return communicator.rank
+
+    asked = ask_everyone(communicator, first_cannot)
+    hosts = ask_hosts(communicator, lambda: communicator.rank)
+    right = measure_exchange(communicator, CPU)
+    wrong = measure_exchange(Wrong(communicator), CPU)
+    devices = ask_everyone(communicator, lambda: ask_device(CPU))
+    walls, alignment = measure_clocks(communicator)
+    return asked, hosts, right, wrong, devices, walls, alignment
+
+
+def test_two_ranks_measure_and_know_the_same() -> None:
+    first, second = run_ranks(measured, 2)
+    asked, hosts, right, wrong, devices, walls, alignment = first
+    assert [(it.value, it.error) for it in asked] == [(None, "RuntimeError: no memory"), (1, None)]
+    assert [it.value for it in hosts] == [0]
+    assert (right, wrong) == second[2:4]
+    check = judge_exchange(right, (asked[0].host,) * 2, None)
+    assert check.status == "pass", check
+    assert right.bus_bytes_per_second > 1e6
+    assert wrong.wrong == (0, 1)
+    assert judge_devices(devices).status == "pass"
+    # One clock, read one after the other.
+    assert max(map(abs, walls)) < 0.5
+    assert judge_clocks(walls, alignment.errors_seconds, ("n1", "n2")).status in ("pass", "warn")
+
+
+OF_TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "communication.timeout_seconds=8")
+
+
+def preflight(
+    log: Path, checks: Sequence[str], *overrides: str, data: Path | None = None, limit: float = 60
+) -> list[str]:
+    """The command of a rank of doctor's."""
+    options = PreflightOptions("ic/smoke", overrides, log, tuple(checks), data, Path("runs"), None, limit)
+    return [sys.executable, "-m", "hpcai500.measure.preflight_command", as_argument(options)]
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGKILL, "its process ended without a word"),
+        (signal.SIGSTOP, "rank 1 on host"),
+    ],
+)
+def test_a_rank_that_dies_or_hangs_is_named(tmp_path: Path, number: signal.Signals, reason: str) -> None:
+    log = tmp_path / "log"
+    # As many products as fill the time until the signal comes.
+    command = preflight(log, ["ranks", "devices", *["GEMM"] * 20], *OF_TWO)
+    with started(command, 2, "processes") as (processes, output):
+        limit = time.monotonic() + 120
+        while read_log(log).running != "GEMM":
+            assert time.monotonic() < limit, output.read_text()
+            assert processes[0].poll() is None, output.read_text()
+            time.sleep(0.05)
+        os.kill(processes[1].pid, number)
+        assert processes[0].wait(120) == 1, output.read_text()
+        said = output.read_text()
+    told = read_log(log)
+    assert told.running == "GEMM"
+    assert told.reason is not None
+    assert told.reason.startswith("rank 1 on host ")
+    assert reason in told.reason
+    assert "Traceback" not in said
+    assert [check.name for check in told.checks[:2]] == ["ranks", "devices"]
+
+
+def test_a_check_that_hangs_on_one_rank_is_ended_by_its_limit(tmp_path: Path) -> None:
+    """A pipe that nobody writes to hangs whoever opens it, as a file on a dead server does."""
+    (tmp_path / "set" / "train" / "a").mkdir(parents=True)
+    os.mkfifo(tmp_path / "set" / "train" / "a" / "1.JPEG")
+    log = tmp_path / "log"
+    command = preflight(log, ["ranks", "reading", "disk"], data=tmp_path / "set", limit=2)
+    with started(command, 1, "processes") as (processes, output):
+        limit = time.monotonic() + 100
+        while read_log(log).running != "reading":
+            assert time.monotonic() < limit, output.read_text()
+            time.sleep(0.05)
+        assert processes[0].wait(100) == 1, output.read_text()
+    told = read_log(log)
+    assert (told.running, told.reason) == ("reading", "no end within 2 s")
+    assert [json.loads(line) for line in log.read_text().splitlines()][-1] == {"broken": "no end within 2 s"}
