@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders.commands import HPCAI500
-from builders.ranks import clean_environment, run_ranks, try_ranks
+from builders.commands import Typed, hpcai500
+from builders.ranks import run_ranks, try_ranks
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
@@ -383,11 +382,6 @@ def test_memory_and_caches_are_the_machines(tmp_path: Path) -> None:
     assert last_level_cache_bytes(tmp_path / "nowhere") == 0
 
 
-def hpcai500(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [*HPCAI500, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=clean_environment(), check=False)
-
-
 TINY = ["--recipe", "ic/smoke", "--seconds", "0.3", "--set", "hyperparameters.batch_size=4"]
 
 
@@ -426,9 +420,9 @@ def test_the_command_prints_a_table_and_stable_lines(tmp_path: Path, images: Pat
         (["gemm", "-o", "nowhere/micro.json", "--seconds", "0.05"], "nowhere/micro.json: cannot be written"),
     ],
 )
-def test_a_mistake_is_told_with_exit_code_64(tmp_path: Path, arguments: list[str], expected: str) -> None:
+def test_a_mistake_is_told_with_exit_code_64(typed: Typed, arguments: list[str], expected: str) -> None:
     recipe = [] if "--recipe" in arguments else ["--recipe", "ic/smoke"]
-    done = hpcai500("micro", *arguments, *recipe, "--set", "accelerator.device=cpu", cwd=tmp_path)
+    done = typed("micro", *arguments, *recipe, "--set", "accelerator.device=cpu")
     assert done.returncode == 64
     assert not [line for line in done.stdout.splitlines() if "PASS" in line]
     assert expected in done.stderr

@@ -72,38 +72,32 @@ def products(*shares: float | None) -> list[Answer[Product]]:
 # GEMM
 
 
-def test_ranks_that_are_alike_are_fine_and_the_slowest_is_told() -> None:
-    check = judge_products(products(1.0, 0.95, 1.02, 1.0), "fp32", None, on_cpu=True)
-    assert (check.status, check.detail) == (
-        "pass",
-        "right; 100 GFLOPS a rank in fp32, the slowest at 95% of the median",
-    )
+REACHED = "what the machine reaches (100 GFLOPS)"
 
 
-def test_a_rank_more_than_a_tenth_below_the_median_is_warned_of_by_its_host() -> None:
-    check = judge_products(products(1.0, 1.0, 1.0, 0.6), "fp32", None, on_cpu=True)
-    assert check.status == "warn"
-    assert "rank 3 on host n2 at 60% of the median" in check.detail
-    assert "n1" not in check.detail
-    assert check.fix
-
-
-def test_one_rank_without_a_machine_is_told_its_speed_and_not_judged() -> None:
-    check = judge_products(products(0.001), "fp32", None, on_cpu=True)
-    assert check.status == "pass"
-    assert "0.1 GFLOPS a rank in fp32 (nothing to compare with" in check.detail
-
-
-@pytest.mark.parametrize(("share", "status"), [(0.95, "pass"), (0.8, "warn"), (0.4, "fail")])
-def test_against_a_machine_one_rank_is_judged_too(share: float, status: str) -> None:
-    check = judge_products(products(share), "fp32", 1e11, on_cpu=False)
-    assert check.status == status
-    assert "what the machine reaches (100 GFLOPS)" in check.detail
-
-
-def test_all_ranks_slow_alike_is_seen_against_a_machine_alone() -> None:
-    assert judge_products(products(0.4, 0.4), "fp32", None, on_cpu=True).status == "pass"
-    assert judge_products(products(0.4, 0.4), "fp32", 1e11, on_cpu=True).status == "fail"
+@pytest.mark.parametrize(
+    ("shares", "expected_flops", "status", "detail"),
+    [
+        ((1.0, 0.95, 1.02, 1.0), None, "pass", "100 GFLOPS a rank in fp32, the slowest at 95% of the median"),
+        ((1.0, 1.0, 1.0, 0.6), None, "warn", "100 GFLOPS a rank in fp32, but rank 3 on host n2 at 60% of the median"),
+        ((0.001,), None, "pass", "0.1 GFLOPS a rank in fp32 (nothing to compare with: --machine, or more ranks)"),
+        ((0.95,), 1e11, "pass", f"95 GFLOPS a rank in fp32, the slowest at 95% of {REACHED}"),
+        ((0.8,), 1e11, "warn", f"80 GFLOPS a rank in fp32, but rank 0 on host n1 at 80% of {REACHED}"),
+        ((0.4,), 1e11, "fail", f"40 GFLOPS a rank in fp32, but rank 0 on host n1 at 40% of {REACHED}"),
+        # All slow alike: seen against a machine alone.
+        ((0.4, 0.4), None, "pass", "40 GFLOPS a rank in fp32, the slowest at 100% of the median"),
+        ((0.4, 0.4), 1e11, "fail",
+         f"40 GFLOPS a rank in fp32, but rank 0 on host n1 at 40%, rank 1 on host n1 at 40% of {REACHED}"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_ranks_are_judged_against_their_median_or_a_machine(
+    shares: tuple[float, ...], expected_flops: float | None, status: str, detail: str, on_cpu: bool
+) -> None:
+    check = judge_products(products(*shares), "fp32", expected_flops, on_cpu=on_cpu)
+    assert (check.status, check.detail) == (status, f"right; {detail}")
+    assert (check.fix is None) == (status == "pass")
+    assert check.fix is None or ("nvidia-smi" in check.fix) != on_cpu
 
 
 def test_wrong_numbers_are_worse_than_slow_ones() -> None:
@@ -144,28 +138,25 @@ def test_wall_clocks_are_compared_through_the_monotonic_ones() -> None:
     assert wall_offsets([1000 - 7, 1003 - 2], alignment) == [0, 3]
 
 
-def test_clocks_within_a_second_are_fine() -> None:
-    check = judge_clocks([0.0, 0.0, 0.4, 0.4], [0.0, 0.0, 1e-5, 1e-5], HOSTS)
-    assert (check.status, check.detail) == ("pass", "wall clocks within 0.4 s, aligned to 1e-05 s")
-
-
-def test_a_wrong_wall_clock_is_told_with_its_host_also_where_it_is_rank_0s() -> None:
-    hosts = ("n1", "n2", "n3")
-    check = judge_clocks([0.0, 0.0, 42.0], [0.0] * 3, hosts)
-    assert check.status == "warn"
-    assert "wrong on n3 by +42 s" in check.detail
-    check = judge_clocks([0.0, 42.0, 42.0], [0.0] * 3, hosts)
-    assert "wrong on n1 by -42 s" in check.detail
-
-
-def test_hosts_that_cannot_be_aligned_are_told() -> None:
-    check = judge_clocks([0.0, 0.0], [0.0, 0.03], ("n1", "n2"))
-    assert check.status == "warn"
-    assert "the clocks of n2 can be aligned to 0.03 s only" in check.detail
-
-
-def test_one_host_has_one_clock() -> None:
-    assert judge_clocks([0.0, 9.0], [0.0, 9.0], ("n1", "n1")).status == "pass"
+@pytest.mark.parametrize(
+    ("offsets", "errors", "hosts", "status", "detail"),
+    [
+        ([0.0, 0.0, 0.4, 0.4], [0.0, 0.0, 1e-5, 1e-5], HOSTS, "pass", "wall clocks within 0.4 s, aligned to 1e-05 s"),
+        # A wrong one is told with its host, also where it is rank 0's.
+        ([0.0, 0.0, 42.0], [0.0] * 3, ("n1", "n2", "n3"), "warn",
+         "wall clocks are wrong on n3 by +42 s: times of records and meters disagree"),
+        ([0.0, 42.0, 42.0], [0.0] * 3, ("n1", "n2", "n3"), "warn",
+         "wall clocks are wrong on n1 by -42 s: times of records and meters disagree"),
+        ([0.0, 0.0], [0.0, 0.03], ("n1", "n2"), "warn",
+         "the clocks of n2 can be aligned to 0.03 s only: a barrier takes that long"),
+        ([0.0, 9.0], [0.0, 9.0], ("n1", "n1"), "pass", "one host, one clock"),
+    ],
+)  # fmt: skip
+def test_clocks_of_hosts_are_within_a_second_or_told(
+    offsets: list[float], errors: list[float], hosts: tuple[str, ...], status: str, detail: str
+) -> None:
+    check = judge_clocks(offsets, errors, hosts)
+    assert (check.status, check.detail) == (status, detail)
 
 
 # devices
@@ -173,26 +164,27 @@ def test_one_host_has_one_clock() -> None:
 GPU = Device("NVIDIA H100", "GPU-a", 4, 100_000 * 100_001 / 2)
 
 
-def test_devices_that_answer_are_counted_by_model() -> None:
-    found = answers([replace(GPU, identity=str(number)) for number in range(4)])
-    assert judge_devices(found).detail.startswith("4 x NVIDIA H100 answer, of 4 on host n1")
+SOME = "NVIDIA H100 answer, of 4 on host n1: --procs 4 asks them all"
 
 
-def test_a_device_that_does_not_answer_is_named_by_its_host() -> None:
-    check = judge_devices(answers([GPU, None], ("n1", "n2")))
-    assert check.status == "fail"
-    assert check.detail == "rank 1 on host n2 cannot compute: CUDA error: unspecified launch failure"
-
-
-def test_a_device_that_counts_wrong_is_named() -> None:
-    check = judge_devices(answers([GPU, replace(GPU, answer=1.0)], ("n1", "n2")))
-    assert (check.status, check.detail.partition(":")[0]) == ("fail", "rank 1 on host n2")
-
-
-def test_two_ranks_on_one_device_are_told_and_two_hosts_with_such_names_are_not() -> None:
-    shared = judge_devices(answers([GPU, GPU], ("n1", "n1")))
-    assert (shared.status, shared.detail) == ("fail", "rank 0 on host n1, rank 1 on host n1 share one device")
-    assert judge_devices(answers([GPU, GPU], ("n1", "n2"))).status == "pass"
+@pytest.mark.parametrize(
+    ("devices", "hosts", "status", "detail"),
+    [
+        ([replace(GPU, identity=str(number)) for number in range(4)], HOSTS, "pass", f"4 x {SOME}"),
+        ([GPU, None], ("n1", "n2"), "fail",
+         "rank 1 on host n2 cannot compute: CUDA error: unspecified launch failure"),
+        ([GPU, replace(GPU, answer=1.0)], ("n1", "n2"), "fail",
+         "rank 1 on host n2: a sum of whole numbers comes out wrong"),
+        ([GPU, GPU], ("n1", "n1"), "fail", "rank 0 on host n1, rank 1 on host n1 share one device"),
+        # Devices of two hosts may have one name.
+        ([GPU, GPU], ("n1", "n2"), "pass", f"2 x {SOME}"),
+    ],
+)  # fmt: skip
+def test_devices_that_answer_are_counted_and_any_other_is_named(
+    devices: list[Device | None], hosts: tuple[str, ...], status: str, detail: str
+) -> None:
+    check = judge_devices(answers(devices, hosts))
+    assert (check.status, check.detail) == (status, detail)
 
 
 # versions
@@ -315,27 +307,43 @@ def exchange(carried: float, links: dict[str, float], interface: str = "eth0", *
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
-def test_a_link_that_carries_what_it_says_is_fine_and_its_interface_is_told() -> None:
-    check = judge_exchange(exchange(9 * GIGABIT, {"eth0": 10 * GIGABIT}), HOSTS, None)
-    assert check == Check("all-reduce", "pass", "right; 9 Gbit/s by Gloo, 4 ranks, over eth0 (10 Gbit/s)")
+TEN = {"eth0": 10 * GIGABIT}
+OF_A_MACHINE = Link(latency_seconds=0, bytes_per_second=9 * GIGABIT)
 
 
-def test_ten_gigabit_that_carry_one_are_a_failure_with_the_variables_to_set() -> None:
-    check = judge_exchange(exchange(0.94 * GIGABIT, {"eth0": 10 * GIGABIT}), HOSTS, None)
-    assert check.status == "fail"
-    assert "n1 (and n2): 940 Mbit/s over eth0, whose link has 10 Gbit/s" in check.detail
-    assert "NCCL_SOCKET_IFNAME" in (check.fix or "")
-    assert "GLOO_SOCKET_IFNAME" in (check.fix or "")
-
-
-def test_half_of_a_link_is_a_warning() -> None:
-    assert judge_exchange(exchange(5 * GIGABIT, {"eth0": 10 * GIGABIT}), HOSTS, None).status == "warn"
-
-
-def test_one_core_cannot_fill_a_fast_link_and_an_adapter_can() -> None:
-    slow = exchange(15 * GIGABIT, {"eth0": 100 * GIGABIT})
-    assert judge_exchange(slow, HOSTS, None).status == "pass"
-    assert judge_exchange(replace(slow, library="NCCL 2.27.3"), HOSTS, None).status == "fail"
+@pytest.mark.parametrize(
+    ("found", "link", "status", "detail"),
+    [
+        (exchange(9 * GIGABIT, TEN), None, "pass", "9 Gbit/s by Gloo, 4 ranks, over eth0 (10 Gbit/s)"),
+        # Ten gigabit that carry one are a failure, half of a link is a warning.
+        (exchange(0.94 * GIGABIT, TEN), None, "fail", "940 Mbit/s by Gloo, 4 ranks, over eth0 (10 Gbit/s); n1 (and n2):"
+         " 940 Mbit/s over eth0, whose link has 10 Gbit/s"),
+        (exchange(5 * GIGABIT, TEN), None, "warn", "5 Gbit/s by Gloo, 4 ranks, over eth0 (10 Gbit/s); n1 (and n2): 5 "
+         "Gbit/s over eth0, whose link has 10 Gbit/s"),
+        # One core cannot fill a fast link, and an adapter can.
+        (exchange(15 * GIGABIT, {"eth0": 100 * GIGABIT}), None, "pass",
+         "15 Gbit/s by Gloo, 4 ranks, over eth0 (100 Gbit/s)"),
+        (exchange(15 * GIGABIT, {"eth0": 100 * GIGABIT}, library="NCCL 2.27.3"), None, "fail", "15 Gbit/s by NCCL "
+         "2.27.3, 4 ranks, over eth0 (100 Gbit/s); n1 (and n2): 15 Gbit/s over eth0, whose link has 100 Gbit/s"),
+        # Without its speed, or where another one tells it, a link is not judged by it.
+        (exchange(0.1 * GIGABIT, {}), None, "pass", "100 Mbit/s by Gloo, 4 ranks, over eth0"),
+        (exchange(0.1 * GIGABIT, {"mlx5_0/1": 200 * GIGABIT}), None, "pass", "100 Mbit/s by Gloo, 4 ranks, over eth0"),
+        # Against a machine its link counts; without one, ranks of one host are not judged.
+        (exchange(8.5 * GIGABIT, TEN), OF_A_MACHINE, "pass", "8.5 Gbit/s by Gloo, 4 ranks, over eth0 (10 Gbit/s)"),
+        (exchange(6 * GIGABIT, TEN), OF_A_MACHINE, "warn", "6 Gbit/s by Gloo, 4 ranks, over eth0 (10 Gbit/s); 67% of "
+         "what the machine reaches (9 Gbit/s)"),
+        (exchange(1 * GIGABIT, TEN), OF_A_MACHINE, "fail", "1 Gbit/s by Gloo, 4 ranks, over eth0 (10 Gbit/s); 11% of "
+         "what the machine reaches (9 Gbit/s)"),
+        (exchange(1.0, {}, wires={}), None, "pass", "8e-06 Mbit/s by Gloo, 4 ranks"),
+    ],
+)  # fmt: skip
+def test_a_link_is_judged_by_what_it_says_or_by_a_machines(
+    found: Exchange, link: Link | None, status: str, detail: str
+) -> None:
+    check = judge_exchange(found, HOSTS, link)
+    assert (check.status, check.detail) == (status, f"right; {detail}")
+    assert (check.fix is None) == (status == "pass")
+    assert check.fix is None or "export NCCL_SOCKET_IFNAME=NAME GLOO_SOCKET_IFNAME=NAME" in check.fix
 
 
 def test_a_faster_interface_that_is_idle_is_told_with_the_line_to_type() -> None:
@@ -352,27 +360,6 @@ def test_the_one_host_with_a_bad_cable_is_named() -> None:
     check = judge_exchange(exchange(GIGABIT, links, wires=wires), HOSTS, None)
     assert check.status == "fail"
     assert "n2: 100 Mbit/s over eth0" in check.detail
-
-
-@pytest.mark.parametrize("links", [{}, {"mlx5_0/1": 200 * GIGABIT}])
-def test_a_link_that_does_not_say_its_speed_is_not_judged_by_it(links: dict[str, float]) -> None:
-    found = exchange(0.1 * GIGABIT, links)
-    assert judge_exchange(found, HOSTS, None).status == "pass"
-
-
-def test_against_a_machine_its_link_counts() -> None:
-    links = {"eth0": 10 * GIGABIT}
-    machine = Link(latency_seconds=0, bytes_per_second=9 * GIGABIT)
-    assert judge_exchange(exchange(8.5 * GIGABIT, links), HOSTS, machine).status == "pass"
-    assert judge_exchange(exchange(6 * GIGABIT, links), HOSTS, machine).status == "warn"
-    check = judge_exchange(exchange(1 * GIGABIT, links), HOSTS, machine)
-    assert check.status == "fail"
-    assert "11% of what the machine reaches (9 Gbit/s)" in check.detail
-
-
-def test_ranks_of_one_host_are_not_judged_without_a_machine() -> None:
-    check = judge_exchange(exchange(1.0, {}, wires={}), HOSTS, None)
-    assert check.status == "pass"
 
 
 def test_wrong_sums_are_named_by_rank() -> None:
