@@ -59,21 +59,8 @@ class Broken:
 
     real: Gemm
 
-    @property
-    def name(self) -> str:
-        return self.real.name
-
-    @property
-    def flops(self) -> int:
-        return self.real.flops
-
-    @property
-    def elements(self) -> int:
-        return self.real.elements
-
-    @property
-    def check_flops(self) -> int:
-        return self.real.check_flops
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
 
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
         prepared = self.real.prepare(precision, device)
