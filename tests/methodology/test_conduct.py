@@ -129,22 +129,19 @@ def test_stages_share_the_batch_of_one_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("norm", "micro_batches", "holds"), [("batch", 1, True), ("batch", 4, False), ("sync-batch", 4, False)]
-)
-def test_batch_norm_of_micro_batches_is_not_that_of_one_device(norm: str, micro_batches: int, holds: bool) -> None:
-    recipe = tables(*STAGES, f"programming.micro_batches={micro_batches}", f"workload.norm={norm}")
+    ("norm", "micro_batches", "holds"),
+    [("batch", 1, True), ("batch", 4, False), ("sync-batch", 4, False),
+     ("group", 4, True), ("frozen-batch", 4, True), (None, 4, True)],
+)  # fmt: skip
+def test_a_norm_of_micro_batches_is_that_of_one_device_where_it_sees_no_batch(
+    norm: str | None, micro_batches: int, holds: bool
+) -> None:
+    recipe = tables(*STAGES, f"programming.micro_batches={micro_batches}")
+    recipe["workload"]["norm"] = norm
     found = [problem for problem in broken(complete(), recipe)["equivalent parallelism"] if "micro-batches" in problem]
     assert (not found) == holds
     if found:
         assert "micro-batches of 32 samples, where one device takes those of 128: not mathematically" in found[0]
-
-
-@pytest.mark.parametrize("norm", ["group", "frozen-batch", None])
-def test_a_norm_that_sees_no_batch_may_see_micro_batches(norm: str | None) -> None:
-    recipe = tables(*STAGES, "programming.micro_batches=4")
-    recipe["workload"]["norm"] = norm
-    found = broken(complete(), recipe)["equivalent parallelism"]
-    assert not [problem for problem in found if "micro-batches" in problem]
 
 
 def test_more_ranks_than_the_recipe_asks_for_are_another_batch() -> None:
