@@ -80,6 +80,8 @@ REACHED = "what the machine reaches (100 GFLOPS)"
     [
         ((1.0, 0.95, 1.02, 1.0), None, "pass", "100 GFLOPS a rank in fp32, the slowest at 95% of the median"),
         ((1.0, 1.0, 1.0, 0.6), None, "warn", "100 GFLOPS a rank in fp32, but rank 3 on host n2 at 60% of the median"),
+        # However slow beside others, a rank alone does not fail.
+        ((1.0, 1.0, 1.0, 0.4), None, "warn", "100 GFLOPS a rank in fp32, but rank 3 on host n2 at 40% of the median"),
         ((0.001,), None, "pass", "0.1 GFLOPS a rank in fp32 (nothing to compare with: --machine, or more ranks)"),
         ((0.95,), 1e11, "pass", f"95 GFLOPS a rank in fp32, the slowest at 95% of {REACHED}"),
         ((0.8,), 1e11, "warn", f"80 GFLOPS a rank in fp32, but rank 0 on host n1 at 80% of {REACHED}"),

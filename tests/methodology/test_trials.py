@@ -143,6 +143,7 @@ def test_the_papers_coefficients_come_out_of_qualities_just_below_the_targets(
 def test_by_hand() -> None:
     assert flops_rate(1000, 24.3e9, 10) == pytest.approx(2.43e12)
     assert penalty_coefficient(0.5, 1.0, 3) == pytest.approx(0.125)
+    assert penalty_coefficient(1.0, 0.5, 3) == pytest.approx(8)
     assert valid_flops(8e12, 0.125) == pytest.approx(1e12)
     assert per_watt(1e12, 500) == pytest.approx(2e9)
 
