@@ -162,10 +162,11 @@ def test_what_would_take_too_long_or_has_no_room_is_not_tried() -> None:
 
 @dataclass(frozen=True)
 class OnSlowMachine(Broken):
-    """A product on a machine of a million operations a second."""
+    """A product by a call of a million operations a second, and perhaps by one that takes no time."""
 
     claimed: int
     begun: list[int]
+    other: bool = False
 
     @property
     def flops(self) -> int:
@@ -177,7 +178,8 @@ class OnSlowMachine(Broken):
             time.sleep(self.claimed / 1e6)
             return torch.zeros(())
 
-        return Prepared({"slow": multiply}, lambda product: None)
+        others = {"fast": lambda: torch.zeros(())} if self.other else {}
+        return Prepared({"slow": multiply, **others}, lambda product: None)
 
 
 def test_nothing_is_begun_that_would_take_minutes_on_a_slow_machine() -> None:
@@ -186,6 +188,16 @@ def test_nothing_is_begun_that_would_take_minutes_on_a_slow_machine() -> None:
     with silent(1, "", "") as bar:
         found = fastest([large], PRECISIONS["fp32"], job_of(LocalCommunicator()), 1.0, bar, [small])
     assert found is None
+    assert set(begun) == {10**4}
+
+
+def test_a_call_that_would_take_too_long_is_left_out_where_another_does_not() -> None:
+    begun: list[int] = []
+    small, large = (OnSlowMachine(Gemm(8, 8, 8), claimed, begun, other=True) for claimed in (10**4, 10**7))
+    with silent(1, "", "") as bar:
+        entry = fastest([large], PRECISIONS["fp32"], job_of(LocalCommunicator()), 1.0, bar, [small])
+    assert entry
+    assert entry["call"] == "fast"
     assert set(begun) == {10**4}
 
 
