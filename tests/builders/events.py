@@ -364,6 +364,13 @@ def interrupted(*, boot: str = BOOT, down_seconds: float = 300.0) -> list[Event]
     return clock.events
 
 
+def with_last(events: list[Event], key: str, **changes: Any) -> list[Event]:
+    """Events of which the last one named `key` says something else."""
+    last = [event for event in events if event["key"] == key][-1]
+    last["value"] = {**last["value"], **changes}
+    return events
+
+
 def log_of(events: list[Event]) -> Log:
     """The log of events, numbered anew."""
     return read_log([{**event, "seq": number} for number, event in enumerate(events)])
@@ -432,6 +439,11 @@ class EventLog:
         if reboot:
             self.clock_s, self.boot = 3.0, "another boot"
         return self.initialise(**changes).after(10).add("run_resume", {"epoch": epoch, "step": 0})
+
+    def without(self, key: str, epoch: int | None = None) -> EventLog:
+        kept = [one for one in self.events if one["key"] != key or (epoch and one["value"]["epoch"] != epoch)]
+        self.events = [{**event, "seq": number} for number, event in enumerate(kept)]
+        return self
 
     def result(self, recipe: dict[str, Any] | None = None, convention: str = "analytic") -> Any:
         return derive(recipe or tables(), rulebook("v2.0", "ic"), self.events, convention)

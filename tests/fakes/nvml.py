@@ -132,3 +132,46 @@ class MeteredNvml(MockNvml):
         if not self.counts:
             raise MockError("Not Supported")
         return int(self.joules[handle] * 1000)
+
+
+class LinkedNvml(MockNvml):
+    """One device, busy for 87 % of the time, whose NVLinks count what they carry.
+
+    Args:
+        links: counter in KiB of each active link, sent and received; None: the device has no links.
+        fields: ids that it knows.
+    """
+
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 138, 139
+    NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES = 202, 204
+
+    def __init__(
+        self, links: list[tuple[int, int]] | None, fields: tuple[int, ...] = (138, 139), *, broken: bool = False
+    ) -> None:
+        super().__init__(1, broken=broken)
+        self._counters, self._fields = links, fields
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid != "GPU-1":
+            raise MockError("Not Found")
+        return f"handle of {uuid}"
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802
+        assert handle == "handle of GPU-1"
+        return SimpleNamespace(gpu=87)
+
+    def nvmlDeviceGetNvLinkState(self, handle: str, link: int) -> int:  # noqa: N802
+        if self._counters is None or link > len(self._counters):
+            raise MockError("Not Supported")
+        # The last one is there and switched off.
+        return int(link < len(self._counters))
+
+    def nvmlDeviceGetFieldValues(self, handle: str, wanted: list[tuple[int, int]]) -> list[Any]:  # noqa: N802
+        assert self._counters is not None
+        return [
+            SimpleNamespace(
+                nvmlReturn=0 if field in self._fields else 3,
+                value=SimpleNamespace(ullVal=self._counters[link][field in (139, 204)]),
+            )
+            for field, link in wanted
+        ]

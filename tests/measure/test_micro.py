@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders.commands import HPCAI500
-from builders.ranks import clean_environment, run_ranks, try_ranks
+from builders.commands import Typed, hpcai500
+from builders.ranks import run_ranks, try_ranks
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
@@ -60,21 +59,8 @@ class Broken:
 
     real: Gemm
 
-    @property
-    def name(self) -> str:
-        return self.real.name
-
-    @property
-    def flops(self) -> int:
-        return self.real.flops
-
-    @property
-    def elements(self) -> int:
-        return self.real.elements
-
-    @property
-    def check_flops(self) -> int:
-        return self.real.check_flops
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
 
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
         prepared = self.real.prepare(precision, device)
@@ -176,10 +162,11 @@ def test_what_would_take_too_long_or_has_no_room_is_not_tried() -> None:
 
 @dataclass(frozen=True)
 class OnSlowMachine(Broken):
-    """A product on a machine of a million operations a second."""
+    """A product by a call of a million operations a second, and perhaps by one that takes no time."""
 
     claimed: int
     begun: list[int]
+    other: bool = False
 
     @property
     def flops(self) -> int:
@@ -191,7 +178,8 @@ class OnSlowMachine(Broken):
             time.sleep(self.claimed / 1e6)
             return torch.zeros(())
 
-        return Prepared({"slow": multiply}, lambda product: None)
+        others = {"fast": lambda: torch.zeros(())} if self.other else {}
+        return Prepared({"slow": multiply, **others}, lambda product: None)
 
 
 def test_nothing_is_begun_that_would_take_minutes_on_a_slow_machine() -> None:
@@ -200,6 +188,16 @@ def test_nothing_is_begun_that_would_take_minutes_on_a_slow_machine() -> None:
     with silent(1, "", "") as bar:
         found = fastest([large], PRECISIONS["fp32"], job_of(LocalCommunicator()), 1.0, bar, [small])
     assert found is None
+    assert set(begun) == {10**4}
+
+
+def test_a_call_that_would_take_too_long_is_left_out_where_another_does_not() -> None:
+    begun: list[int] = []
+    small, large = (OnSlowMachine(Gemm(8, 8, 8), claimed, begun, other=True) for claimed in (10**4, 10**7))
+    with silent(1, "", "") as bar:
+        entry = fastest([large], PRECISIONS["fp32"], job_of(LocalCommunicator()), 1.0, bar, [small])
+    assert entry
+    assert entry["call"] == "fast"
     assert set(begun) == {10**4}
 
 
@@ -383,11 +381,6 @@ def test_memory_and_caches_are_the_machines(tmp_path: Path) -> None:
     assert last_level_cache_bytes(tmp_path / "nowhere") == 0
 
 
-def hpcai500(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [*HPCAI500, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=clean_environment(), check=False)
-
-
 TINY = ["--recipe", "ic/smoke", "--seconds", "0.3", "--set", "hyperparameters.batch_size=4"]
 
 
@@ -426,9 +419,9 @@ def test_the_command_prints_a_table_and_stable_lines(tmp_path: Path, images: Pat
         (["gemm", "-o", "nowhere/micro.json", "--seconds", "0.05"], "nowhere/micro.json: cannot be written"),
     ],
 )
-def test_a_mistake_is_told_with_exit_code_64(tmp_path: Path, arguments: list[str], expected: str) -> None:
+def test_a_mistake_is_told_with_exit_code_64(typed: Typed, arguments: list[str], expected: str) -> None:
     recipe = [] if "--recipe" in arguments else ["--recipe", "ic/smoke"]
-    done = hpcai500("micro", *arguments, *recipe, "--set", "accelerator.device=cpu", cwd=tmp_path)
+    done = typed("micro", *arguments, *recipe, "--set", "accelerator.device=cpu")
     assert done.returncode == 64
     assert not [line for line in done.stdout.splitlines() if "PASS" in line]
     assert expected in done.stderr

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.nvml import LinkedNvml
 
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.measure.host import Bytes, NetworkCounters
@@ -120,68 +120,17 @@ def test_a_counter_that_cannot_be_read_is_told_where_the_work_ends() -> None:
         work()
 
 
-class MockNvmlError(Exception):
-    """Stands for pynvml.NVMLError."""
-
-
-class MockNvml:
-    """Stands for the module pynvml of a machine with one device, which cannot exist here.
-
-    Args:
-        links: counter in KiB of each active link, sent and received; None: the device has no links.
-        fields: ids that it knows.
-    """
-
-    NVMLError = MockNvmlError
-    NVML_NVLINK_MAX_LINKS = 18
-    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 138, 139
-    NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES = 202, 204
-
-    def __init__(self, links: list[tuple[int, int]] | None, fields: tuple[int, ...] = (138, 139)) -> None:
-        self._links, self._fields = links, fields
-        self.is_open = False
-
-    def nvmlInit(self) -> None:  # noqa: N802 - its name
-        self.is_open = True
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.is_open = False
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        return f"handle of {uuid}"
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802
-        assert handle == "handle of GPU-1"
-        return SimpleNamespace(gpu=87)
-
-    def nvmlDeviceGetNvLinkState(self, handle: str, link: int) -> int:  # noqa: N802
-        if self._links is None or link > len(self._links):
-            raise MockNvmlError("not supported")
-        # The last one is there and switched off.
-        return int(link < len(self._links))
-
-    def nvmlDeviceGetFieldValues(self, handle: str, wanted: list[tuple[int, int]]) -> list[Any]:  # noqa: N802
-        assert self._links is not None
-        return [
-            SimpleNamespace(
-                nvmlReturn=0 if field in self._fields else 3,
-                value=SimpleNamespace(ullVal=self._links[link][field in (139, 204)]),
-            )
-            for field, link in wanted
-        ]
-
-
 def test_links_of_a_mock_driver_are_summed_in_bytes() -> None:
-    driver = MockNvml([(1, 10), (2, 20)])
+    driver = LinkedNvml([(1, 10), (2, 20)])
     with nvml_meter("GPU-1", driver) as meter:
-        assert driver.is_open
+        assert driver.opened
         assert meter.utilisation() == pytest.approx(0.87)
         assert meter.links() == Bytes(3 * 1024, 30 * 1024)
-    assert not driver.is_open
+    assert not driver.opened
 
 
 def test_a_mock_driver_of_later_devices_counts_in_other_fields() -> None:
-    with nvml_meter("GPU-1", MockNvml([(1, 10), (2, 20)], fields=(202, 204))) as meter:
+    with nvml_meter("GPU-1", LinkedNvml([(1, 10), (2, 20)], fields=(202, 204))) as meter:
         assert meter.links() == Bytes(3, 30)
 
 
@@ -189,29 +138,15 @@ def test_a_mock_driver_of_later_devices_counts_in_other_fields() -> None:
 def test_a_mock_device_without_links_or_counters_has_no_bandwidth(
     links: list[tuple[int, int]] | None, fields: tuple[int, ...]
 ) -> None:
-    with nvml_meter("GPU-1", MockNvml(links, fields)) as meter:
+    with nvml_meter("GPU-1", LinkedNvml(links, fields)) as meter:
         assert meter.links() is None
 
 
-def test_a_mock_driver_that_does_not_answer_is_told() -> None:
-    class Broken(MockNvml):
-        def nvmlInit(self) -> None:  # noqa: N802
-            raise MockNvmlError("Driver Not Loaded")
-
-    def ask() -> None:
-        with nvml_meter("GPU-1", Broken(None)):
-            pass
-
-    with pytest.raises(EnvironmentLacksError, match="Driver Not Loaded"):
-        ask()
-
-
-def test_a_part_of_a_device_that_a_mock_driver_does_not_know_is_told() -> None:
-    class Whole(MockNvml):
-        def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-            raise MockNvmlError("Not Found")
-
-    driver = Whole(None)
-    with pytest.raises(EnvironmentLacksError, match="GPU-1"), nvml_meter("GPU-1", driver):
-        pass
-    assert not driver.is_open
+@pytest.mark.parametrize(("uuid", "broken", "told"), [("GPU-1", True, "Driver Not Loaded"), ("MIG-2", False, "MIG-2")])
+def test_a_mock_driver_that_does_not_answer_or_know_a_part_of_a_device_is_told(
+    uuid: str, broken: bool, told: str
+) -> None:
+    driver = LinkedNvml(None, broken=broken)
+    with pytest.raises(EnvironmentLacksError, match=told), nvml_meter(uuid, driver):
+        pytest.fail("it was not opened")
+    assert not driver.opened

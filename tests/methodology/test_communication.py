@@ -1,13 +1,35 @@
-"""Summaries of ranks become one value of the record, every number of it by hand."""
+"""What communication cost: summaries of ranks, stages, bytes, stragglers, bandwidths and the link behind them."""
 
 from __future__ import annotations
 
 import json
+import random
+import statistics
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hpcai500.methodology.communication import STAGES, RankSummary, merge
+from hpcai500.errors import UsageError
+from hpcai500.methodology.communication import (
+    STAGES,
+    RankSummary,
+    RankTraffic,
+    RingCost,
+    StageTally,
+    algorithm_bandwidth,
+    bus_bandwidth,
+    check_traffic,
+    fit_error,
+    fit_ring,
+    merge,
+    stage_table,
+    stragglers,
+)
+
+# --- Summaries of ranks become one value of the record, every number of it by hand.
 
 
 def times(mean: float) -> dict[str, float]:
@@ -105,3 +127,247 @@ def test_more_waiting_than_all_reduces_hides_nothing() -> None:
 def test_the_value_is_plain_json() -> None:
     value = merge([summary(0), summary(1)])
     assert json.loads(json.dumps(value, allow_nan=False)) == value
+
+
+# --- Stages, in a bounded space.
+
+
+MEASURED = STAGES[1:]
+
+
+def tally(*rows: tuple[float, ...], stages: tuple[str, ...] = MEASURED) -> StageTally:
+    filled = StageTally(stages)
+    for row in rows:
+        filled.add(row)
+    return filled
+
+
+def test_the_stages_are_those_of_table_12_in_its_order() -> None:
+    assert STAGES == (
+        "negotiation", "wait_for_data", "wait_for_other_data", "queuing", "memcpy_in", "all_reduce", "memcpy_out",
+    )  # fmt: skip
+
+
+def test_a_table_by_hand() -> None:
+    first = tally((1.0, 0.0, 0.0, 0.0, 5.0, 0.0), (3.0, 0.0, 0.0, 0.0, 7.0, 0.0))
+    second = tally((8.0, 0.0, 0.0, 0.0, 9.0, 0.0))
+    table = stage_table([first, second])
+    assert table["wait_for_data"] == {"mean_seconds": 4.0, "median_seconds": 3.0, "p95_seconds": 8.0}
+    assert table["all_reduce"] == {"mean_seconds": 7.0, "median_seconds": 7.0, "p95_seconds": 9.0}
+
+
+def test_a_stage_that_nobody_measures_is_none_and_not_zero() -> None:
+    table = stage_table([tally((1.0,) * 6)])
+    assert [name for name, times in table.items() if times is None] == ["negotiation"]
+    assert set(stage_table([]).values()) == {None}
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=100))
+def test_quantiles_are_the_order_statistics_while_all_samples_fit(values: list[float]) -> None:
+    times = stage_table([tally(*[(value,) for value in values], stages=("all_reduce",))])["all_reduce"]
+    assert times is not None
+    assert times["mean_seconds"] == pytest.approx(np.mean(values))
+    assert times["median_seconds"] == np.quantile(values, 0.5, method="inverted_cdf")
+    # 0.95 as a float is a little less than 95/100, and NumPy rounds its own way at the step.
+    ordered = sorted(values)
+    near = round(0.95 * len(values))
+    assert times["p95_seconds"] in ordered[max(0, near - 1) : near + 1]
+
+
+def test_of_many_all_reduces_the_mean_stays_exact_and_the_median_near() -> None:
+    values = np.random.default_rng(3).exponential(size=20_000)
+    times = stage_table([tally(*[(value,) for value in values], stages=("all_reduce",))])["all_reduce"]
+    assert times is not None
+    assert times["mean_seconds"] == pytest.approx(values.mean(), rel=1e-9)
+    below = (values < times["median_seconds"]).mean()
+    assert 0.35 < below < 0.65
+
+
+def test_a_bucket_with_more_all_reduces_weighs_more() -> None:
+    often, seldom = tally(*[(1.0,)] * 3000, stages=("queuing",)), tally(*[(9.0,)] * 500, stages=("queuing",))
+    times = stage_table([often, seldom])["queuing"]
+    assert times == {"mean_seconds": pytest.approx(7500 / 3500), "median_seconds": 1.0, "p95_seconds": 9.0}
+
+
+# --- Who holds the others up: by a tenth, and beyond what chance does.
+
+
+def stragglers_twin(own_seconds: list[float]) -> list[int]:
+    """The rule as its docstring says it, rank by rank."""
+    slow = []
+    for rank, seconds in enumerate(own_seconds):
+        others = own_seconds[:rank] + own_seconds[rank + 1 :]
+        if not others:
+            continue
+        middle = statistics.median(others)
+        deviation = statistics.median(abs(other - middle) for other in others)
+        if seconds > 1.1 * middle and seconds > middle + 3 * 1.4826 * deviation:
+            slow.append(rank)
+    return slow
+
+
+@given(st.lists(st.floats(0.001, 100), max_size=30))
+def test_it_is_the_rule_as_stated(own_seconds: list[float]) -> None:
+    assert stragglers(own_seconds) == stragglers_twin(own_seconds)
+
+
+@pytest.mark.parametrize(
+    ("own_seconds", "slow"),
+    [
+        ([], []),
+        ([5.0], []),
+        # Of two ranks, a tenth decides.
+        ([1.0, 1.09], []),
+        ([1.2, 1.0], [0]),
+        # A slow node is found although it is half of the ranks.
+        ([1.0, 1.01, 0.99, 1.02, 1.5, 1.52, 1.49, 1.51], [4, 5, 6, 7]),
+        # Where all ranks spread widely, none stands out.
+        ([1.0, 1.3, 0.8, 1.5, 1.1, 1.4, 0.9], []),
+    ],
+)
+def test_who_is_much_slower_than_the_others_holds_them_up(own_seconds: list[float], slow: list[int]) -> None:
+    assert stragglers(own_seconds) == slow
+
+
+def test_like_ranks_with_noise_are_no_stragglers_and_one_that_is_slow_is() -> None:
+    times = (1 + 0.02 * np.random.default_rng(1).standard_normal(256)).tolist()
+    assert stragglers(times) == []
+    times[77] *= 1.3
+    assert stragglers(times) == [77]
+
+
+# --- Counted bytes against network counters.
+
+
+MIB = 2**20
+
+
+def rank(
+    host: str, sent: int, *, network: int = 0, loopback: int | None = 0, between: int | None = None, restarted: str = ""
+) -> RankTraffic:
+    counters = {
+        "loopback_sent_bytes": loopback,
+        "sent_bytes": {"eth0": network},
+        "received_bytes": {"eth0": network},
+        "restarted": [restarted] if restarted else [],
+    }
+    return {"host": host, "sent_bytes": sent, "between_hosts_bytes": between, "counters": counters}
+
+
+def test_gloo_on_one_host_is_compared_with_loopback() -> None:
+    found = check_traffic([rank("a", MIB, loopback=2 * MIB + 7000), rank("a", MIB, loopback=3 * MIB)], "Gloo")
+    assert (found["counted_bytes"], found["counter_bytes"], found["over"]) == (2 * MIB, 2 * MIB + 7000, "loopback")
+    assert found["verdict"] == "the counters agree"
+
+
+def test_counters_of_a_host_count_once_however_many_ranks_read_them() -> None:
+    ranks = [rank("a", MIB, network=MIB, loopback=MIB), rank("a", MIB, network=MIB, loopback=MIB)]
+    ranks += [rank("b", MIB, network=MIB, loopback=MIB), rank("b", MIB, network=MIB, loopback=MIB)]
+    found = check_traffic(ranks, "Gloo")
+    assert (found["counted_bytes"], found["counter_bytes"], found["ratio"]) == (4 * MIB, 4 * MIB, 1.0)
+    assert found["over"] == "loopback and network"
+
+
+def test_shared_memory_on_one_host_cannot_be_compared() -> None:
+    found = check_traffic([rank("a", MIB), rank("a", MIB)], "Open MPI 4.1.4")
+    assert found["verdict"] == "not comparable: on one host, Open MPI 4.1.4 uses shared memory"
+    assert (found["counted_bytes"], found["ratio"]) == (None, None)
+
+
+def test_one_rank_a_host_sends_everything_over_the_network_and_loopback_does_not_count() -> None:
+    found = check_traffic([rank("a", MIB, network=MIB, loopback=9 * MIB), rank("b", MIB, network=MIB)], "NCCL 2.27")
+    assert (found["over"], found["ratio"]) == ("network", 1.0)
+
+
+def test_several_ranks_a_host_need_the_part_between_hosts() -> None:
+    unknown = [rank("a", 3 * MIB, network=MIB), rank("a", 3 * MIB), rank("b", 3 * MIB, network=MIB)]
+    assert "how much of it stays within a host" in check_traffic(unknown, "Open MPI 4.1.4")["verdict"]
+    known = [rank("a", 3 * MIB, network=MIB, between=MIB), rank("a", 3 * MIB, between=0)]
+    known += [rank("b", 3 * MIB, network=MIB, between=MIB)]
+    assert check_traffic(known, "Open MPI 4.1.4")["ratio"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [(0.94, "the counters saw less"), (0.96, "the counters agree"), (1.05, "the counters agree"), (1.2, "saw more")],
+)
+def test_a_ratio_has_its_verdict(seen: float, verdict: str) -> None:
+    found = check_traffic([rank("a", 100_000, network=round(seen * 100_000)), rank("b", 0)], "NCCL 2.27")
+    assert verdict in found["verdict"]
+
+
+def test_an_interface_that_came_up_anew_or_a_count_of_nothing_is_no_comparison() -> None:
+    anew = [rank("a", MIB, network=MIB, restarted="eth1"), rank("b", MIB, network=MIB)]
+    assert check_traffic(anew, "Gloo")["verdict"] == "not comparable: eth1 of a was set up anew during the run"
+    assert check_traffic([rank("a", 0), rank("b", 0)], "Gloo")["verdict"] == "not comparable: no byte was counted"
+
+
+# --- Bandwidths of an all-reduce by their definitions, and the link that explains its times.
+
+
+ranks = st.integers(min_value=2, max_value=10_000)
+sizes = [16 * 4**power for power in range(13)]
+costs = st.builds(RingCost, st.floats(min_value=1e-7, max_value=1e-2), st.floats(min_value=1e6, max_value=1e12))
+
+
+def test_bandwidths_are_those_of_the_nccl_tests() -> None:
+    # 8 ranks, 1 GB in 10 ms: its documentation's factor for an all-reduce is 2 (n - 1) / n.
+    assert algorithm_bandwidth(1e9, 0.01) == 1e11
+    assert bus_bandwidth(1e9, 0.01, 8) == pytest.approx(1.75e11)
+
+
+@given(st.floats(min_value=1, max_value=1e12), st.floats(min_value=1e-9, max_value=1e3), ranks)
+def test_bus_bandwidth_is_the_algorithms_for_two_and_less_than_twice_it_for_any(size: float, s: float, n: int) -> None:
+    assert bus_bandwidth(size, s, 2) == pytest.approx(algorithm_bandwidth(size, s))
+    assert algorithm_bandwidth(size, s) <= bus_bandwidth(size, s, n) * (1 + 1e-12)
+    assert bus_bandwidth(size, s, n) < 2 * algorithm_bandwidth(size, s)
+
+
+@given(costs, ranks)
+def test_a_long_message_has_the_links_rate_as_its_bus_bandwidth(cost: RingCost, n: int) -> None:
+    size = 1e6 * n * max(1.0, cost.latency_seconds * cost.bytes_per_second)
+    assert bus_bandwidth(size, cost.seconds(size, n), n) == pytest.approx(cost.bytes_per_second, rel=1e-5)
+
+
+@given(costs, st.integers(min_value=2, max_value=512))
+def test_times_of_a_ring_give_its_link_back(cost: RingCost, n: int) -> None:
+    measured = [(size, cost.seconds(size, n)) for size in [0, *sizes, 10**15]]
+    found = fit_ring(n, measured)
+    assert found.latency_seconds == pytest.approx(cost.latency_seconds, rel=1e-6)
+    assert found.bytes_per_second == pytest.approx(cost.bytes_per_second, rel=1e-6)
+    assert fit_error(found, n, measured) < 1e-6
+
+
+def test_noise_a_busy_neighbour_and_a_size_with_an_algorithm_of_its_own_do_not_bend_the_link() -> None:
+    cost, noise = RingCost(5e-6, 1e10), random.Random(7)
+    measured = [(size, cost.seconds(size, 4) * noise.uniform(0.95, 1.05)) for size in sizes]
+    measured[3] = measured[3][0], measured[3][1] * 20
+    measured[9] = measured[9][0], measured[9][1] / 5
+    found = fit_ring(4, measured)
+    assert found.latency_seconds == pytest.approx(5e-6, rel=0.1)
+    assert found.bytes_per_second == pytest.approx(1e10, rel=0.1)
+
+
+@given(st.lists(st.floats(min_value=1e-6, max_value=1e3), min_size=len(sizes), max_size=len(sizes)), ranks)
+def test_whatever_is_measured_the_link_is_possible(times: list[float], n: int) -> None:
+    try:
+        found = fit_ring(n, list(zip(sizes, times, strict=True)))
+    except UsageError:
+        return
+    assert found.latency_seconds >= 0
+    assert found.bytes_per_second > 0
+
+
+@pytest.mark.parametrize(
+    ("n", "measured", "reason"),
+    [
+        (4, [(16, 1.0)], "two sizes"),
+        (4, [(16, 1.0), (16, 2.0)], "two sizes"),
+        (4, [(16, 1.0), (64, 0.0)], "positive time"),
+        (1, [(16, 1.0), (64, 2.0)], "two ranks"),
+        (4, [(0, 1.0), (0.0, 1.0), (1, 1e-9)], "does not grow"),
+    ],
+)
+def test_what_cannot_be_fitted_is_said(n: int, measured: list[tuple[float, float]], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        fit_ring(n, measured)

@@ -29,12 +29,6 @@ def alter(log: EventLog, key: str, change: Callable[[dict[str, Any]], None], epo
     return log
 
 
-def without(log: EventLog, key: str) -> EventLog:
-    kept = [event for event in log.events if event["key"] != key]
-    log.events = [{**event, "seq": number} for number, event in enumerate(kept)]
-    return log
-
-
 def steps_of_ranks(*steps: int) -> dict[str, Any]:
     return {"ranks": [{"rank": rank, "steps": number} for rank, number in enumerate(steps)]}
 
@@ -60,9 +54,9 @@ def test_ranks_that_did_not_hold_the_same_weights_were_not_synchronous() -> None
 
 
 def test_an_older_record_of_many_ranks_does_not_tell_and_one_of_one_rank_need_not() -> None:
-    (problem,) = broken(without(complete(), "replicas"))["synchronous SGD"]
+    (problem,) = broken(complete().without("replicas"))["synchronous SGD"]
     assert problem.endswith("the record does not tell that all ranks held the same weights (no event replicas)")
-    alone = alter(without(complete(), "replicas"), "run_start", lambda value: value.update(world_size=1))
+    alone = alter(complete().without("replicas"), "run_start", lambda value: value.update(world_size=1))
     assert "synchronous SGD" not in broken(alone)
 
 
@@ -135,22 +129,19 @@ def test_stages_share_the_batch_of_one_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("norm", "micro_batches", "holds"), [("batch", 1, True), ("batch", 4, False), ("sync-batch", 4, False)]
-)
-def test_batch_norm_of_micro_batches_is_not_that_of_one_device(norm: str, micro_batches: int, holds: bool) -> None:
-    recipe = tables(*STAGES, f"programming.micro_batches={micro_batches}", f"workload.norm={norm}")
+    ("norm", "micro_batches", "holds"),
+    [("batch", 1, True), ("batch", 4, False), ("sync-batch", 4, False),
+     ("group", 4, True), ("frozen-batch", 4, True), (None, 4, True)],
+)  # fmt: skip
+def test_a_norm_of_micro_batches_is_that_of_one_device_where_it_sees_no_batch(
+    norm: str | None, micro_batches: int, holds: bool
+) -> None:
+    recipe = tables(*STAGES, f"programming.micro_batches={micro_batches}")
+    recipe["workload"]["norm"] = norm
     found = [problem for problem in broken(complete(), recipe)["equivalent parallelism"] if "micro-batches" in problem]
     assert (not found) == holds
     if found:
         assert "micro-batches of 32 samples, where one device takes those of 128: not mathematically" in found[0]
-
-
-@pytest.mark.parametrize("norm", ["group", "frozen-batch", None])
-def test_a_norm_that_sees_no_batch_may_see_micro_batches(norm: str | None) -> None:
-    recipe = tables(*STAGES, "programming.micro_batches=4")
-    recipe["workload"]["norm"] = norm
-    found = broken(complete(), recipe)["equivalent parallelism"]
-    assert not [problem for problem in found if "micro-batches" in problem]
 
 
 def test_more_ranks_than_the_recipe_asks_for_are_another_batch() -> None:
@@ -197,34 +188,6 @@ def test_every_evaluation_is_over_all_evaluation_samples() -> None:
     log = alter(complete(), "eval_accuracy", lambda value: value.update(samples=40_000), epoch=90)
     problem = "epoch 90: evaluated on 40000 samples; the evaluation set has 50000"
     assert broken(log) == {"evaluation samples": (problem,)}
-
-
-def test_what_the_events_show_keeps_a_result_from_being_ranked() -> None:
-    assert complete().result().rankable
-    result = alter(complete(), "replicas", lambda value: value.update(digest=None), epoch=90).result()
-    assert (result.rankable, result.level) == (False, "hardware")
-    assert "not all of 8 ranks" in result.reasons[0]
-
-
-def test_a_result_names_its_level_and_the_changes_that_force_it() -> None:
-    result = complete().result(tables("hyperparameters.momentum=0.9", "framework.compile=true"))
-    assert (result.level, result.level_changes, result.rankable) == ("free", ["hyperparameters.momentum"], True)
-    result = complete().result(tables("accelerator.loader=memory"))
-    assert (result.level, result.level_changes, result.rankable) == (None, ["accelerator.loader"], False)
-    assert result.reasons == ["accelerator.loader is memory: a few batches were repeated, and no data was read"]
-
-
-def test_a_change_that_no_level_allows_is_a_reason() -> None:
-    recipe = tables()
-    recipe["programming"]["synchronous"] = False
-    assert complete().result(recipe).reasons == [
-        "programming.synchronous is False; no level of edition v2.0 allows a change of it"
-    ]
-
-
-def test_operations_that_are_counted_as_the_paper_did_are_not_ranked() -> None:
-    (reason,) = complete().result(convention="paper").reasons
-    assert reason == "operations are counted by the convention paper; edition v2.0 ranks by analytic"
 
 
 DRAWN = {"sampling": "poisson", "strata": [], "draws": 1_280_000, "distinct": 800_000, "share": 0.6}

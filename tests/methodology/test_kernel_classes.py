@@ -1,6 +1,9 @@
-"""Which of the eight kinds of V2.0 Fig. 10 a kernel is, told by its name; names as profilers show them."""
+"""Which of the eight kinds of V2.0 Fig. 10 a kernel is, told by its name; and what a device did at each moment."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +17,7 @@ from hpcai500.methodology.kernel_classes import (
     GEMM,
     HOST,
     KERNEL_RULES,
+    KINDS,
     MEMCPY,
     NORMALISATION,
     OPERATOR_RULES,
@@ -21,11 +25,16 @@ from hpcai500.methodology.kernel_classes import (
     TRANSFORMATION,
     Layout,
     Rule,
+    Stretch,
     changes_layout,
     copy_class,
+    gaps,
     kernel_class,
+    lane,
     operator_class,
+    seconds_of,
     stem,
+    timeline,
 )
 
 # Demangled names from traces of PyTorch, cuDNN, cuBLAS, CUTLASS and NCCL on Volta to Blackwell, and of our own kernels.
@@ -206,3 +215,83 @@ NHWC = Layout((8, 16, 4, 4), (256, 1, 64, 16), "float")
 def test_a_copy_is_what_it_does_to_order_and_type(target: Layout, source: Layout, kind: str) -> None:
     assert copy_class(target, source) == kind
     assert changes_layout(target, source) == (kind == TRANSFORMATION)
+
+
+# --- Every kernel and operator of ours is of a class: a profile of our own run must not have unknown time in it.
+
+
+ROOT = Path(__file__).resolve().parents[2]
+_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(")
+_OPERATOR = re.compile(r"custom_op\(\s*\"(hpcai500::\w+)\"")
+
+
+def _found(pattern: re.Pattern[str], folder: str, *suffixes: str) -> list[str]:
+    files = (path for suffix in suffixes for path in (ROOT / folder).rglob(f"*{suffix}"))
+    return sorted({name for path in files for name in pattern.findall(path.read_text(encoding="utf-8"))})
+
+
+OUR_KERNELS = _found(_KERNEL, "csrc/core", ".cu", ".cuh")
+OUR_OPERATORS = _found(_OPERATOR, "hpcai500", ".py")
+
+
+def test_all_of_them_were_found() -> None:
+    declared = sum(
+        path.read_text(encoding="utf-8").count("__global__")
+        for suffix in ("cu", "cuh")
+        for path in (ROOT / "csrc" / "core").rglob(f"*.{suffix}")
+    )
+    assert len(OUR_KERNELS) == declared > 10
+    assert {"hpcai500::nms", "hpcai500::roi_align"} <= set(OUR_OPERATORS)
+
+
+@pytest.mark.parametrize("name", OUR_KERNELS)
+def test_a_cuda_kernel_of_ours_has_a_class(name: str) -> None:
+    assert kernel_class(f"void hpcai500::(anonymous namespace)::{name}<float, 192>(hpcai500::Table<192>, float*)")
+
+
+@pytest.mark.parametrize("name", OUR_OPERATORS)
+def test_an_operator_of_ours_has_a_class(name: str) -> None:
+    assert operator_class(name)
+
+
+# --- Nothing counts twice, and all of the time is something or idle.
+
+
+WORKS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 9), st.sampled_from(KINDS)).map(
+        lambda one: Stretch(one[0], one[0] + one[1], one[2])
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(WORKS)
+def test_every_moment_is_the_first_kind_of_what_ran_in_it(works: list[Stretch]) -> None:
+    found = timeline(works)
+    for moment in (number + 0.5 for number in range(50)):
+        running = {work.kind for work in works if work.start < moment < work.end}
+        expected = next((kind for kind in KINDS if kind in running), None)
+        now = [one.kind for one in found if one.start < moment < one.end]
+        assert now == ([expected] if expected else [])
+
+
+@given(WORKS)
+def test_busy_and_idle_are_all_of_the_time(works: list[Stretch]) -> None:
+    found = timeline(works)
+    if not found:
+        assert all(work.seconds == 0 for work in works)
+        return
+    busy, idle = sum(seconds_of(found).values()), sum(end - start for start, end in gaps(found))
+    assert busy + idle == found[-1].end - found[0].start
+    rows = lane(found, found[0].start, found[-1].end, 7)
+    length = (found[-1].end - found[0].start) / 7
+    for column, kind in enumerate(KINDS, 1):
+        assert sum(row[column] for row in rows) * length == pytest.approx(seconds_of(found)[kind], abs=1e-3)
+
+
+def test_gaps_of_less_than_the_clocks_rounding_are_none() -> None:
+    found = timeline([Stretch(0, 1, "compute"), Stretch(1.001, 2, "compute"), Stretch(3, 4, "copy")])
+    assert gaps(found, 0.01) == [(2, 3)]
+    assert gaps(found) == [(1, 1.001), (2, 3)]
+    assert timeline([]) == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.weak_scaling import weak_scaling
+from hpcai500.methodology.weak_scaling import estimate_efficiency, weak_scaling
 
 
 def test_the_papers_efficiency_is_against_its_single_node_of_8() -> None:
@@ -36,3 +36,9 @@ def test_perfect_scaling_is_1() -> None:
 def test_what_cannot_be_compared_is_refused(rates: dict[int, float]) -> None:
     with pytest.raises(UsageError, match="scaling: expected"):
         weak_scaling(rates)
+
+
+def test_an_efficiency_above_one_is_withheld_also_within_its_uncertainty() -> None:
+    estimate = estimate_efficiency([0.97, 1.02, 1.03, 0.99, 1.01, 1.02])
+    assert (estimate.value, estimate.interval) == (None, (0.97, 1.03))
+    assert str(estimate.note).startswith("above 1")

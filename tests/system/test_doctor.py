@@ -112,6 +112,15 @@ def test_a_record_may_go_below_a_folder_that_can_be_written(tmp_path: Path, monk
     assert "GB left: checkpoints may not fit" in check.detail
 
 
+@pytest.mark.parametrize(("free", "status"), [(5e9, "pass"), (0.9e9, "warn"), (0.7e9, "fail")])
+def test_a_disk_says_how_much_a_run_needs(tmp_path: Path, free: float, status: str) -> None:
+    check = doctor.space_check(tmp_path / "runs", int(free), 200 * 10**6)
+    assert check.status == status
+    assert f"{tmp_path} has " in check.detail
+    assert "a run needs 1 GB: 4 checkpoints of 200 MB, 200 MB for the rest" in check.detail
+    assert (check.fix is None) == (status == "pass")
+
+
 def test_a_file_system_in_memory_does_not_keep_a_containers_record() -> None:
     record = Path("/dev/shm/record")
     assert doctor.out_check(record, None, ()).status == "pass"

@@ -22,7 +22,7 @@ from hpcai500.errors import EnvironmentLacksError
 from hpcai500.system.devices import describe_devices, open_nvml, pci_address, read_nvml
 from hpcai500.system.looking import Answer, Host, Look, Part
 from hpcai500.system.mounts import mount_of, parse_mounts, public, read_mounts, require_reachable, unreachable
-from hpcai500.system.network import describe_network
+from hpcai500.system.network import describe_network, link_rates
 from hpcai500.system.node import (
     assembled,
     caches_of,
@@ -219,6 +219,19 @@ def test_without_ibstat_the_kernel_tells_of_adapters_and_an_interface_has_the_li
     assert part.absent[0].tool == "ibstat (infiniband-diags)"
     (linked,) = (one for one in part.values["network"] if one["name"] == "eno1")
     assert (linked["pci"], linked["numa_node"], linked["pcie"]["width"]) == ("0000:41:00.0", 1, 8)
+
+
+def test_links_are_as_fast_as_the_kernel_tells_of_those_that_are_up(tmp_path: Path) -> None:
+    interfaces = {"eth0": ("10000", "up"), "eth1": ("25000", "down"), "virt0": ("-1", "up"), "bond0": ("20000", "up")}
+    ports = {"mlx5_0": "4: ACTIVE", "mlx5_1": "1: DOWN"}
+    for name, (speed, state) in interfaces.items():
+        tree(tmp_path / f"sys/class/net/{name}", {"speed": f"{speed}\n", "operstate": f"{state}\n"})
+    (tmp_path / "sys/class/net/bond0/lower_eth0").mkdir()
+    for name, state in ports.items():
+        port = tmp_path / f"sys/class/infiniband/{name}/ports/1"
+        tree(port, {"rate": "200 Gb/sec (4X HDR)\n", "state": f"{state}\n"})
+    assert link_rates(tmp_path) == {"eth0": 1.25e9, "mlx5_0/1": 2.5e10}
+    assert link_rates(tmp_path / "none") == {}
 
 
 # --- accelerators by NVML; the driver is a mock, for no machine of these tests has one

@@ -5,18 +5,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from builders.commands import python_with
+import torch
+from builders.commands import Ended, Typed, python_with
 from builders.runs import train_arguments
 from recipes_of_tests import of_two, recipe
 
-from hpcai500 import cli, train
+from hpcai500 import train
 from hpcai500.cli import commands
 from hpcai500.errors import DataError, EnvironmentLacksError
 from hpcai500.hosts import find_placement
@@ -41,68 +44,46 @@ without_devices = pytest.mark.skipif(
 )
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def checks(self) -> dict[str, dict[str, Any]]:
-        """Those of a document of doctor, by name."""
-        return {check["name"]: check for check in json.loads(self.out)["checks"]}
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def hpcai500(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Runs the command line in this process and in a folder of the test, with more variables of the environment."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def run(*arguments: str, **environment: str) -> Ended:
-        with monkeypatch.context() as more:
-            more.setattr(sys, "argv", ["hpcai500", *arguments])
-            for name, value in environment.items():
-                more.setenv(name, value)
-            capfd.readouterr()
-            code = cli.main()
-        return Ended(code, *capfd.readouterr())
 
-    return run
+def checks_of(ended: Ended) -> dict[str, dict[str, Any]]:
+    """Those of a document of doctor, by name."""
+    return {check["name"]: check for check in json.loads(ended.stdout)["checks"]}
 
 
 def in_a_process(folder: Path, *arguments: str, python: Path = Path(sys.executable), **environment: str) -> Ended:
     """The command line in a process of its own, which must not have imported torch at its end."""
     code = f"{MAIN}sys.exit(99 if {{'torch', 'numpy', 'mpi4py'}} & sys.modules.keys() else code)"
-    more = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run(
-        [python, "-c", code, *arguments], capture_output=True, text=True, cwd=folder, env=more, check=False
-    )
+        [python, "-c", code, *arguments], capture_output=True, text=True, cwd=folder, env=os.environ | environment,
+        check=False,
+    )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return done
 
 
 # --- doctor, as it looks
 
 
-def test_a_machine_that_can_run_is_told_so_check_by_check(hpcai500: Command) -> None:
-    ended = hpcai500("doctor", "ic", "--quick")
-    assert ended.code == 0, ended.out
-    lines = [line for line in ended.out.splitlines() if line[:1] != " "]
+def test_a_machine_that_can_run_is_told_so_check_by_check(typed: Typed) -> None:
+    ended = typed("doctor", "ic", "--quick")
+    assert ended.returncode == 0, ended.stdout
+    lines = [line for line in ended.stdout.splitlines() if line[:1] != " "]
     assert [line[6:].partition("  ")[0].strip() for line in lines[:-1]] == LOOKED_AT
     assert lines[-1] in ("verdict pass", "verdict warn")
-    assert ended.err == ""
+    assert ended.stderr == ""
     # Without a benchmark, the machine alone is looked at.
-    ended = hpcai500("doctor", "--quick", "--json")
-    assert (ended.code, list(ended.checks)) == (0, LOOKED_AT)
+    ended = typed("doctor", "--quick", "--json")
+    assert (ended.returncode, list(checks_of(ended))) == (0, LOOKED_AT)
 
 
-def test_what_is_wrong_is_69_with_the_fix_in_one_document(hpcai500: Command) -> None:
-    ended = hpcai500("doctor", "ic", "--data", "nowhere", *ON_CPU, "--quick", "--json")
-    assert (ended.code, json.loads(ended.out)["verdict"]) == (69, "fail")
-    assert {name: check["fix"] for name, check in ended.checks.items() if check["status"] == "fail"} == {
+def test_what_is_wrong_is_69_with_the_fix_in_one_document(typed: Typed) -> None:
+    ended = typed("doctor", "ic", "--data", "nowhere", *ON_CPU, "--quick", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["verdict"]) == (69, "fail")
+    assert {name: check["fix"] for name, check in checks_of(ended).items() if check["status"] == "fail"} == {
         "data": "give the folder of imagenet-1k with --data DIR"
     }
 
@@ -119,41 +100,45 @@ def test_what_is_wrong_is_69_with_the_fix_in_one_document(hpcai500: Command) -> 
         (["system", "nowhere", "--procs", "2"], "leave out --procs"),
     ],
 )
-def test_a_mistake_of_the_user_is_64_and_prints_nothing(hpcai500: Command, arguments: list[str], expected: str) -> None:
-    ended = hpcai500(*arguments)
-    assert (ended.code, ended.out) == (64, "")
-    assert expected in ended.err
+def test_a_mistake_of_the_user_is_64_and_prints_nothing(typed: Typed, arguments: list[str], expected: str) -> None:
+    ended = typed(*arguments)
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert expected in ended.stderr
 
 
-def test_inside_a_container_the_line_to_type_is_that_of_the_run(hpcai500: Command) -> None:
+def test_inside_a_container_the_line_to_type_is_that_of_the_run(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     started = {"APPTAINER_CONTAINER": "/apps/hpcai500.sif", "APPTAINER_COMMAND": "run", "PYTHONPATH": ""}
     of_doctor = ("--quick", "--machine", "m.toml", "--machine=m.toml")
-    ended = hpcai500("doctor", "ic", "--data", "/nowhere-hpcai500/x", *ON_CPU, *of_doctor, **started)
-    assert ended.code == 69
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    ended = typed("doctor", "ic", "--data", "/nowhere-hpcai500/x", *ON_CPU, *of_doctor)
+    assert ended.returncode == 69
     assert (
         "fix: add --bind /nowhere-hpcai500: apptainer run --bind /nowhere-hpcai500 /apps/hpcai500.sif ic --data "
-        "/nowhere-hpcai500/x --set accelerator.device=cpu\n" in ended.out
+        "/nowhere-hpcai500/x --set accelerator.device=cpu\n" in ended.stdout
     )
 
 
 # --- doctor, as it measures: a document whatever comes, and nothing started where nothing can run
 
 
-def test_where_the_launcher_tells_nonsense_no_rank_is_started(hpcai500: Command) -> None:
-    ended = hpcai500("doctor", "ic", "--json", RANK="3", WORLD_SIZE="2")
-    assert (ended.code, ended.err) == (69, "")
-    assert ended.checks["launcher"]["status"] == "fail"
-    assert "RANK=3: expected less than WORLD_SIZE=2" in ended.checks["launcher"]["detail"]
-    assert {ended.checks[name]["status"] for name in MEASURED} == {"skip"}
-    assert "RANK=3" in ended.checks["GEMM"]["detail"]
+def test_where_the_launcher_tells_nonsense_no_rank_is_started(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ended = typed("doctor", "ic", "--json")
+    assert (ended.returncode, ended.stderr) == (69, "")
+    assert checks_of(ended)["launcher"]["status"] == "fail"
+    assert "RANK=3: expected less than WORLD_SIZE=2" in checks_of(ended)["launcher"]["detail"]
+    assert {checks_of(ended)[name]["status"] for name in MEASURED} == {"skip"}
+    assert "RANK=3" in checks_of(ended)["GEMM"]["detail"]
 
 
-def test_a_recipe_for_other_nodes_is_looked_at_here_and_not_measured(hpcai500: Command) -> None:
+def test_a_recipe_for_other_nodes_is_looked_at_here_and_not_measured(typed: Typed) -> None:
     nodes = ["--set", "hardware.nodes=2", "--set", "communication.backend=torch"]
-    ended = hpcai500("doctor", "ic", *ON_CPU, *nodes, "--json")
-    assert ended.code == 0
-    assert ended.checks["GEMM"]["status"] == "skip"
-    assert "hardware.nodes is 2: start the command on all of them with srun" in ended.checks["GEMM"]["detail"]
+    ended = typed("doctor", "ic", *ON_CPU, *nodes, "--json")
+    assert ended.returncode == 0
+    assert checks_of(ended)["GEMM"]["status"] == "skip"
+    assert "hardware.nodes is 2: start the command on all of them with srun" in checks_of(ended)["GEMM"]["detail"]
 
 
 def test_a_broken_environment_or_torch_is_told_without_importing_it(tmp_path: Path) -> None:
@@ -162,26 +147,76 @@ def test_a_broken_environment_or_torch_is_told_without_importing_it(tmp_path: Pa
     python = python_with(tmp_path / "python", module.parent)
     module.write_text("raise SystemExit('torch was imported')")
     ended = in_a_process(tmp_path, "doctor", "ic", "--set", "accelerator.device=cuda", "--json", python=python)
-    assert (ended.code, ended.err, ended.checks["accelerator"]["status"]) == (69, "", "fail")
-    assert ended.checks["ranks"] == {
+    assert (ended.returncode, ended.stderr, checks_of(ended)["accelerator"]["status"]) == (69, "", "fail")
+    assert checks_of(ended)["ranks"] == {
         "name": "ranks", "status": "skip", "detail": "not measured: first mend what `accelerator` says", "fix": None,
     }  # fmt: skip
     module.write_text("raise ImportError('libtorch.so: cannot open shared object file')")
     ended = in_a_process(tmp_path, "doctor", "ic", *ON_CPU, "--json", python=python)
-    assert (ended.code, ended.checks["ranks"]["status"]) == (69, "fail")
-    assert "libtorch.so: cannot open shared object file" in ended.checks["ranks"]["detail"]
-    assert ended.checks["GEMM"]["detail"] == "not measured: `ranks` came to no end"
+    assert (ended.returncode, checks_of(ended)["ranks"]["status"]) == (69, "fail")
+    assert "libtorch.so: cannot open shared object file" in checks_of(ended)["ranks"]["detail"]
+    assert checks_of(ended)["GEMM"]["detail"] == "not measured: `ranks` came to no end"
+
+
+def test_a_data_set_is_read_and_what_is_broken_in_it_fails_the_command(images: Path, tmp_path: Path) -> None:
+    files = shutil.copytree(images, tmp_path / "set", ignore=lambda folder, names: {".hpcai500"} & {*names})
+    broken = sorted(files.glob("train/*/*"))[0]
+    broken.write_bytes(b"no image")
+    arguments = ("ic", "--recipe", "ic/smoke", "--data", str(files), "--out", "record", "--json")
+    ended = in_a_process(tmp_path, "doctor", *arguments)
+    checks = checks_of(ended)
+    assert ended.returncode == 69
+    assert {name for name, check in checks.items() if check["status"] == "fail"} == {"reading"}
+    assert f"1 of 33 files broken: {broken.relative_to(files)}: " in checks["reading"]["detail"]
+    assert checks["reading"]["fix"] == f"copy them again; `hpcai500 data check ic {files}` finds all of them"
+    assert [name for name in checks if name in MEASURED] == list(MEASURED)
+    assert checks["GEMM"]["detail"].startswith("right; ")
+    assert checks["disk"]["detail"].startswith(f"{tmp_path} has ")
+    assert "hpcai500: doctor: GEMM (6 of 11)" in ended.stderr
+    # Nothing is left behind: neither record nor cache.
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx2_supported(), reason="this processor has no AVX2")
+def test_convolutions_that_this_machine_gets_wrong_fail_the_command(tmp_path: Path) -> None:
+    narrow = ("--recipe", "ic/smoke", "--set", "workload.width=4", *ON_CPU, "--json")
+    ended = in_a_process(tmp_path, "doctor", "ic", *narrow, ONEDNN_MAX_CPU_ISA="AVX2")
+    assert (ended.returncode, checks_of(ended)["convolutions"]["status"]) == (69, "fail")
+    detail = checks_of(ended)["convolutions"]["detail"]
+    assert "fp32, NHWC: the convolution of 4 to 8 channels, 1x1, stride 2" in detail
+    assert "--set framework.channels_last=false" in checks_of(ended)["convolutions"]["fix"]
+
+
+def test_ctrl_c_prints_what_was_found_so_far(tmp_path: Path) -> None:
+    # A pipe that nobody writes to: reading it takes until the end of patience.
+    (tmp_path / "set" / "train" / "a").mkdir(parents=True)
+    os.mkfifo(tmp_path / "set" / "train" / "a" / "1.JPEG")
+    command = [sys.executable, "-c", f"{MAIN}sys.exit(code)", "doctor", "ic", "--recipe", "ic/smoke", "--data", "set"]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=tmp_path)
+        limit = time.monotonic() + 600
+        while "doctor: reading" not in (tmp_path / "said").read_text():
+            assert process.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        shown, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "pass  GEMM" in shown
+    assert "fail  reading        stopped by Ctrl-C before it ended" in shown
+    assert shown.splitlines()[-1] == "verdict fail"
+    assert (tmp_path / "said").read_text().endswith("hpcai500: error: stopped by Ctrl-C: not all was measured\n")
 
 
 # --- the same checks before a run
 
 
 @without_devices
-def test_a_run_that_cannot_be_is_refused_before_anything_is_made(hpcai500: Command, tmp_path: Path) -> None:
-    ended = hpcai500("ic", "--set", "accelerator.device=cuda")
-    assert ended.code == 69
-    assert "accelerator.device is cuda, but " in ended.err
-    assert "--set accelerator.device=cpu" in ended.err
+def test_a_run_that_cannot_be_is_refused_before_anything_is_made(typed: Typed, tmp_path: Path) -> None:
+    ended = typed("ic", "--set", "accelerator.device=cuda")
+    assert ended.returncode == 69
+    assert "accelerator.device is cuda, but " in ended.stderr
+    assert "--set accelerator.device=cpu" in ended.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -267,24 +302,25 @@ def test_a_record_below_a_folder_that_may_not_be_searched_is_refused_before_anyt
     ],
 )
 def test_an_error_of_the_system_is_not_called_one_of_the_result(
-    hpcai500: Command, monkeypatch: pytest.MonkeyPatch, error: OSError, told: str
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, error: OSError, told: str
 ) -> None:
     def fail(**options: object) -> None:
         raise error
 
     # That of stdout itself is in tests/cli.
     monkeypatch.setattr(commands, "app", fail)
-    assert hpcai500() == (1, "", f"hpcai500: error: {told}\n")
+    ended = typed()
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", f"hpcai500: error: {told}\n")
 
 
 # --- version and system
 
 
-def test_version_prints_a_document_or_lines(hpcai500: Command) -> None:
-    ended = hpcai500("version", "--json")
-    document = json.loads(ended.out)
-    assert (ended.code, document["schema"]) == (0, "hpcai500-version-1")
-    lines = hpcai500("version").out
+def test_version_prints_a_document_or_lines(typed: Typed) -> None:
+    ended = typed("version", "--json")
+    document = json.loads(ended.stdout)
+    assert (ended.returncode, document["schema"]) == (0, "hpcai500-version-1")
+    lines = typed("version").stdout
     assert f"core      {document['package']['core_sha256']}" in lines
     assert f"code      {document['package']['code_sha256']}" in lines
     assert "image     none" in lines
@@ -292,8 +328,8 @@ def test_version_prints_a_document_or_lines(hpcai500: Command) -> None:
 
 def test_one_node_is_described_in_one_document_without_torch(tmp_path: Path) -> None:
     ended = in_a_process(tmp_path, "system", "--json", "--data", "nowhere")
-    assert (ended.code, ended.err) == (0, "")
-    found = json.loads(ended.out)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = json.loads(ended.stdout)
     assert found.keys() == {"nodes", "installation", "differences"}
     (node,) = found["nodes"]
     assert node.keys() >= KEYS
@@ -303,17 +339,17 @@ def test_one_node_is_described_in_one_document_without_torch(tmp_path: Path) -> 
     assert found["installation"]["package"]["version"]
 
 
-def test_the_text_has_six_parts_and_the_other_format_mlperfs_names(hpcai500: Command) -> None:
-    ended = hpcai500("system")
-    assert ended.code == 0, ended.err
-    assert [line[:2] for line in ended.out.splitlines() if line[:1].isdigit()][1:] == [f"{n}." for n in range(1, 7)]
-    assert json.loads(hpcai500("system", "--format", "mlperf").out)["number_of_nodes"] == "1"
+def test_the_text_has_six_parts_and_the_other_format_mlperfs_names(typed: Typed) -> None:
+    ended = typed("system")
+    assert ended.returncode == 0, ended.stderr
+    assert [line[:2] for line in ended.stdout.splitlines() if line[:1].isdigit()][1:] == [f"{n}." for n in range(1, 7)]
+    assert json.loads(typed("system", "--format", "mlperf").stdout)["number_of_nodes"] == "1"
 
 
-def test_ranks_of_one_host_are_one_node_that_torch_knows_more_of(hpcai500: Command, tmp_path: Path) -> None:
-    ended = hpcai500("system", "--procs", "2", "--json")
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
+def test_ranks_of_one_host_are_one_node_that_torch_knows_more_of(typed: Typed, tmp_path: Path) -> None:
+    ended = typed("system", "--procs", "2", "--json")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
     (node,) = found["nodes"]
     assert node.keys() >= KEYS
     assert node["software"]["torch_build"]
@@ -321,7 +357,7 @@ def test_ranks_of_one_host_are_one_node_that_torch_knows_more_of(hpcai500: Comma
     assert found["differences"] == []
 
 
-def test_a_tiny_run_keeps_it_and_the_command_shows_it(hpcai500: Command, images: Path, tmp_path: Path) -> None:
+def test_a_tiny_run_keeps_it_and_the_command_shows_it(typed: Typed, images: Path, tmp_path: Path) -> None:
     record = tmp_path / "record"
     assert train.main(train_arguments(images, record, "problem.epochs=1")) == 0
     system = json.loads((record / "system.json").read_text())
@@ -330,5 +366,5 @@ def test_a_tiny_run_keeps_it_and_the_command_shows_it(hpcai500: Command, images:
     assert node["raw"].keys() >= {"lscpu"}
     assert node["file_systems"]["out"]["path"] == str(record)
     assert not list(iterate(read_record(record).events, "system_differences"))
-    assert json.loads(hpcai500("system", str(record), "--json").out) == {**system, "differences": []}
-    assert hpcai500("system", str(record)).out.startswith(f"1 node; this is {node['host']}\n")
+    assert json.loads(typed("system", str(record), "--json").stdout) == {**system, "differences": []}
+    assert typed("system", str(record)).stdout.startswith(f"1 node; this is {node['host']}\n")

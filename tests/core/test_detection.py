@@ -1,4 +1,4 @@
-"""Rois and boxes of any bits: the documented result or an error, within bounds, and in a forked child too."""
+"""Detections in the core: rois and boxes of any bits, and the same bits on every processor."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 
 import numpy as np
 import pytest
+from builders.instruction_sets import on_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hpcai500 import _core
+
+# --- Any bits: the documented result or an error, within bounds, and in a forked child too.
+
 
 FARTHEST = 2.0**24
 anything = st.one_of(
@@ -117,3 +121,38 @@ def test_it_works_in_a_forked_child() -> None:
             os._exit(code)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+# --- Each instruction set does the same operations in order.
+
+
+SCRIPT = """
+import hashlib
+import numpy as np
+
+random = np.random.default_rng(3)
+digest = hashlib.sha256()
+boxes = random.random((3000, 4), np.float32) * 50
+boxes[:, 2:] = boxes[:, :2] + 8
+for real in (np.float32, np.float64):
+    scores = random.random(3000).astype(real)
+    digest.update(_core.nms(boxes.astype(real), scores, None, iou_threshold=0.5, threads=2).tobytes())
+rois = np.concatenate([random.integers(0, 2, (40, 1)), random.random((40, 4)) * 60 - 15], axis=1)
+for item in ("f4", "f2", "u2", "f8"):
+    sampling = {"spatial_scale": 0.5, "sampling_ratio": 0, "aligned": True, "threads": 2}
+    numbers = random.standard_normal((2, 83, 17, 19))
+    features = (numbers.astype("f4").view("u4") >> 16).astype("u2") if item == "u2" else numbers.astype(item)
+    last = features.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
+    places = rois.astype("f8" if item == "f8" else "f4")
+    for layout in (features, last):
+        pooled = np.empty((40, 83, 3, 5), item)
+        gradient = np.empty_like(layout)
+        _core.roi_align(layout, places, pooled, **sampling)
+        _core.roi_align_backward(pooled, places, gradient, **sampling)
+        digest.update(pooled.tobytes() + gradient.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_every_instruction_set_gives_the_same_bits() -> None:
+    assert len(set(on_each(SCRIPT).values())) == 1

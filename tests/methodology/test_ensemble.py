@@ -20,7 +20,6 @@ from hpcai500.methodology.ensemble import (
     overlap_reasons,
     parallel_computation,
 )
-from hpcai500.methodology.trials import penalty_coefficient
 
 GFLOP = 1e9
 
@@ -55,17 +54,6 @@ def test_a_batch_of_512_images_of_23_gflop_is_the_papers_11776_gflop() -> None:
 
 def test_members_multiply_the_parallel_computation() -> None:
     assert parallel_computation([512] * 8, 23 * GFLOP) == 8 * 11_776 * GFLOP
-
-
-@pytest.mark.parametrize(
-    ("printed", "target", "exponent", "quality"), [(0.96, 0.763, 5, 0.7568), (0.44, 0.35, 10, 0.3224)]
-)
-def test_the_papers_coefficients_come_out_of_qualities_just_below_the_targets(
-    printed: float, target: float, exponent: int, quality: float
-) -> None:
-    """Fig. 5 prints them without the qualities; section 3.5 has the exponents."""
-    assert round(penalty_coefficient(quality, target, exponent), 2) == printed
-    assert quality < target
 
 
 def test_a_hand_computed_ensemble_of_three() -> None:

@@ -91,15 +91,18 @@ def test_every_change_has_the_lowest_level_that_allows_it(setting: str, level: s
 
 
 @pytest.mark.parametrize(
-    ("table", "key", "value"), [("programming", "synchronous", False), ("problem", "training_years", [1979, 1980])]
+    ("benchmark", "table", "key", "value", "level"),
+    [
+        ("ewa", "programming", "synchronous", False, None),
+        ("ic", "programming", "synchronous", False, None),
+        ("ewa", "problem", "training_years", [1979, 1980], None),
+        ("ic", "programming", "parallel_mode", "model", "hardware"),
+    ],
 )
-def test_what_no_level_allows_leaves_no_level(table: str, key: str, value: Any) -> None:
-    assert judge(changed({(table, key): value}, "ewa"), RULES["ewa"]).level is None
-
-
-def test_another_parallel_mode_is_of_the_level_hardware_and_asynchronous_training_of_none() -> None:
-    assert judge(changed({("programming", "parallel_mode"): "model"}), RULES["ic"]).level == "hardware"
-    assert judge(changed({("programming", "synchronous"): False}), RULES["ic"]).level is None
+def test_what_only_a_table_can_say_has_its_level_or_none(
+    benchmark: str, table: str, key: str, value: Any, level: str | None
+) -> None:
+    assert judge(changed({(table, key): value}, benchmark), RULES[benchmark]).level == level
 
 
 def test_the_changes_that_force_a_level_are_those_that_no_lower_one_allows() -> None:
@@ -133,8 +136,9 @@ def test_a_field_that_every_recipe_states_cannot_be_left_out(field: str) -> None
     assert judgement.changes[0].why == "the recipe does not state it"
 
 
-def test_a_layer_cannot_be_left_out() -> None:
+def test_a_layer_cannot_be_left_out_or_be_no_table() -> None:
     tables = changed({})
+    assert judge(tables | {"workload": "resnet"}, RULES["ic"]).level is None
     del tables["workload"]
     assert judge(tables, RULES["ic"]).level is None
 
@@ -153,10 +157,6 @@ def test_a_field_of_a_newer_version_is_judged_as_its_layer_and_said(table: str, 
 def test_a_layer_of_a_newer_version_qualifies_for_nothing(layer: Any) -> None:
     judgement = judge(changed({}) | {"ensemble": layer}, RULES["ic"])
     assert (judgement.level, judgement.changes[0].layer, judgement.changes[0].field) == (None, 0, "ensemble")
-
-
-def test_a_layer_that_is_no_table_qualifies_for_nothing() -> None:
-    assert judge(changed({}) | {"workload": "resnet"}, RULES["ic"]).level is None
 
 
 def test_the_edition_that_a_recipe_names_is_no_change() -> None:
