@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "core/isa.h"
+#include "core/vectors/kernels.h"
 #include "python.h"
 
 namespace py = pybind11;
@@ -40,8 +40,8 @@ PYBIND11_MODULE(_core, module) {
     module.attr("__version__") = HPCAI500_VERSION;
     // Chosen at import, so that a wrong HPCAI500_ISA is an import error and not one in the middle of a run.
     module.def(
-        "cpu_isa", [isa = name(chosen_isa())] { return isa; },
-        "Instruction set of the kernels in use: avx512, avx2 or portable.");
+        "cpu_isa", [isa = kernels().isa] { return isa; },
+        "Instruction set of the kernels in use: avx512, avx2, neon or portable.");
     module.def(
         "build_info", &bindings::build_info,
         "How this module was built: compiler, build_type, flags, libjpeg_turbo, libdeflate, isa (list), "

@@ -1,4 +1,5 @@
 #include "climate_reader.h"
+#include "core/vectors/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -52,7 +53,7 @@ void convert_rows(const PieceJob& job, const ImageRequest& request, std::size_t 
     const std::int64_t source_item = rows.form == SourceForm::planes ? 1 : 4;
 
     const auto convert =
-        convert_kernel().convert[static_cast<int>(job.conversion.target)][static_cast<int>(rows.form)];
+        kernels().convert.convert[static_cast<int>(job.conversion.target)][static_cast<int>(rows.form)];
     const std::int64_t count = job.piece.last_row - job.piece.first_row;
     for (const ColumnRun& run : columns.runs()) {
         // Rows that follow one another on both sides are one run.
@@ -100,7 +101,7 @@ bool PieceReader::read(const PieceJob& job) {
         } else {
             read_rows(job, stored);
         }
-        convert_kernel().publish();
+        kernels().convert.publish();
         return stored.filtered && !stored.absent();
     } catch (const DecodeError& error) {
         throw ClimateError(error.kind(), error.what(), place_of(job));
@@ -259,7 +260,7 @@ void copy_bytes(const std::uint8_t* from, std::uint8_t* to, std::size_t bytes) {
     constexpr std::size_t least_streamed = 1024, value = 4;
     const auto count = static_cast<long>(bytes / value);
     const auto copy =
-        convert_kernel().convert[static_cast<int>(Target::copied)][static_cast<int>(SourceForm::values)];
+        kernels().convert.convert[static_cast<int>(Target::copied)][static_cast<int>(SourceForm::values)];
     copy({from, 0, to, count, 1, 0, bytes >= least_streamed});
     const std::size_t done = static_cast<std::size_t>(count) * value;
     if (done < bytes) std::memcpy(to + done, from + done, bytes - done);
@@ -336,11 +337,12 @@ JobEnd ClimateReader::take(const void* window, std::int64_t images, std::span<co
     const auto work = [&](std::size_t piece, std::size_t) {
         const ImageRequest& request = requests[piece / planes];
         const std::size_t channel = piece % planes;
-        const auto plane_rows = [&](std::int64_t image) {
+        const auto rows_of_plane = [&](std::int64_t image) {
             return (static_cast<std::size_t>(image) * planes + channel) * height;
         };
-        const auto* from = static_cast<const std::uint8_t*>(window) + plane_rows(request.image) * row_bytes;
-        auto* to = static_cast<std::uint8_t*>(out) + plane_rows(request.place) * out_bytes;
+        const auto* from =
+            static_cast<const std::uint8_t*>(window) + rows_of_plane(request.image) * row_bytes;
+        auto* to = static_cast<std::uint8_t*>(out) + rows_of_plane(request.place) * out_bytes;
         const ColumnRuns columns_taken(0, columns(), columns(), request.roll, {spec_.left, spec_.width});
         for (const ColumnRun& run : columns_taken.runs()) {
             const bool joined = run.count == columns();
@@ -350,7 +352,7 @@ JobEnd ClimateReader::take(const void* window, std::int64_t images, std::span<co
             for (std::size_t row = 0; row < (joined ? 1 : height); ++row)
                 copy_bytes(source + row * row_bytes, target + row * out_bytes, bytes);
         }
-        convert_kernel().publish();
+        kernels().convert.publish();
     };
     return pool_.run(requests.size() * planes, work, stop);
 }

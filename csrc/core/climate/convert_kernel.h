@@ -1,5 +1,5 @@
-// The interface between the climate reader and its kernels: stored floats in, normalised values out. Each
-// kernel is the same source (convert_kernel.inl) compiled for one instruction set.
+// The interface between the climate reader and its kernels (convert_kernel.inl), which are compiled for each
+// instruction set: stored floats in, normalised values out.
 #pragma once
 
 namespace hpcai500 {
@@ -31,12 +31,5 @@ struct ConvertKernel {
     /// mutex.
     void (*publish)();
 };
-
-extern const ConvertKernel portable_convert_kernel;
-extern const ConvertKernel avx2_convert_kernel;
-extern const ConvertKernel avx512_convert_kernel;
-
-/// The kernel of chosen_isa().
-const ConvertKernel& convert_kernel();
 
 }  // namespace hpcai500

@@ -1,7 +1,6 @@
-// The interface between NMS, RoIAlign and their inner loops. Each kernel is the same source
-// (detection_kernel.inl) compiled for one instruction set; which one runs is decided at run time, with the
-// image kernels. Plain pointers and numbers only, as in resize_kernel.h. Every value is computed by the same
-// operations in the same order in each of them.
+// The interface between NMS, RoIAlign and their inner loops (detection_kernel.inl), which are compiled for
+// each instruction set. Plain pointers and numbers only, as in resize_kernel.h. Every value is computed by
+// the same operations in the same order in each of them.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +47,10 @@ struct PoolCall {
     RoiTaps<Real> taps;
     const void* image;  ///< its first element; rows of `width` pixels, channels first or last
     std::int64_t channels, height, width;
-    void* pooled;     ///< channels x row_bins x column_bins
-    Real* workspace;  ///< 64-byte aligned; width + 64 or column_bins * channel_block values, the larger
+    void* pooled;  ///< channels x row_bins x column_bins
+    /// 64-byte aligned; width + channel_block + column_bins or column_bins * channel_block values, the
+    /// larger.
+    Real* workspace;
     void* narrow_workspace;  ///< as many values of the feature type
 };
 
@@ -69,7 +70,6 @@ struct SpreadCall {
 /// By feature type and layout. The first index is 0 float32, 1 float16, 2 bfloat16; the second 0 for channels
 /// first, 1 for channels last.
 struct DetectionKernel {
-    const char* isa;
     Suppress<float, std::int32_t> suppress_float;
     Suppress<double, std::int64_t> suppress_double;
     void (*pool_float[3][2])(const PoolCall<float>&);
@@ -79,12 +79,5 @@ struct DetectionKernel {
     /// Rounds `count` values to the feature type, to nearest even.
     void (*narrow[3])(const float* from, void* to, std::int64_t count);
 };
-
-extern const DetectionKernel portable_detection_kernel;
-extern const DetectionKernel avx2_detection_kernel;
-extern const DetectionKernel avx512_detection_kernel;
-
-/// The one for the instruction set that resize_kernel() chose.
-const DetectionKernel& detection_kernel();
 
 }  // namespace hpcai500

@@ -10,7 +10,7 @@
 
 #include "core/grow_buffer.h"
 #include "core/threads.h"
-#include "detection_kernel.h"
+#include "core/vectors/kernels.h"
 
 namespace hpcai500 {
 namespace {
@@ -86,7 +86,7 @@ class SortedBoxes {
     // Calls keep(i) for each box that stays, in order.
     template <class Keep>
     void run(Real threshold, int threads, const Keep& keep) {
-        const auto suppress = suppress_of<Real>(detection_kernel());
+        const auto suppress = suppress_of<Real>(kernels().detection);
         for (int block = 0; block < count_; block += box_block) {
             int keepers[box_block], kept = 0;
             const int end = std::min(block + box_block, count_);
@@ -102,7 +102,7 @@ class SortedBoxes {
 
   private:
     void suppress_rest(const int* keepers, int kept, int begin, Real threshold, int threads) {
-        const auto suppress = suppress_of<Real>(detection_kernel());
+        const auto suppress = suppress_of<Real>(kernels().detection);
         const int end = padded(count_);
         const std::int64_t pairs = static_cast<std::int64_t>(end - begin) * kept;
         const int parts =

@@ -79,8 +79,9 @@ struct Scratch {
     GrowBuffer<std::uint16_t> narrow;
 
     Real* workspace(const RoiAlignSpec& spec) {
-        const std::int64_t bins = static_cast<std::int64_t>(spec.pooled_width) * channel_block;
-        return sums.reserve(static_cast<std::size_t>(std::max(spec.width + channel_block, bins)));
+        const std::int64_t bins = spec.pooled_width;
+        return sums.reserve(
+            static_cast<std::size_t>(std::max(spec.width + channel_block + bins, bins * channel_block)));
     }
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/threads.h"
+#include "core/vectors/kernels.h"
 #include "prepared_roi.h"
 
 namespace hpcai500 {
@@ -34,9 +35,9 @@ template <class Real>
 auto pool_of(const RoiAlignSpec& spec) {
     const auto layout = static_cast<std::size_t>(spec.layout);
     if constexpr (std::is_same_v<Real, float>)
-        return detection_kernel().pool_float[static_cast<std::size_t>(spec.type)][layout];
+        return kernels().detection.pool_float[static_cast<std::size_t>(spec.type)][layout];
     else
-        return detection_kernel().pool_double[layout];
+        return kernels().detection.pool_double[layout];
 }
 
 // Pools `channels` channels from `first` of one roi.

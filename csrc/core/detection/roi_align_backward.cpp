@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/threads.h"
+#include "core/vectors/kernels.h"
 #include "prepared_roi.h"
 #include "roi_align.h"
 
@@ -20,9 +21,9 @@ template <class Real>
 auto spread_of(const RoiAlignSpec& spec) {
     const auto layout = static_cast<std::size_t>(spec.layout);
     if constexpr (std::is_same_v<Real, float>)
-        return detection_kernel().spread_float[static_cast<std::size_t>(spec.type)][layout];
+        return kernels().detection.spread_float[static_cast<std::size_t>(spec.type)][layout];
     else
-        return detection_kernel().spread_double[layout];
+        return kernels().detection.spread_double[layout];
 }
 
 // A part of the gradient that one thread makes from beginning to end.
@@ -76,7 +77,7 @@ void store_tile(const RoiAlignSpec& spec, const Tile& tile, const Real* values, 
     const auto store = [&](const Real* from, std::int64_t to, std::int64_t count) {
         void* place = advance(out, spec, to);
         if constexpr (std::is_same_v<Real, float>)
-            detection_kernel().narrow[static_cast<std::size_t>(spec.type)](from, place, count);
+            kernels().detection.narrow[static_cast<std::size_t>(spec.type)](from, place, count);
         else
             std::copy(from, from + count, static_cast<double*>(place));
     };

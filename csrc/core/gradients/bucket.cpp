@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "compression_kernel.h"
 #include "core/threads.h"
+#include "core/vectors/kernels.h"
 
 namespace hpcai500 {
 namespace {
@@ -64,7 +64,7 @@ void Bucket::run(const Work& work, double* norms, int threads) const {
     parallel_for(tasks(), threads, [&](std::int64_t task) {
         const DefaultArithmetic arithmetic;
         work(pieces(task), squares.data() + task_begin_[static_cast<std::size_t>(task)]);
-        compression_kernel().publish();
+        kernels().compression.publish();
     });
     if (norms == nullptr) return;
     std::fill(norms, norms + tensors_, 0.0);

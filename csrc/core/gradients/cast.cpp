@@ -1,6 +1,6 @@
 #include "cast.h"
 
-#include "compression_kernel.h"
+#include "core/vectors/kernels.h"
 
 namespace hpcai500 {
 
@@ -18,7 +18,7 @@ void pack(SourceTensors sources, void* out, Wire wire, float scale, double* norm
     const Bucket bucket(sources);
     const auto item = static_cast<std::int64_t>(item_size(wire));
     const bool stream = stream_past_cache(bucket.count() * item);
-    const Cast cast = compression_kernel().pack[static_cast<std::size_t>(wire)][norms != nullptr];
+    const Cast cast = kernels().compression.pack[static_cast<std::size_t>(wire)][norms != nullptr];
     auto* const bytes = static_cast<std::uint8_t*>(out);
     const auto work = [&](std::span<const BucketPiece> pieces, double* squares) {
         for (const BucketPiece& piece : pieces)
@@ -32,7 +32,7 @@ void unpack(const void* source, TargetTensors targets, Wire wire, float scale, d
     const Bucket bucket(targets);
     const auto item = static_cast<std::int64_t>(item_size(wire));
     const bool stream = stream_past_cache(bucket.count() * 4);
-    const Cast cast = compression_kernel().unpack[static_cast<std::size_t>(wire)][norms != nullptr];
+    const Cast cast = kernels().compression.unpack[static_cast<std::size_t>(wire)][norms != nullptr];
     const auto* const bytes = static_cast<const std::uint8_t*>(source);
     const auto work = [&](std::span<const BucketPiece> pieces, double* squares) {
         for (const BucketPiece& piece : pieces)

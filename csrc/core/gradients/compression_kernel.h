@@ -1,7 +1,6 @@
-// The interface between the bucket functions and their inner loops. Each kernel is the same source
-// (compression_kernel.inl) compiled for one instruction set; which one runs is decided at run time, with the
-// image kernels. Plain pointers and numbers only, as in resize_kernel.h. Every value, sums of squares
-// included, is computed by the same operations in the same order in each of them.
+// The interface between the bucket functions and their inner loops (compression_kernel.inl), which are
+// compiled for each instruction set. Plain pointers and numbers only, as in resize_kernel.h. Every value,
+// sums of squares included, is computed by the same operations in the same order in each of them.
 #pragma once
 
 #include <cstdint>
@@ -53,12 +52,5 @@ struct CompressionKernel {
     void (*copy_lines)(const void* from, void* to, std::int64_t lines);
     std::uint32_t (*read_lines)(const void* from, std::int64_t lines);
 };
-
-extern const CompressionKernel portable_compression_kernel;
-extern const CompressionKernel avx2_compression_kernel;
-extern const CompressionKernel avx512_compression_kernel;
-
-/// The kernel of chosen_isa().
-const CompressionKernel& compression_kernel();
 
 }  // namespace hpcai500

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "compression_kernel.h"
 #include "core/threads.h"
+#include "core/vectors/kernels.h"
 
 namespace hpcai500 {
 namespace {
@@ -25,7 +25,7 @@ void in_parts(std::size_t bytes, int threads, const Work& work) {
 }  // namespace
 
 void stream_copy(const void* from, void* to, std::size_t bytes, int threads) {
-    const CompressionKernel& kernel = compression_kernel();
+    const CompressionKernel& kernel = kernels().compression;
     in_parts(bytes, threads, [&](std::int64_t first, std::int64_t lines, std::int64_t) {
         kernel.copy_lines(static_cast<const std::uint8_t*>(from) + first * line,
                           static_cast<std::uint8_t*>(to) + first * line, lines);
@@ -34,7 +34,7 @@ void stream_copy(const void* from, void* to, std::size_t bytes, int threads) {
 }
 
 std::uint32_t stream_read(const void* from, std::size_t bytes, int threads) {
-    const CompressionKernel& kernel = compression_kernel();
+    const CompressionKernel& kernel = kernels().compression;
     std::vector<std::uint32_t> largest(bytes / line / task_lines + 1);
     in_parts(bytes, threads, [&](std::int64_t first, std::int64_t lines, std::int64_t task) {
         largest[static_cast<std::size_t>(task)] =

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cast.h"
-#include "compression_kernel.h"
+#include "core/vectors/kernels.h"
 #include "quantised_layout.h"
 
 namespace hpcai500 {
@@ -91,13 +91,13 @@ struct Quantiser {
     float* carried(std::int64_t at) const { return residual != nullptr ? residual + at : nullptr; }
 
     void whole(const Remainder& left, std::int64_t blocks, double* squares) const {
-        squares[left.index()] += compression_kernel().quantise[squared](
+        squares[left.index()] += kernels().compression.quantise[squared](
             {sources[left.tensor()].data() + left.begin(), carried(left.at()), buffer,
              left.at() / quantised_block, blocks, scale});
     }
 
     void shared(Remainder& left, double* squares) const {
-        const CompressionKernel& kernel = compression_kernel();
+        const CompressionKernel& kernel = kernels().compression;
         float values[quantised_block] = {}, rests[quantised_block] = {};
         const std::int64_t at = left.at();
         const std::int64_t count = for_parts(left, [&](std::int64_t place, std::int64_t part) {
@@ -119,13 +119,13 @@ struct Dequantiser {
     bool accumulate, squared, stream;
 
     void whole(const Remainder& left, std::int64_t blocks, double* squares) const {
-        squares[left.index()] += compression_kernel().dequantise[accumulate][squared](
+        squares[left.index()] += kernels().compression.dequantise[accumulate][squared](
             {buffer, targets[left.tensor()].data() + left.begin(), left.at() / quantised_block, blocks, scale,
              stream && !accumulate});
     }
 
     void shared(Remainder& left, double* squares) const {
-        const CompressionKernel& kernel = compression_kernel();
+        const CompressionKernel& kernel = kernels().compression;
         float values[quantised_block] = {};
         const std::int64_t block = left.at() / quantised_block;
         Remainder held = left;

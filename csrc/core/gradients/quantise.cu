@@ -75,7 +75,7 @@ __device__ unsigned largest_of_warp(unsigned bits) {
     return bits;
 }
 
-// The lane's part of one block, as in quantise_kernel.inl: codes at and behind `codes`, and what rounding
+// The lane's part of one block, as in compression_kernel.inl: codes at and behind `codes`, and what rounding
 // takes away in the values' place. Returns the block's scale.
 __device__ float quantise_part(float* values, std::uint8_t* codes) {
     constexpr unsigned largest_float = 0x7f7fffffu, smallest_peak = 0x04000000u, quiet_nan = 0x7fc00000u;

@@ -8,11 +8,10 @@
 #include <string>
 
 #include "core/threads.h"
+#include "core/vectors/short_floats.h"
 
 namespace hpcai500 {
 namespace {
-
-#include "core/gradients/short_floats.inl"
 
 struct Float32 {
     using Item = float;
@@ -21,8 +20,8 @@ struct Float32 {
 };
 struct Float16 {
     using Item = std::uint16_t;
-    static float widen(Item item) { return from_float16(item); }
-    static Item narrow(float value) { return to_float16(value); }
+    static float widen(Item item) { return from_float16<float>(std::int32_t{item}); }
+    static Item narrow(float value) { return static_cast<Item>(to_float16<std::int32_t>(value)); }
 };
 struct BFloat16 {
     using Item = std::uint16_t;

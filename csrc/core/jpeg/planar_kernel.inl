@@ -1,8 +1,13 @@
-// The resize of planes. A translation unit has included resize_kernel.inl, whose Vec16 and stores this uses.
+// The resize of planes (PlaneGroup in planar_kernel.h), over the vectors of one instruction set; behind
+// resize_kernel.inl, whose store_run() it uses.
 //
 // As there, the vertical pass comes first and writes column by column: here 16 floats per source column are
 // 16 output rows of one plane, so the horizontal pass needs one load and one multiply-add per tap for all of
 // them.
+
+namespace hpcai500 {
+namespace {
+namespace resize {
 
 // Vertical pass: part.workspace[column * 16 + row].
 inline void blend_plane_rows(const PlanePart& part) {
@@ -12,9 +17,9 @@ inline void blend_plane_rows(const PlanePart& part) {
             const std::uint8_t* const* source = part.source_rows + part.first_row[row];
             const float* weights = part.row_weights[row];
             const int count = part.row_count[row];
-            Vec16 sum = zero();
+            Vec16 sum{};
             for (int tap = 0; tap < count; ++tap)
-                sum = multiply_add(load_bytes(source[tap] + column), weights[tap], sum);
+                sum = multiply_add(widen(load_bytes(source[tap] + column)), weights[tap], sum);
             tile[row] = sum;
         }
         transpose(tile);
@@ -24,35 +29,34 @@ inline void blend_plane_rows(const PlanePart& part) {
 }
 
 // Horizontal pass for one output column of all 16 rows.
-inline Vec16 blend_plane_column(const PlanePart& part, int output) {
+HPCAI500_INLINE Vec16 blend_plane_column(const PlanePart& part, int output) {
     const float* weights = part.column_weights + static_cast<long>(output) * part.weight_stride;
     const float* source = part.workspace + static_cast<long>(part.column_start[output]) * plane_rows;
     const int count = part.column_count[output];
-    Vec16 sum = zero();
+    Vec16 sum{};
     for (int tap = 0; tap < count; ++tap)
         sum = multiply_add(load(source + tap * plane_rows), weights[tap], sum);
     return sum;
 }
 
 // Output columns [column, column + 16) of 16 rows: red[r], green[r] and blue[r] are their values in row r.
-inline void make_tile(const PlaneGroup& g, int column, Vec16* red, Vec16* green, Vec16* blue) {
-    const Vec16 lowest = zero(), highest = repeat(255.0f), middle = repeat(-128.0f);
+HPCAI500_INLINE void make_tile(const PlaneGroup& g, int column, Vec16* red, Vec16* green, Vec16* blue) {
+    const Vec16 middle = repeat(-128.0f);
     for (int i = 0; i < 16; ++i) {
         // Columns behind the last one repeat it: computed, never stored.
-        const int clipped = lower(column + i, g.size - 1);
+        const int clipped = smaller(column + i, g.size - 1);
         const int output = g.flip ? g.size - 1 - clipped : clipped;
         const Vec16 y = blend_plane_column(g.planes[0], output);
         if (g.plane_count == 1) {
-            red[i] = clamp(y, lowest, highest);
+            red[i] = clamp(y, 0.0f, 255.0f);
             continue;
         }
-        const Vec16 cb = add(blend_plane_column(g.planes[1], output), middle);
-        const Vec16 cr = add(blend_plane_column(g.planes[2], output), middle);
+        const Vec16 cb = blend_plane_column(g.planes[1], output) + middle;
+        const Vec16 cr = blend_plane_column(g.planes[2], output) + middle;
         // JFIF's (ITU-T T.871) conversion.
-        red[i] = clamp(multiply_add(cr, 1.402f, y), lowest, highest);
-        green[i] =
-            clamp(multiply_add(cr, -0.714136286f, multiply_add(cb, -0.344136286f, y)), lowest, highest);
-        blue[i] = clamp(multiply_add(cb, 1.772f, y), lowest, highest);
+        red[i] = clamp(multiply_add(cr, 1.402f, y), 0.0f, 255.0f);
+        green[i] = clamp(multiply_add(cr, -0.714136286f, multiply_add(cb, -0.344136286f, y)), 0.0f, 255.0f);
+        blue[i] = clamp(multiply_add(cb, 1.772f, y), 0.0f, 255.0f);
     }
     transpose(red);
     if (g.plane_count == 1) {
@@ -64,55 +68,59 @@ inline void make_tile(const PlaneGroup& g, int column, Vec16* red, Vec16* green,
     Vec16* const channels[3] = {red, green, blue};
     for (int channel = 0; channel < 3; ++channel) {
         const Vec16 scale = repeat(g.scale[channel]), bias = repeat(g.bias[channel]);
-        for (int i = 0; i < 16; ++i)
-            channels[channel][i] = scale_and_shift(channels[channel][i], scale, bias);
+        for (int i = 0; i < 16; ++i) channels[channel][i] = multiply_add(channels[channel][i], scale, bias);
     }
 }
 
-template <class Store>
+template <class To>
 void resize_planes_planar(const PlaneGroup& g) {
     for (int plane = 0; plane < g.plane_count; ++plane) blend_plane_rows(g.planes[plane]);
-    auto* image = static_cast<typename Store::Element*>(g.image);
+    auto* image = static_cast<typename To::Item*>(g.image);
     const long size = g.size;
     for (int column = 0; column < g.size; column += 16) {
         alignas(64) Vec16 tile[3][16];
         make_tile(g, column, tile[0], tile[1], tile[2]);
-        const int count = lower(16, g.size - column);
+        const int count = smaller(16, g.size - column);
         for (int channel = 0; channel < 3; ++channel) {
             for (int row = 0; row < g.rows; ++row) {
                 auto* out = image + (channel * size + g.row + row) * size + column;
-                store_run<Store>(out, tile[channel][row], count, whole_lines<Store>(out));
+                store_run<To>(out, tile[channel][row], count);
             }
         }
     }
 }
 
-template <class Store>
+template <class To>
 void resize_planes_interleaved(const PlaneGroup& g) {
     for (int plane = 0; plane < g.plane_count; ++plane) blend_plane_rows(g.planes[plane]);
-    auto* image = static_cast<typename Store::Element*>(g.image);
+    auto* image = static_cast<typename To::Item*>(g.image);
     const long size = g.size;
     for (int column = 0; column < g.size; column += 16) {
         alignas(64) Vec16 tile[3][16];
         make_tile(g, column, tile[0], tile[1], tile[2]);
-        const int values = 3 * lower(16, g.size - column);
+        const int values = 3 * smaller(16, g.size - column);
         for (int row = 0; row < g.rows; ++row) {
-            alignas(64) Vec16 packed[3];
+            Vec16 packed[3];
             interleave(tile[0][row], tile[1][row], tile[2][row], packed);
             auto* out = image + ((g.row + row) * size + column) * 3;
-            for (int part = 0; part * 16 < values; ++part)
-                store_run<Store>(out + part * 16, packed[part], lower(16, values - part * 16),
-                                 whole_lines<Store>(out + part * 16));
+            for (int part = 0; part < 3; ++part)
+                if (part * 16 < values)
+                    store_run<To>(out + part * 16, packed[part], smaller(16, values - part * 16));
         }
     }
 }
 
 // In the order of the enums DType and Layout.
-#define HPCAI500_PLANAR_KERNEL                                                                 \
-    {                                                                                          \
-        {resize_planes_planar<StoreFloat32>, resize_planes_interleaved<StoreFloat32>},         \
-            {resize_planes_planar<StoreFloat16>, resize_planes_interleaved<StoreFloat16>},     \
-            {resize_planes_planar<StoreBfloat16>, resize_planes_interleaved<StoreBfloat16>}, { \
-            resize_planes_planar<StoreUint8>, resize_planes_interleaved<StoreUint8>            \
-        }                                                                                      \
-    }
+constexpr ResizeKernel kernel = {{{resize_rows_planar<Float32>, resize_rows_interleaved<Float32>},
+                                  {resize_rows_planar<Float16>, resize_rows_interleaved<Float16>},
+                                  {resize_rows_planar<NoNaN>, resize_rows_interleaved<NoNaN>},
+                                  {resize_rows_planar<UInt8>, resize_rows_interleaved<UInt8>}},
+                                 {{resize_planes_planar<Float32>, resize_planes_interleaved<Float32>},
+                                  {resize_planes_planar<Float16>, resize_planes_interleaved<Float16>},
+                                  {resize_planes_planar<NoNaN>, resize_planes_interleaved<NoNaN>},
+                                  {resize_planes_planar<UInt8>, resize_planes_interleaved<UInt8>}},
+                                 fence};
+
+}  // namespace resize
+}  // namespace
+}  // namespace hpcai500

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "resize_kernel.h"
+#include "core/vectors/kernels.h"
 
 namespace hpcai500 {
 namespace {
@@ -112,7 +112,7 @@ void PlanarResizer::resize(PlaneSource& source, const PlaneShape& shape, const I
                            const Interval& rows, const DecodeSpec& spec, bool flip, void* image) {
     prepare(shape, columns, rows, spec.size);
     source.begin(window(shape, spec.size));
-    const ResizeKernel& kernel = resize_kernel();
+    const ResizeKernel& kernel = kernels().resize;
     const auto resize_planes =
         kernel.resize_planes[static_cast<int>(spec.dtype)][static_cast<int>(spec.layout)];
     PlaneGroup group{};

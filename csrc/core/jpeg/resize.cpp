@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "resize_kernel.h"
+#include "core/vectors/kernels.h"
 
 namespace hpcai500 {
 namespace {
@@ -41,7 +41,7 @@ void Resizer::prepare(const Interval& columns, const Interval& rows, int size) {
 void Resizer::resize(RowSource& source, int source_left, int row_pixels, const DecodeSpec& spec, bool flip,
                      void* image) {
     const int size = spec.size;
-    const ResizeKernel& kernel = resize_kernel();
+    const ResizeKernel& kernel = kernels().resize;
     const auto resize_rows = kernel.resize_rows[static_cast<int>(spec.dtype)][static_cast<int>(spec.layout)];
 
     // A ring of source rows: as many as the most demanding group of output rows spans.

@@ -1,5 +1,5 @@
-// The interface between the resize and its kernels. Each kernel is the same source (resize_kernel.inl)
-// compiled for one instruction set; which one runs is decided once, at run time.
+// The interface between the resize and its kernels (resize_kernel.inl, planar_kernel.inl), which are compiled
+// for each instruction set (core/vectors); which one runs is decided once, at run time.
 #pragma once
 
 #include <cstdint>
@@ -53,12 +53,5 @@ struct ResizeKernel {
     /// To be called after an image's last group: stores that bypass the cache are not ordered by a mutex.
     void (*publish)();
 };
-
-extern const ResizeKernel portable_kernel;
-extern const ResizeKernel avx2_kernel;
-extern const ResizeKernel avx512_kernel;
-
-/// The kernel of chosen_isa().
-const ResizeKernel& resize_kernel();
 
 }  // namespace hpcai500

@@ -2,22 +2,12 @@
 // kernel_dispatch.cpp.
 #pragma once
 
-#include <vector>
-
-#include "core/jpeg/baseline/kernel.h"
+#include "core/vectors/kernels.h"
 
 namespace hpcai500::baseline {
 
-struct NamedKernel {
-    const char* name;
-    const BaselineKernel* kernel;
-};
-
-/// Those that this processor runs; the portable one is first.
-const std::vector<NamedKernel>& kernels_here();
-
 /// Makes baseline_kernel() return `kernel` from now on.
-void use(const NamedKernel& kernel);
+void use(const BaselineKernel& kernel);
 
 /// For measuring (entropy_kernel.cpp): reads codes and stores coefficients as the kernels do, and makes no
 /// samples of them.

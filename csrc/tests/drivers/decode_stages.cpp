@@ -102,7 +102,7 @@ std::int64_t time_of(Stage& stage, Crops& crops, std::uint32_t pass, const SeekI
 }
 
 void report(Crops& crops, std::uint32_t pass, const SeekIndex* index) {
-    const baseline::BaselineKernel& whole = *baseline::kernels_here().back().kernel;
+    const baseline::BaselineKernel& whole = kernels_here().back()->baseline;
     const std::int64_t total = crops.run(pass, index, whole);
     const std::int64_t copied = time_of(unstuffing, crops, pass, index, whole);
     const std::int64_t passed = time_of(passing, crops, pass, index, whole);
@@ -128,22 +128,22 @@ int main(int count, char** arguments) {
         std::fprintf(stderr, "usage: decode_stages PASSES INDEX FILE...\n");
         return EXIT_FAILURE;
     }
-    const baseline::NamedKernel& whole = baseline::kernels_here().back();
+    const Kernels& whole = *kernels_here().back();
 #ifdef __x86_64__
-    if (whole.kernel == &baseline::portable_kernel) {
+    if (&whole == &portable_kernels) {
         std::fprintf(stderr,
                      "decode_stages: this processor has no AVX2, which reading codes is compiled for here\n");
         return EXIT_FAILURE;
     }
 #endif
-    std::printf("built by %s, kernel %s\n", __VERSION__, whole.name);
+    std::printf("built by %s, kernel %s\n", __VERSION__, whole.isa);
     const int passes = std::atoi(arguments[1]);
     const SeekIndex index(arguments[2]);
     std::vector<std::vector<std::uint8_t>> files;
     for (int i = 3; i < count; ++i) files.push_back(read(arguments[i]));
-    baseline::use({"timed", &timed_kernel});
+    baseline::use(timed_kernel);
     Crops crops(std::move(files));
-    crops.run(0, nullptr, *whole.kernel);
+    crops.run(0, nullptr, whole.baseline);
     for (int pass = 0; pass < passes; ++pass) {
         report(crops, static_cast<std::uint32_t>(pass), nullptr);
         report(crops, static_cast<std::uint32_t>(pass), &index);

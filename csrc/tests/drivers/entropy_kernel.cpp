@@ -1,7 +1,7 @@
 // On x86 compiled as the AVX2 kernel is. Reading codes takes no vectors: the AVX-512 kernel's code differs in
 // the inverse transform alone.
 #include "baseline_kernels.h"
-#include "core/jpeg/baseline/kernel_setup.h"
+#include "core/vectors/inline.h"
 
 namespace hpcai500::baseline {
 namespace {

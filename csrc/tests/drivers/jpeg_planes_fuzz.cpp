@@ -87,21 +87,22 @@ void hpcai500::run_input(std::span<const std::uint8_t> data) {
     if (!scan || !decoder.open(*scan) || std::int64_t{scan->width} * scan->height > most_fuzzed_pixels)
         return tally().add(Kind::foreign);
     const ScanShape shape(*scan);
+    static const std::vector<const Kernels*> here = kernels_here();
     Taken first;
-    for (const auto& kernel : baseline::kernels_here()) {
-        baseline::use(kernel);
+    for (const Kernels* kernels : here) {
+        baseline::use(kernels->baseline);
         Taken taken = take(decoder, *scan, scan->width, scan->height);
-        if (kernel.kernel == &baseline::portable_kernel) {
+        if (kernels == &portable_kernels) {
             first = std::move(taken);
             continue;
         }
-        claim(taken.rows == first.rows, "%s takes %d rows of MCUs, portable %d", kernel.name, taken.rows,
+        claim(taken.rows == first.rows, "%s takes %d rows of MCUs, portable %d", kernels->isa, taken.rows,
               first.rows);
-        claim(taken == first, "%s has other samples than portable", kernel.name);
+        claim(taken == first, "%s has other samples than portable", kernels->isa);
     }
     Choices choices(digest(data));
-    const auto kernels = static_cast<int>(baseline::kernels_here().size());
-    baseline::use(baseline::kernels_here()[static_cast<std::size_t>(choices.below(kernels))]);
+    const int kernels = choices.below(static_cast<int>(here.size()));
+    baseline::use(here[static_cast<std::size_t>(kernels)]->baseline);
     compare_window(decoder, *scan, choose_window(shape, choices));
     compare_with_libjpeg(rival, data, shape, first);
     tally().add(first.rows == shape.mcu_rows() ? Kind::whole : first.rows > 0 ? Kind::part : Kind::none);

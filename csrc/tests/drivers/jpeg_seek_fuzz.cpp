@@ -71,7 +71,8 @@ void hpcai500::run_input(std::span<const std::uint8_t> data) {
     if (!scan || !decoder.open(*scan) || std::int64_t{scan->width} * scan->height > most_fuzzed_pixels)
         return tally().add(Kind::foreign);
     const ScanShape shape(*scan);
-    baseline::use(baseline::kernels_here().back());
+    static const std::vector<const Kernels*> here = kernels_here();
+    baseline::use(here.back()->baseline);
     if (take(decoder, *scan, scan->width, scan->height).rows < shape.mcu_rows())
         return tally().add(Kind::damaged);
 
@@ -89,13 +90,13 @@ void hpcai500::run_input(std::span<const std::uint8_t> data) {
     // Exactly their room: the sanitizer sees a byte read behind it.
     const std::vector<std::uint8_t> exact(packed.begin(), packed.end());
     std::optional<TakenWindow> first;
-    for (const auto& kernel : baseline::kernels_here()) {
-        baseline::use(kernel);
+    for (const Kernels* kernels : here) {
+        baseline::use(kernels->baseline);
         auto taken = take_window(decoder, *scan, SeekPoints(exact), window);
-        if (kernel.kernel == &baseline::portable_kernel)
+        if (kernels == &portable_kernels)
             first = std::move(taken);
         else
-            claim(taken == first, "%s makes something else of damaged points than portable", kernel.name);
+            claim(taken == first, "%s makes something else of damaged points than portable", kernels->isa);
     }
     tally().add(!first           ? Kind::unsuited
                 : first->refused ? Kind::refused

@@ -1,6 +1,5 @@
-// The interface between the decoder and its kernels. Each kernel is the same source (kernel.inl) compiled for
-// one instruction set; which one runs is decided once, at run time. Plain pointers and numbers only, as for
-// the resize.
+// The interface between the decoder and its kernels (kernel.inl), which are compiled for each instruction
+// set; which one runs is decided once, at run time. Plain pointers and numbers only, as for the resize.
 #pragma once
 
 #include <cstddef>
@@ -52,11 +51,7 @@ struct BaselineKernel {
     bool (*skip_mcus)(ScanState& scan, int count);
 };
 
-extern const BaselineKernel portable_kernel;
-extern const BaselineKernel avx2_kernel;
-extern const BaselineKernel avx512_kernel;
-
-/// The kernel of chosen_isa().
+/// The one of kernels() (core/vectors/kernels.h).
 const BaselineKernel& baseline_kernel();
 
 }  // namespace hpcai500::baseline

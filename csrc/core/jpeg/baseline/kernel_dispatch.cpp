@@ -1,15 +1,10 @@
-#include "core/isa.h"
-#include "kernel.h"
+// By itself: programs that try all kernels have a baseline_kernel() of their own.
+#include "core/vectors/kernels.h"
 
 namespace hpcai500::baseline {
 
 const BaselineKernel& baseline_kernel() {
-#ifdef HPCAI500_X86_KERNELS
-    if (chosen_isa() == Isa::avx512) return avx512_kernel;
-    if (chosen_isa() == Isa::avx2) return avx2_kernel;
-#endif
-    static_cast<void>(chosen_isa());  // a wrong HPCAI500_ISA is an error where there is no choice, too
-    return portable_kernel;
+    return kernels().baseline;
 }
 
 }  // namespace hpcai500::baseline

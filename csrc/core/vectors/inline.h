@@ -1,4 +1,5 @@
-// What each translation unit of a kernel begins with.
+// How the functions of a kernel are declared: where compilers judge for themselves, they leave vectors in
+// memory.
 #pragma once
 
 #define HPCAI500_INLINE inline __attribute__((always_inline))

@@ -1,0 +1,6 @@
+// Kernels for every processor.
+#include "portable.h"
+
+#include "kernels.inl"
+
+HPCAI500_KERNELS(portable)
