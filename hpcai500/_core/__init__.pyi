@@ -24,5 +24,5 @@ class _BuildInfo(TypedDict):
 def build_info() -> _BuildInfo:
     """How this module was built; `isa` lists the compiled kernels, fastest first."""
 
-def cpu_isa() -> Literal["avx512", "avx2", "portable"]:
+def cpu_isa() -> Literal["avx512", "avx2", "neon", "portable"]:
     """Instruction set of the kernels in use: the best of this processor, or what HPCAI500_ISA named at import."""
