@@ -42,6 +42,8 @@ EXCUSED = (
     "no RAPL on this machine",
     "DALI has no wheel for this processor",
     "this processor has no AVX2",
+    "this is no x86-64 processor",
+    "this system's packages have no C++ compiler for 64-bit Arm",
 )
 # Of those, what a machine with a device is not excused by: what follows names something that the device itself lacks.
 NEEDS_DEVICE = "no CUDA device"

@@ -34,6 +34,11 @@ def build(preset: str, tmp: Path) -> Path:
     started = run([str(program)])
     if started.returncode != 0:
         pytest.skip(f"this kernel does not run -fsanitize={sanitizers}: {started.stderr.strip()[:200]}")
+    return drivers(preset)
+
+
+def drivers(preset: str) -> Path:
+    """The folder of the drivers that a preset builds."""
     (ROOT / "build").mkdir(exist_ok=True)
     # Workers of one test run must not build in one folder at the same time.
     with (ROOT / "build" / f"{preset}.lock").open("w") as lock:

@@ -91,7 +91,7 @@ def test_the_system_is_captured_by_the_job(run: Run) -> None:
     (node,) = system["nodes"]
     assert node["host"]
     assert node["memory_bytes"] > 0
-    assert node["software"]["core_isa"] in ("avx512", "avx2", "portable")
+    assert node["software"]["core_isa"] in ("avx512", "avx2", "neon", "portable")
     assert system["installation"] == version_document(find_container(os.environ), installed_mpi(os.environ))
 
 

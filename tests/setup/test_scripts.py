@@ -203,8 +203,8 @@ def test_what_is_here_is_not_asked_for(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--with", "mpii"], "--with takes image, mpi, signing or site"),
-        (["--with"], "--with takes image, mpi, signing or site"),
+        (["--with", "mpii"], "--with takes cross, image, mpi, signing or site"),
+        (["--with"], "--with takes cross, image, mpi, signing or site"),
         (["--chek"], "--check"),
     ],
 )
