@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,9 +28,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page() -> Iterator[Path]:
     """Ten runs judged by a contract with some criteria kept and most missing."""
-    folder = tmp_path_factory.mktemp("page")
+    # Its name is on the page: as long as a user's, and the same on every worker.
+    with tempfile.TemporaryDirectory(prefix="site-of-a-user-") as folder:
+        yield written_page(Path(folder))
+
+
+def written_page(folder: Path) -> Path:
     hosts = (f"1-{LONG}", f"2-{LONG}")
     runs = write_campaign(folder / "campaign", *SHORT, trials=10, quality=0.77, hosts=hosts)
     contract = folder / "contract.toml"
