@@ -163,7 +163,8 @@ KERNEL_RULES = _rules(
     (ALL_REDUCE, r"(?i)nccl(dev)?kernel|^nccl|one_?shot_?all_?reduce|two_?shot_?all_?reduce|multimem_all_reduce|^rccl"),
     (MEMCPY, r"(?i)^mem(cpy|set)\b|^\[cuda mem(cpy|set)|^__amd_rocclr_(copy|fill)Buffer"),
     # Our own, from csrc/core. A conversion of images is what it computes, whatever layout it writes.
-    (NORMALISATION, r"hpcai500::.*\b(normalise|\w*moments\w*|\w*gradient\w*)\b"),
+    (NORMALISATION, r"hpcai500::.*\b(moments_of_tiles|finish_moments|normalise)\b"),
+    (NORMALISATION, r"hpcai500::.*\b(sum_gradient_tiles|finish_gradient_sums|spread_gradient)\b"),
     (MEMCPY, r"hpcai500::.*\b((un)?pack_tiles|cast_tiles|(de)?quantise_(tiles|chunks))\b"),
     (ELEMENT_WISE, r"hpcai500::.*\b(sum_tiles|mark_overlaps|decide|convert_[a-z]+)\b"),
     (POOLING, r"hpcai500::.*\b(pool|spread)(_[a-z_]+)?\b|(?i:roi_?align|roi_?pool)"),

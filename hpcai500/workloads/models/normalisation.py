@@ -62,6 +62,8 @@ def _fits_kernels(images: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and images.ndim == 4
         and images.shape[1] % 8 == 0
+        # Of a single pixel, torch refuses groups that would be one value.
+        and images.numel() > images.shape[1]
         and images.is_contiguous(memory_format=torch.channels_last)
         and images.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and images.data_ptr() % 16 == 0
