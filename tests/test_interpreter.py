@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import subprocess
@@ -260,6 +261,23 @@ def test_a_command_runs_no_strangers_code(
     assert all(flags == [True, 1, 1] for *flags, _ in interpreters[1:]), interpreters
     jobs = [words for *_, words in interpreters if "-m" in words]
     assert bool(jobs) == starts_jobs, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="no Horovod: make horovod")
+def test_a_horovodrun_that_path_finds_imports_nothing_from_here(
+    here: Path, log: Path, torchless: tuple[Path, Path]
+) -> None:
+    code = (
+        "from hpcai500.launch.launcher import run_horovod_ranks\n"
+        "run_horovod_ranks('measure.convolutions', ['x'], 2, launcher='horovodrun')"
+    )
+    command, started = torchless
+    started.unlink(missing_ok=True)
+    python = command.with_name("python")
+    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ended([python, "-P", "-E", "-c", code], cwd=here, env=path)
+    assert "hpcai500.launch.rank_command" in started.read_text()
+    assert log.read_text() == ""
 
 
 def test_the_current_folder_gives_no_code_even_before_the_first_line(

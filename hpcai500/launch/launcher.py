@@ -504,6 +504,8 @@ def run_horovod_ranks(
     elif launcher != "mpirun" and (found := _horovodrun()):
         # Its cache in ~/.horovod would need a home folder.
         name, tokens = "horovodrun", [*found, "--disable-cache", *horovodrun(layout, command)[1:]]
+        # One that was found by PATH starts its Python itself, and that one more: none may import from this folder.
+        environment = {**environment, "PYTHONSAFEPATH": "1"}
         relay, last_will = SignalRelay(), signal.SIGTERM
     else:
         raise EnvironmentLacksError(
