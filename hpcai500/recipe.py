@@ -6,6 +6,7 @@ module reads.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import tomllib
@@ -99,8 +100,10 @@ def find_recipe(name: str | Path) -> Path:
     plugin = load_plugin(benchmark) if slash else None
     if plugin is not None and (plugin.recipes / f"{stem}.toml").is_file():
         return plugin.recipes / f"{stem}.toml"
-    known = ", ".join(shipped_recipes())
-    raise RecipeError(f"{name}: no such recipe file; the recipes that come with hpcai500 are {known}")
+    known = shipped_recipes()
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise RecipeError(f"{name}: no such recipe file; {hint}hpcai500 comes with {', '.join(known)}")
 
 
 def shipped_recipes() -> list[str]:

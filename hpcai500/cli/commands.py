@@ -14,9 +14,10 @@ import typer
 
 from hpcai500 import __version__, streams
 from hpcai500.cli.ensemble import app as ensemble
+from hpcai500.cli.options import add_command, new_group
 from hpcai500.cli.procure import accept, rank
 from hpcai500.cli.prove import replicate, submit, verify
-from hpcai500.cli.run import WithPlugins, add_benchmarks, failing, report_runs, score
+from hpcai500.cli.run import RUN, WithPlugins, add_benchmarks, failing, report_runs, score
 from hpcai500.cli.run import app as campaign
 from hpcai500.cli.site import app as slurm
 from hpcai500.cli.site import doctor, micro, self_test, system, version
@@ -30,13 +31,12 @@ from hpcai500.stopping import why_stopped
 from hpcai500.streams import prepare_streams, show, tell
 from hpcai500.system.mounts import require_reachable
 
-app = typer.Typer(
+app = new_group(
+    "HPC AI500: benchmark an HPC AI system, score it, and prove the score.",
+    "hpcai500 ic                   # a small run on this machine: a few minutes on two cores",
+    "hpcai500 COMMAND --help       # what a command does, with examples",
     cls=WithPlugins,
-    help="HPC AI500: measure, score and verify HPC AI systems. Start with `hpcai500 ic`: a small run on this machine.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=True,
 )
 # Passed through untouched: the in-job half parses these arguments itself.
 _PASS_THROUGH = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
@@ -69,32 +69,160 @@ def flops(context: typer.Context) -> None:
 
 # In this order `hpcai500 --help` lists them.
 add_benchmarks(app)
-app.command()(score)
-app.command(short_help="Which level a recipe or record qualifies for, and which changes force it.")(rules)
-app.command(short_help="One page about records: score, curves, costs, machine, recipe, hashes.")(report)
-app.command(short_help="Two records side by side, with what differs between them.")(compare)
-app.command(short_help="What communication cost: stages, stragglers, bytes.")(timeline)
-app.command(short_help="A record as `:::MLLOG` lines, for tools that read such logs.")(export)
-app.command(short_help="A campaign in one signed file, for whoever verifies or ranks it.")(submit)
-app.command(short_help="A submission, computed again: what of it holds, and what does not.")(verify)
-app.command(short_help="Repeat a submission, and say whether it came out the same.")(replicate)
-app.command(short_help="The verdict on a system: contracted, measured, margin; JUnit XML, a page to sign.")(accept)
-app.command(short_help="Verified submissions in order, by benchmark and level; a site of them.")(rank)
-app.command(short_help="Weak scaling: more and more processes, and the efficiency drawn.")(scale)
-app.command(short_help="Where training steps spend their time: kernels, layouts, device, network.")(profile)
-app.command(short_help="What each node is: processors, accelerators, links, settings, software.")(system)
-app.command(short_help="What binds a run, computation or communication, and what would move it.")(roofline)
-app.command(short_help="What this machine and container lack for a run.")(doctor)
-app.command(short_help="What this machine does at best: products, copy, all-reduce, input.")(micro)
-app.command(short_help="Image, package, rules and libraries, by hash and version.")(version)
-app.command(context_settings=_PASS_THROUGH, short_help="Make, check, index, repack or stage a data set.")(data)
-app.command(context_settings=_PASS_THROUGH, short_help="Count the operations of a model.")(flops)
-app.command("self-test", short_help="Check what this installation computes here: kernels, ranks, a tiny run.")(
-    self_test
+app.add_typer(campaign, name="campaign", short_help="Plan, run and follow all runs of a result.", rich_help_panel=RUN)
+app.add_typer(ensemble, name="ensemble", short_help="Train many models that vote (V3.0).", rich_help_panel=RUN)
+
+_UNDERSTAND, _PROVE, _PROCURE, _SITE = "Understand", "Prove", "Procure", "Site"
+add_command(
+    app,
+    score,
+    "Compute the score of records again, from their events.",
+    "hpcai500 score runs/ic-20261123-110500",
+    "hpcai500 score runs/a runs/b runs/c       # runs with different seeds: mean and variation",
+    heading=_UNDERSTAND,
 )
-app.add_typer(campaign, name="campaign", short_help="Plan the runs of a result, run them, see how they stand.")
-app.add_typer(ensemble, name="ensemble", short_help="Many models that vote: plan, run, submit, watch, collect.")
-app.add_typer(slurm, name="slurm")
+add_command(
+    app,
+    report,
+    "Write one page about records: score, curves, time, machine.",
+    "hpcai500 report runs/ic-20261123-110500 -o report.html",
+    heading=_UNDERSTAND,
+)
+add_command(
+    app,
+    compare,
+    "Show two records side by side, with what differs.",
+    "hpcai500 compare runs/before runs/after",
+    heading=_UNDERSTAND,
+)
+add_command(
+    app,
+    timeline,
+    "Show what communication cost: stages, stragglers, bytes.",
+    "hpcai500 timeline runs/ic-20261123-110500 --trace trace.json    # open it at ui.perfetto.dev",
+    heading=_UNDERSTAND,
+)
+add_command(
+    app,
+    profile,
+    "Show where training steps spend their time.",
+    "hpcai500 profile ic",
+    "hpcai500 profile ic --data /data/imagenet --recipe ic/reference --out profile",
+    heading=_UNDERSTAND,
+)
+add_command(
+    app,
+    roofline,
+    "Find the bottleneck of a run, and what would move it.",
+    "hpcai500 micro -o micro.json && hpcai500 roofline runs/ic-20261123-110500 --micro micro.json",
+    "hpcai500 roofline --machine v100-64       # the machine of the paper",
+    heading=_UNDERSTAND,
+)
+add_command(
+    app,
+    scale,
+    "Measure weak scaling, or predict it for a larger machine.",
+    "hpcai500 scale ic --procs 1,2,4",
+    "hpcai500 scale ic --predict 10000 --machine v100-64",
+    heading=_UNDERSTAND,
+)
+app.command(
+    context_settings=_PASS_THROUGH,
+    short_help="Count the operations of a model, operator by operator.",
+    rich_help_panel=_UNDERSTAND,
+)(flops)
+add_command(
+    app,
+    export,
+    "Write a record in the format of another tool (MLPerf's log).",
+    "hpcai500 export runs/ic-20261123-110500 --mllog > mllog.txt",
+    heading=_UNDERSTAND,
+)
+add_command(
+    app,
+    rules,
+    "Show which level a recipe or record qualifies for, and why.",
+    "hpcai500 rules ic/reference --set accelerator.precision=bf16",
+    "hpcai500 rules runs/ic-20261123-110500 --level hardware",
+    heading=_PROVE,
+)
+add_command(
+    app,
+    submit,
+    "Pack a campaign into one signed file.",
+    'hpcai500 submit runs/campaign -o mine.zip --system "My System" --organisation "My Site" --key ~/.ssh/id_ed25519',
+    heading=_PROVE,
+)
+add_command(
+    app,
+    verify,
+    "Check a submission: compute all that it claims again.",
+    "hpcai500 verify mine.zip",
+    "hpcai500 verify mine.zip --signers allowed_signers --heads heads.txt",
+    heading=_PROVE,
+)
+add_command(
+    app,
+    replicate,
+    "Repeat a submission and compare the results.",
+    "hpcai500 replicate mine.zip --data /data/imagenet -o replication",
+    "hpcai500 replicate mine.zip --with replication/campaign",
+    heading=_PROVE,
+)
+add_command(
+    app,
+    accept,
+    "Check a system against its contract, for a procurement.",
+    "hpcai500 accept --example > contract.toml",
+    "hpcai500 accept contract.toml mine.zip --html acceptance.html --junit acceptance.xml",
+    heading=_PROCURE,
+)
+add_command(
+    app,
+    rank,
+    "Rank verified submissions; write the ranking's web site.",
+    "hpcai500 rank *.zip --html site",
+    "hpcai500 rank --published                 # the nine systems that the project has published",
+    heading=_PROCURE,
+)
+add_command(
+    app,
+    doctor,
+    "Check this machine before a run: what is missing, and the fix.",
+    "hpcai500 doctor --quick                   # looks only: a second",
+    "srun -N 4 hpcai500 doctor ic --data /data/imagenet",
+    heading=_SITE,
+)
+add_command(
+    app,
+    micro,
+    "Measure the limits of this machine: compute, memory, links, input.",
+    "hpcai500 micro -o micro.json",
+    "srun -N 4 --ntasks-per-node=8 hpcai500 micro allreduce",
+    heading=_SITE,
+)
+add_command(
+    app,
+    system,
+    "Describe every node: processors, devices, links, software.",
+    "srun -N 4 hpcai500 system                 # lists the differences between nodes, too",
+    heading=_SITE,
+)
+app.command(
+    context_settings=_PASS_THROUGH, short_help="Make, check, index, repack or stage a data set.", rich_help_panel=_SITE
+)(data)
+app.add_typer(slurm, name="slurm", short_help="Write batch scripts for Slurm.", rich_help_panel=_SITE)
+add_command(
+    app,
+    self_test,
+    "Check that this installation computes correctly: half a minute.",
+    "hpcai500 self-test",
+    heading=_SITE,
+    name="self-test",
+)
+add_command(
+    app, version, "Print versions and hashes of image, package and rules.", "hpcai500 version --json", heading=_SITE
+)
 
 
 # `--data=/x`, `-o/x`, `--set table.key=/x`, `--power csv:/x,offset=1`.
@@ -108,8 +236,6 @@ def run() -> int:
     prepare_streams()
     # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
-    if len(sys.argv) == 1:
-        sys.argv.append("--help")
     try:
         code = _refuse_dead_paths(sys.argv[1:]) or app(standalone_mode=False) or ExitCode.PASS
         if code == _INTERRUPTED:

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpcai500.cli.options import Json, Oversubscribe, Power, Procs, Set, on_ranks, told
+from hpcai500.cli.options import (
+    Json,
+    Oversubscribe,
+    Power,
+    Procs,
+    Set,
+    add_command,
+    new_group,
+    on_ranks,
+    recipes_with,
+    told,
+)
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError, UsageError
 from hpcai500.stopping import Stopped
 from hpcai500.streams import say, show
@@ -150,7 +161,10 @@ def member(
 
 def plan(
     folder: Folder,
-    recipe: Annotated[str, typer.Option(metavar="R", help="TOML file, or a shipped recipe: ic/ensemble, ic/smoke.")],
+    recipe: Annotated[
+        str,
+        typer.Option(help="TOML file, or a shipped recipe: ic/ensemble, ic/smoke.", autocompletion=recipes_with),
+    ],
     members: Annotated[
         int | None, typer.Option(min=1, metavar="M", help="Base models.  [default: scale / degree, or the recipe's]")
     ] = None,
@@ -405,26 +419,25 @@ def _line(script: Path) -> str:
 # `hpcai500 ensemble …`: many base models that vote, planned, run on a cluster or here, and collected (V3.0).
 
 
-app = typer.Typer(
-    help="Many base models, each on a bootstrap of the data, that vote: plan, run or submit, watch, collect (V3.0).",
-    rich_markup_mode=None,
-    add_completion=False,
+app = new_group(
+    "Train many base models, each on a bootstrap of the data, that vote (V3.0, docs/ensemble.md).",
+    "hpcai500 ensemble plan DIR --recipe ic/smoke --members 2 && hpcai500 ensemble run DIR",
 )
-
-
-@app.callback()
-def _ensemble() -> None:
-    """Many base models, each on a bootstrap of the data, that vote (V3.0, docs/ensemble.md).
-
-    hpcai500 ensemble plan DIR --recipe ic/smoke --members 2 && hpcai500 ensemble run DIR
-    """
-
-
 # In this order `hpcai500 ensemble --help` lists them.
-app.command(short_help="Fix members, accelerators of each, seeds, and who runs where.")(plan)
-app.command(short_help="Run all members on this machine, then collect.")(run)
-app.command(short_help="Have Slurm run all members, a job each, then collect.")(submit)
-app.command(short_help="How all members stand: a table, live with --follow.")(status)
-app.command(short_help="Vote, and say what the ensemble amounts to.")(collect)
-app.command(short_help="End all jobs in Slurm; members stop with a checkpoint.")(cancel)
-app.command(short_help="Run one member: what a job of a cluster calls.")(member)
+add_command(
+    app,
+    plan,
+    "Fix members, accelerators of each, seeds, and hosts.",
+    "hpcai500 ensemble plan DIR --recipe ic/ensemble --scale 64 --data /data/imagenet",
+)
+add_command(app, run, "Run all members on this machine, then collect.", "hpcai500 ensemble run DIR")
+add_command(
+    app,
+    submit,
+    "Submit all members to Slurm, a job each; then collect.",
+    "hpcai500 ensemble submit DIR --site mysite.toml",
+)
+add_command(app, status, "Show how all members stand; live with --follow.", "hpcai500 ensemble status DIR --follow")
+add_command(app, collect, "Let the members vote, and print the result.", "hpcai500 ensemble collect DIR")
+add_command(app, cancel, "Cancel all Slurm jobs; members stop with a checkpoint.", "hpcai500 ensemble cancel DIR")
+add_command(app, member, "Run one member: what a job of a cluster calls.", "hpcai500 ensemble member DIR --member 3")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import OVERSUBSCRIBE, find_placement
@@ -18,6 +20,108 @@ from hpcai500.streams import say, tell
 
 if TYPE_CHECKING:
     from hpcai500.launch.launcher import Launcher
+
+# ----------------------------------------------------------------------------------------------------
+# How every command shows its help: commands under headings, then options, then examples.
+
+
+# typer names a value by its type: `--procs <int range>`, `--input <files|memory>`, `--data <path>`.
+_READABLE = re.compile(r"(?P<option>--(?P<name>\S+))? <(?P<type>.*)>$")
+
+
+def _readable(found: re.Match[str]) -> str:
+    kind = found["type"]
+    if not found["option"]:
+        return ""
+    value = kind if "|" in kind else {"path": "PATH"}.get(kind, found["name"].upper())
+    return f"{found['option']} {value}"
+
+
+class Command(TyperCommand):
+    """A command whose `epilog` is lines of examples."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`RECORD...` and `[DIR]`, where typer writes `{RECORD...}...` and `[[DIR]]`."""
+        pieces = super().collect_usage_pieces(ctx)
+        plain = (re.sub(r"^\{(.*)\}", r"\1", piece).replace("[[", "[").replace("]]", "]") for piece in pieces)
+        return [piece.replace("......", "...") for piece in plain]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, without their Python types, and options."""
+        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                rows[parameter.param_type_name].append((_READABLE.sub(_readable, record[0]), record[1]))
+        for heading, kind in (("Arguments", "argument"), ("Options", "option")):
+            if rows[kind]:
+                with formatter.section(heading):
+                    formatter.write_dl(rows[kind])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples as they stand: a line that was wrapped could not be copied."""
+        if self.epilog:
+            with formatter.section("Examples"):
+                for line in self.epilog.split("\n"):
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Group(TyperGroup):
+    """Commands under the headings that they name by `rich_help_panel`. Without an argument it shows its help."""
+
+    format_epilog = Command.format_epilog
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`COMMAND ...`."""
+        return ["COMMAND ..."]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As without arguments, so with --help."""
+        return super().parse_args(ctx, args or ["--help"])
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each heading, in the order of its first command."""
+        headings: dict[str, list[tuple[str, str]]] = {}
+        names = self.list_commands(ctx)
+        limit = formatter.width - 6 - max(map(len, names))
+        for name in names:
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                heading = getattr(command, "rich_help_panel", None) or "Commands"
+                headings.setdefault(heading, []).append((name, command.get_short_help_str(limit)))
+        for heading, rows in headings.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows, col_max=20)
+
+
+def add_command(
+    app: typer.Typer,
+    command: Callable[..., None],
+    summary: str,
+    *examples: str,
+    heading: str | None = None,
+    name: str | None = None,
+    **rest: Any,
+) -> None:
+    """Add `command` to `app`: a line in the list under `heading`, and examples below its own help."""
+    app.command(
+        name, cls=Command, short_help=summary, rich_help_panel=heading, epilog="\n".join(examples) or None, **rest
+    )(command)
+
+
+def new_group(about: str, *examples: str, cls: type[TyperGroup] = Group, **rest: Any) -> typer.Typer:
+    """A group of commands that looks as all others do."""
+    app = typer.Typer(
+        cls=cls,
+        help=about,
+        epilog="\n".join(examples) or None,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **{"add_completion": False, "pretty_exceptions_enable": False, **rest},
+    )
+    # With a callback, an app of one command is a group, too.
+    app.callback()(lambda: None)
+    return app
+
 
 # ----------------------------------------------------------------------------------------------------
 # Options.
@@ -36,7 +140,16 @@ class InputKind(StrEnum):
 
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the record.  [default: runs/<benchmark>-<time>]")]
-RecipeOption = Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")]
+
+
+def recipes_with(start: str) -> list[str]:
+    """Short names of recipes, for a shell to complete; of files it knows by itself."""
+    from hpcai500.recipe import shipped_recipes  # only where a key was pressed
+
+    return [name for name in shipped_recipes() if name.startswith(start)]
+
+
+RecipeOption = Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.", autocompletion=recipes_with)]
 Data = Annotated[Path | None, typer.Option(help="Folder of the data set.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from hpcai500.cli.options import (
+    Group,
     Input,
     InputKind,
     Json,
@@ -24,7 +24,10 @@ from hpcai500.cli.options import (
     Resume,
     Set,
     Trials,
+    add_command,
+    new_group,
     on_ranks,
+    recipes_with,
     told,
 )
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
@@ -159,6 +162,9 @@ def estimate(
 # `hpcai500 ic`, `ewa` and `score`: runs, and what they amount to.
 
 
+# The heading of commands that run benchmarks.
+RUN = "Run"
+
 _IC = """\
 Image Classification: train ResNet-50 on JPEG files, to its target epochs, to a score.
 
@@ -183,7 +189,7 @@ hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (doc
 
 def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Callable[..., None]:
     """The command of the benchmark `name`: run it, or estimate what a run will take."""
-    recipe_option = typer.Option(None, help=help_of_recipe)
+    recipe_option = typer.Option(None, help=help_of_recipe, autocompletion=recipes_with)
     data_option = typer.Option(None, help=help_of_data)
 
     def benchmark(
@@ -231,8 +237,20 @@ def add_benchmarks(app: typer.Typer) -> None:
     ewa = benchmark_command(
         "ewa", "TOML file, or ewa/smoke, ewa/reference.", "Folder with climo_YYYY.h5, a file for each year."
     )
-    app.command("ic", help=_IC, short_help="Image Classification: from JPEG files to a score.")(ic)
-    app.command("ewa", help=_EWA, short_help="Extreme Weather Analytics: from HDF5 years to a score.")(ewa)
+    for name, command, summary, about, data in (
+        ("ic", ic, "Image Classification: from JPEG files to a score.", _IC, "imagenet"),
+        ("ewa", ewa, "Extreme Weather Analytics: from HDF5 years to a score.", _EWA, "weather"),
+    ):
+        add_command(app, command, summary, *_examples(name, data), heading=RUN, name=name, help=about)
+
+
+def _examples(name: str, data: str) -> tuple[str, ...]:
+    return (
+        f"hpcai500 {name}                              # the smoke recipe, on data that it makes itself",
+        f"hpcai500 {name} --data /data/{data} --set accelerator.precision=bf16",
+        f"srun -N 4 --ntasks-per-node=8 --kill-on-bad-exit=1 hpcai500 {name} --data /data/{data}",
+        f"hpcai500 {name} --resume                     # after Ctrl-C, a kill or a full disk",
+    )
 
 
 def score(
@@ -263,7 +281,7 @@ as for `hpcai500 ic`; no edition ranks it (docs/plugins.md).
 """
 
 
-class WithPlugins(TyperGroup):
+class WithPlugins(Group):
     """The commands of hpcai500, then those of plug-ins, which are looked for where they are listed or none is found."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -292,7 +310,7 @@ def _command_of(found: Found) -> Any:
     about = _HELP.format(name=found.name, package=found.package, version=found.version, summary=found.summary)
     in_short = f"Plug-in {found.package} {found.version}{': cannot be used' if found.problem else '.'}"
     command = benchmark_command(found.name, "TOML file, or NAME/reference, NAME/smoke.", "Folder of the data set.")
-    app.command(found.name, help=about, short_help=in_short)(command)
+    add_command(app, command, in_short, heading=f"{RUN}: plug-ins", name=found.name, help=about)
     return get_command(app)
 
 
@@ -300,23 +318,20 @@ def _command_of(found: Found) -> Any:
 # `hpcai500 campaign …`: all runs of a result, fixed before the first of them.
 
 
-app = typer.Typer(
-    help="Plan all runs of a result before the first, run them, and see whether they can be ranked.",
-    rich_markup_mode=None,
-    add_completion=False,
+app = new_group(
+    "Plan all runs of a result before the first one, run them, and see whether it is rankable (docs/campaigns.md).",
+    "hpcai500 campaign init runs/campaign --recipe ic/reference --data /data/imagenet",
+    "hpcai500 campaign run runs/campaign       # the same line goes on after whatever stopped it",
+    "hpcai500 campaign status runs/campaign",
 )
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the campaign.")]
 
 
-@app.callback()
-def _campaign() -> None:
-    """Plan all runs of a result before the first, run them, and see whether they can be ranked (docs/campaigns.md)."""
-
-
-@app.command(short_help="Fix recipe, number of runs and seeds.")
 def init(
     folder: Folder,
-    recipe: Annotated[str, typer.Option(metavar="R", help="TOML file, or a shipped recipe: ic/reference.")],
+    recipe: Annotated[
+        str, typer.Option(help="TOML file, or a shipped recipe: ic/reference.", autocompletion=recipes_with)
+    ],
     trials: Annotated[
         int | None,
         typer.Option(
@@ -351,7 +366,6 @@ def init(
     on_ranks(procs, body)
 
 
-@app.command(short_help="Run what is not done yet.")
 def run(
     folder: Folder,
     procs: Procs = None,
@@ -385,7 +399,6 @@ def run(
     run_and_report(runs, procs, as_json)
 
 
-@app.command(short_help="All attempts, the means, and whether it can be ranked.")
 def status(folder: Folder, as_json: Json = False) -> None:
     """Show every attempt, the means with their variation, and whether the campaign can be ranked, or why not.
 
@@ -405,7 +418,6 @@ def status(folder: Folder, as_json: Json = False) -> None:
     show(shown.document() if as_json else shown.lines())
 
 
-@app.command(short_help="What the committee is sent while it runs.")
 def heads(folder: Folder) -> None:
     """Print the head of each line of the journal: HPCAI500 HEAD, identity, number of the line, hash.
 
@@ -415,3 +427,17 @@ def heads(folder: Folder) -> None:
     from hpcai500.campaign.journal import heads_of, read_campaign
 
     show(map(str, heads_of(read_campaign(folder))))
+
+
+# In this order `hpcai500 campaign --help` lists them.
+add_command(
+    app,
+    init,
+    "Fix recipe, number of runs and seeds.",
+    "hpcai500 campaign init runs/campaign --recipe ic/reference --data /data/imagenet",
+)
+add_command(app, run, "Run what is not done yet.", "hpcai500 campaign run runs/campaign")
+add_command(
+    app, status, "Show all attempts, the means, and whether it is rankable.", "hpcai500 campaign status runs/campaign"
+)
+add_command(app, heads, "Print what the committee needs while it runs.", "hpcai500 campaign heads runs/campaign")

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpcai500.cli.options import Json, Oversubscribe, Procs, RecipeOption, Set, on_ranks
+from hpcai500.cli.options import (
+    Json,
+    Oversubscribe,
+    Procs,
+    RecipeOption,
+    Set,
+    add_command,
+    new_group,
+    on_ranks,
+    recipes_with,
+)
 from hpcai500.errors import ExitCode, HpcAi500Error, RecordError, UsageError
 from hpcai500.streams import say, show, tell
 
@@ -196,7 +206,8 @@ def micro(
         str | None,
         typer.Option(
             help="TOML file or a shipped recipe: device, precision, batch and shapes.  [default: ic/reference where "
-            "this host has an NVIDIA device, else ic/smoke]"
+            "this host has an NVIDIA device, else ic/smoke]",
+            autocompletion=recipes_with,
         ),
     ] = None,
     set_: Set = None,
@@ -287,15 +298,13 @@ def self_test(
 # `hpcai500 slurm …`: scripts are written here, and submitted on the host: nothing here needs Slurm.
 
 
-app = typer.Typer(help="Write batch scripts for Slurm.", rich_markup_mode=None, add_completion=False)
+app = new_group(
+    "Write batch scripts for Slurm (docs/site-guide.md).",
+    "hpcai500 slurm example > mysite.toml",
+    "hpcai500 slurm render ic --nodes 4 --site mysite.toml --data /data/imagenet -o ic.sh && sbatch ic.sh",
+)
 
 
-@app.callback()
-def _slurm() -> None:
-    """Write batch scripts for Slurm."""
-
-
-@app.command(short_help="Write a batch script for one benchmark.")
 def render(
     benchmark: Annotated[str, typer.Argument(metavar="ic|ewa|PLUG-IN", help="The benchmark to run.")],
     nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Nodes of the job.")],
@@ -322,8 +331,6 @@ def render(
     Write a site file first: `hpcai500 slurm example` prints one that explains every field (docs/site-guide.md). Recipe
     and site are checked now, so that no mistake waits in the queue. Warned by Slurm before the time is up, the job
     stops with a checkpoint, goes back to the queue and goes on.
-
-    hpcai500 slurm render ic --nodes 4 --site mysite.toml --data /data/imagenet -o ic.sh && sbatch ic.sh
     """
     from hpcai500.launch.slurm.script import RenderRequest, plan_job  # keeps `--help` fast
     from hpcai500.launch.slurm.script import render as rendered
@@ -343,7 +350,6 @@ def render(
         say(f"submit it on the host: sbatch {shlex.quote(str(output))}")
 
 
-@app.command(short_help="Print a site file that explains every field.")
 def example() -> None:
     """Print the site file in which every field is explained: `hpcai500 slurm example > mysite.toml`."""
     from hpcai500.launch.slurm.site import find_site  # keeps `--help` fast
@@ -360,3 +366,12 @@ def _write_new(path: Path, script: str) -> None:
         raise UsageError(f"-o {path}: exists already; remove it, or give another name") from error
     except OSError as error:
         raise UsageError(f"-o {path}: cannot be written: {error.strerror}; give another folder") from error
+
+
+add_command(
+    app,
+    render,
+    "Write a batch script for one benchmark.",
+    "hpcai500 slurm render ic --nodes 4 --site mysite.toml --data /data/imagenet -o ic.sh && sbatch ic.sh",
+)
+add_command(app, example, "Print a site file that explains every field.", "hpcai500 slurm example > mysite.toml")

@@ -6,15 +6,23 @@ tests/golden holds the words of the commonest mistakes; here are the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from builders.commands import HPCAI500, INVALID, Ended, Typed, error_of, hpcai500
+import typer
+from builders.commands import HPCAI500, INVALID, Ended, Typed, error_of, hpcai500, python_with
 from builders.ranks import start
 from builders.runs import TINY
 
 from hpcai500.campaign.journal import create_campaign
+from hpcai500.cli.commands import app
 from hpcai500.recipe import load_recipe
 
 SMOKE = "ic --recipe ic/smoke --data {images}"
@@ -23,7 +31,7 @@ HERE = "srun, mpirun or torchrun (docs/launching.md), or try it on this host wit
 
 # What is typed, and the words that it is answered with. Of a run, the result is said too: there is none.
 MISTAKES_OF_RUNS = [
-    ("ic --recipe nope.toml", "nope.toml: no such recipe file; the recipes that come with hpcai500 are"),
+    ("ic --recipe nope.toml", "nope.toml: no such recipe file; hpcai500 comes with ewa/ensemble"),
     ("ic --set problem.epochs=many", "--set problem.epochs: [problem] epochs: expected a valid integer"),
     ("ic --recipe ic/reference", "the recipe trains on imagenet-1k; give its folder with --data DIR"),
     ("ic --data nowhere --set accelerator.device=cpu", "nowhere"),
@@ -74,7 +82,7 @@ MISTAKES = [
     # Rules.
     ("rules --level hardware", "of what? hpcai500 rules ic/reference --level hardware"),
     ("rules ic/reference --level x", "--level: expected one of hardware, system, free, got x"),
-    ("rules ic/none", "no such recipe file; the recipes that come with hpcai500 are"),
+    ("rules ic/none", "no such recipe file; did you mean ic/tuned? hpcai500 comes with ewa/ensemble"),
     ("rules ic/reference --edition v9", "edition: expected one of v2.0, v3.0, got 'v9'"),
     ("rules /", "not a record"),
     # Campaigns.
@@ -193,3 +201,62 @@ def test_help_teaches(answer: Typed, line: str, taught: Sequence[str]) -> None:
     text = " ".join(ended.stdout.split())
     assert (ended.returncode, len(text.split()) > 20) == (0, True)
     assert [words for words in taught if words not in text] == []
+
+
+def commands_of(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(commands_of(typer.main.get_command(app)))
+# They are programs of their own, with a parser of their own.
+OF_TYPER = [path for path in COMMANDS if path not in (("data",), ("flops",))]
+
+
+def test_commands_are_listed_by_what_people_want(typed: Typed) -> None:
+    listed = typed("--help").stdout
+    headings = [line.rstrip(":") for line in listed.splitlines() if line.endswith(":")]
+    assert headings == ["Options", "Run", "Understand", "Prove", "Procure", "Site", "Examples"]
+    assert {path[0] for path in COMMANDS} <= set(listed.split())
+
+
+@pytest.mark.parametrize("path", OF_TYPER, ids=" ".join)
+def test_each_command_has_examples_that_its_parser_takes(path: tuple[str, ...]) -> None:
+    examples = COMMANDS[path].epilog.splitlines()
+    for example in examples:
+        for part in example.split("  #")[0].split(" && "):
+            words = shlex.split(part.split(" > ")[0])
+            if "hpcai500" in words:
+                words = words[words.index("hpcai500") + 1 :]
+                name = next(known for known in COMMANDS if tuple(words[: len(known)]) == known)
+                # Fails where an option is unknown or a value is missing; some options end their command at once.
+                with suppress(typer.Exit):
+                    COMMANDS[name].make_context("hpcai500", words[len(name) :])
+    assert any(f"hpcai500 {' '.join(path)}" in example for example in examples)
+
+
+@pytest.mark.parametrize("path", OF_TYPER, ids=" ".join)
+def test_values_are_named_for_people(typed: Typed, path: tuple[str, ...]) -> None:
+    named = [line for line in typed(*path, "--help").stdout.splitlines() if line.startswith("  -")]
+    assert [line for line in named if re.match(r"  \S+( \S+)?  ?<", line) or " range>" in line] == []
+
+
+@pytest.mark.parametrize("group", ["", "campaign", "ensemble", "slurm"])
+def test_a_group_that_is_called_bare_shows_its_help(typed: Typed, group: str) -> None:
+    bare = typed(*group.split())
+    assert (bare.returncode, bare.stdout) == (0, typed(*group.split(), "--help").stdout)
+
+
+def test_a_shell_completes_commands_and_recipes(tmp_path: Path) -> None:
+    command = python_with(tmp_path / "python").with_name("hpcai500")
+    for words, last, completed in (("hpcai500 tim", 1, ["timeline"]), ("hpcai500 ic --recipe ic/smo", 3, ["ic/smoke"])):
+        asked = {"_HPCAI500_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(last)}
+        ended = subprocess.run([command], capture_output=True, text=True, env={**os.environ, **asked}, check=False)
+        assert ended.stdout.split() == completed
+
+
+def test_a_recipe_whose_name_is_nearly_right_is_suggested(typed: Typed) -> None:
+    assert "did you mean ic/smoke?" in error_of(typed("rules", "ic/smok"))
