@@ -804,17 +804,19 @@ class Monitor:
 
     def _found(self, lost: Lost) -> None:
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS + LAST_WORDS_SECONDS)
+        last_words_at = time.monotonic() + GRACE_SECONDS
         self._verdict = lost
         # In another thread, since the watching thread must go on telling the others.
-        start_watcher("monitor-end", partial(self._end, lost), self._end_without_ado)
+        start_watcher("monitor-end", partial(self._end, lost, last_words_at), self._end_without_ado)
 
-    def _end(self, lost: Lost) -> None:
+    def _end(self, lost: Lost, last_words_at: float) -> None:
         try:
             if self._on_lost and self._failure is None:
                 self._on_lost(lost)
         finally:
             self._known.set()
-            time.sleep(GRACE_SECONDS)
+            # A slow file system must not leave the last words without time before the kernel's timer.
+            time.sleep(max(0.0, last_words_at - time.monotonic()))
         self._last_words(lost.message)
         remove_scratch()
         os._exit(ExitCode.RUN_FAILED)

@@ -310,11 +310,16 @@ def test_temporary_files_of_a_killed_child_are_removed(tmp_path: Path, monkeypat
 def test_a_signal_that_comes_before_a_process_can_handle_it_is_not_lost() -> None:
     code = "from hpcai500.stopping import ending_by_signals\nimport time\nwith ending_by_signals(): time.sleep(600)"
     parent = f"""
-import os, signal, sys, threading
-from hpcai500.launch.processes import run_to_end
-threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+import os, signal, sys
+from hpcai500.launch import processes
+start = processes.start_child
+def started(*words, **options):
+    child = start(*words, **options)
+    os.kill(os.getpid(), signal.SIGINT)  # its Python has hardly begun
+    return child
+processes.start_child = started
 try:
-    run_to_end([sys.executable, "-c", {code!r}], hold=True)
+    processes.run_to_end([sys.executable, "-c", {code!r}], hold=True)
 except KeyboardInterrupt as error:
     print(error)
 """
