@@ -75,9 +75,9 @@ def _ceilings(document: dict[str, Any]) -> Iterator[Row]:
 SOURCES = (
     Source("decode_crop", "input.md", _decode),
     Source("climate_reader", "climate-data.md", _climate),
-    Source("compression", "compression.md", _compression),
+    Source("compression", "communication.md", _compression),
     Source("detection_operators", None, _detection),
     Source("engine_step", "input.md", _engine),
-    Source("training_step", "communication-reducer.md", _ranks),
+    Source("training_step", "communication.md", _ranks),
     Source("micro_ceilings", "micro.md", _ceilings),
 )
