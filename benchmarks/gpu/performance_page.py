@@ -38,7 +38,7 @@ This page compares the speed of hpcai500 with other software, on GPUs and on CPU
 
 A *ratio* is the rival's time divided by ours, so above 1 hpcai500 is faster. It is the median of all rounds, with the
 range from the smallest to the largest round. `benchmarks/gpu/performance_page.py` writes the tables from
-[benchmarks/results/](../benchmarks/results)."""
+`benchmarks/results/`."""
 
 _NOTHING = """**No GPU result is recorded in this repository yet.** The speed on a GPU is not known. These parts were
 not run:"""
@@ -60,7 +60,7 @@ machine, clocks and all medians in seconds.
 - CUDA events time the devices. The engine's steps run from an idle device to an idle device.
 - Of several variants of ours, or of several rivals of one kind, the fastest counts.
 
-Each module of [benchmarks/gpu/](../benchmarks/gpu) says in its first lines what it compares."""
+Each module of `benchmarks/gpu/` says in its first lines what it compares."""
 
 # Why a row with a target is missed, and how far it can go: by device (None: the CPU results) and by the start of its
 # name. Only shown where the row is missed.
@@ -274,7 +274,7 @@ def _cpu(results: Path) -> Iterator[str]:
     yield "|---|---|---|---|"
     for source, document in found.items():
         link = f"[{source.page}]({source.page})" if source.page else ""
-        numbers = f"[{source.document}](../benchmarks/results/{source.document}.json)"
+        numbers = f"`benchmarks/results/{source.document}.json`"
         yield f"| {source.work} | {machine(document)} | {numbers} | {link} |"
     yield ""
     yield from _missed(None, missed)
