@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from builders.commands import python_with
 from builders.ranks import clean_environment
-from builders.tutorials import TUTORIALS, follow, missing, steps
+from builders.tutorials import TUTORIALS, follow, missing, steps, typed_here
 
 HERE = ("laptop.md", "submit.md", "procurement.md")
 # In tests/site/test_cluster_tutorial.py and tests/plugins/test_plugins_page.py.
@@ -25,7 +25,7 @@ def test_a_tutorial_works_word_for_word(name: str, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     # A data set that hpcai500 has made is kept in the cache, for all tutorials.
     environment = {**clean_environment(), "PATH": f"{scripts}:{os.environ['PATH']}"}
-    follow(name, tmp_path / "here", environment)
+    follow(name, typed_here(tmp_path / "here", environment))
 
 
 def test_what_a_page_shows_is_compared_but_for_numbers() -> None:
@@ -34,3 +34,4 @@ def test_what_a_page_shows_is_compared_but_for_numbers() -> None:
     assert missing(step.shown, "a 7\nx\nb 3e4\n") == []
     assert missing(step.shown, "b 2\na 1\n") == ["b  2"]
     assert missing(["a"], "a\nb\n") == ["a", "(and no other line)"]
+    assert missing(["a…", "…"], "abc\n") == []

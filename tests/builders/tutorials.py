@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,9 @@ _VARIES = (
     (re.compile(r"\s+"), " "),
 )
 _SKIPPED = "…"
+
+# Types a command into a shell: what it printed, on both streams, and its exit code.
+Run = Callable[[str], tuple[str, int]]
 
 
 @dataclass
@@ -52,6 +55,10 @@ def _plain(line: str) -> str:
     return line.strip()
 
 
+def _is_shown(shown: str, printed: str) -> bool:
+    return printed.startswith(shown[:-1].rstrip()) if shown.endswith(_SKIPPED) else printed == shown
+
+
 def missing(shown: list[str], printed: str) -> list[str]:
     """The lines of a page that `printed` does not have in this order; all that is extra, where nothing is left out."""
     left = [_plain(line) for line in printed.splitlines() if line.strip()]
@@ -62,22 +69,20 @@ def missing(shown: list[str], printed: str) -> list[str]:
     for line in wanted:
         if line.strip() == _SKIPPED:
             continue
-        if _plain(line) in left:
-            left = left[left.index(_plain(line)) + 1 :]
-        else:
+        at = next((at for at, one in enumerate(left) if _is_shown(_plain(line), one)), None)
+        if at is None:
             lost.append(line)
+        else:
+            left = left[at + 1 :]
     return lost
 
 
-def follow(name: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """Type all commands of the tutorial `name` in `folder`.
+def typed_here(folder: Path, environment: Mapping[str, str]) -> Run:
+    """A shell for each command, in `folder`."""
 
-    Raises:
-        AssertionError: a command failed, or did not print what the page shows.
-    """
-    for step in steps((TUTORIALS / name).read_text(encoding="utf-8")):
+    def run(command: str) -> tuple[str, int]:
         ended = subprocess.run(
-            ["bash", "-c", step.command],
+            ["bash", "-c", command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -86,6 +91,19 @@ def follow(name: str, folder: Path, environment: Mapping[str, str]) -> None:
             env=dict(environment),
             check=False,
         )
-        assert ended.returncode == 0, f"$ {step.command}\n{ended.stdout}"
-        lost = missing(step.shown, ended.stdout)
-        assert not lost, "\n".join([f"{name} shows what is not printed:", *lost, f"$ {step.command}", ended.stdout])
+        return ended.stdout, ended.returncode
+
+    return run
+
+
+def follow(name: str, run: Run) -> None:
+    """Type all commands of the tutorial `name`.
+
+    Raises:
+        AssertionError: a command failed, or did not print what the page shows.
+    """
+    for step in steps((TUTORIALS / name).read_text(encoding="utf-8")):
+        printed, code = run(step.command)
+        assert code == 0, f"$ {step.command}\n{printed}"
+        lost = missing(step.shown, printed)
+        assert not lost, "\n".join([f"{name} shows what is not printed:", *lost, f"$ {step.command}", printed])

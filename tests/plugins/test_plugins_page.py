@@ -1,4 +1,4 @@
-"""The example of docs/tutorials/benchmark.md, taken from the page as it stands: installed, run, and trained as an ensemble."""
+"""The example of docs/tutorials/benchmark.md, as it stands there: installed, run, and trained as an ensemble."""
 
 from __future__ import annotations
 
