@@ -43,6 +43,7 @@ help:
 ##   make build        compile the C++ core into .venv (Python files need no rebuild)
 ##   make dali         install DALI (265 MB) and build our operators for it, which accelerator.loader=dali needs
 ##   make horovod      build Horovod for this torch and this MPI, once (minutes), and install it; also after either changed
+##   make docs         build the documentation as a web site in build/docs, and check its links
 ##   make lint         ruff, mypy, clang-format: report only
 ##   make format       ruff, clang-format: rewrite the files
 ##   make bench        measure against the rivals (installs them first)
@@ -89,6 +90,11 @@ lint: $(VENV)/.extra-dev
 	@$(BIN)/ruff format --check . $(SCRIPTS)
 	@$(BIN)/mypy
 	@$(if $(CPP),$(BIN)/clang-format --dry-run -Werror $(CPP))
+
+.PHONY: docs
+docs: $(VENV)/.extra-docs
+	@$(BIN)/mkdocs build -q
+	@echo 'the documentation: build/docs/index.html'
 
 .PHONY: format
 format: $(VENV)/.extra-dev

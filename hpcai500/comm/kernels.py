@@ -2,7 +2,7 @@
 
 Tensors are float32 and dense in any order of their axes (channels_last is): their memory is packed in its order, so a
 tensor must have the same layout on both ends. All are on one device. CPU work is done on return, CUDA work is put on
-the current stream. docs/compression.md tells what happens to overflow, NaN and subnormal numbers.
+the current stream. docs/communication.md tells what happens to overflow, NaN and subnormal numbers.
 """
 
 from __future__ import annotations

@@ -33,17 +33,16 @@ LAYER_NUMBERS: dict[str, int] = {
 class Ensemble(Layer):
     """M base models and what makes them one (V3.0 sections 3.1 and 3.4); P_degree is the ranks of one: layer 1."""
 
-    members: Count = Field(description="base models that are trained and vote (M of V3.0 Eq. 5)")
+    members: Count = Field(description="base models that vote (M of V3.0 Eq. 5)")
     sampling: Literal["bootstrap", "poisson", "all"] = Field(
-        description="training samples of a member: as many draws as samples, with replacement; each sample as often as "
-        "Poisson(1) says; or every sample once, which is no bagging"
+        description="training samples of a member: draws with replacement, Poisson(1) counts, or each once (no bagging)"
     )
-    strata: Name = Field(description="what draws keep the shares of: `none`, `class` (ic), `year` (ewa)")
+    strata: Name = Field(description="draws keep shares of: `none`, `class` (ic), `year` (ewa)")
     out_of_bag_samples: Annotated[int, Field(ge=0, le=10**9)] = Field(
-        description="training samples, the same for all members, on which each is judged where it has not drawn them"
+        description="training samples that evaluate members which have not drawn them"
     )
-    vote: Name = Field(description="`mean` of softmax outputs (ic); `weighted-boxes` fusion or `nms` (ewa)")
-    vote_iou: Fraction = Field(gt=0, description="overlap from which boxes of two members are one (ewa)")
+    vote: Name = Field(description="`mean` of softmax outputs (ic); `weighted-boxes` or `nms` (ewa)")
+    vote_iou: Fraction = Field(gt=0, description="overlap that merges boxes of two members (ewa)")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -57,9 +56,9 @@ SEEDS = 2**63
 class Problem(Layer):
     """Layer 9: what is solved. Nothing here may change in a result that is ranked."""
 
-    dataset: Name = Field(description="name of the data set; `synthetic-*` is made by hpcai500 itself")
-    metric: Name = Field(description="quality metric, by the name that the workload reports")
-    target_quality: Fraction = Field(gt=0, description="quality that the penalty coefficient compares with")
+    dataset: Name = Field(description="data set; `synthetic-*` is made by hpcai500")
+    metric: Name = Field(description="quality metric")
+    target_quality: Fraction = Field(gt=0, description="target of the penalty coefficient")
     epochs: Count = Field(description="passes over the training set")
 
     @property
@@ -71,8 +70,8 @@ class Problem(Layer):
 class ClimateProblem(Problem):
     """Layer 9 of `ewa`: also which years are trained on, and which decide the quality."""
 
-    training_years: YearRange = Field(description="first and last year of the training set")
-    evaluation_years: YearRange = Field(description="first and last year of the evaluation set")
+    training_years: YearRange = Field(description="first and last year")
+    evaluation_years: YearRange = Field(description="first and last year")
 
     @model_validator(mode="after")
     def _years_are_apart(self) -> ClimateProblem:
@@ -91,45 +90,41 @@ class ClimateProblem(Problem):
 class Hyperparameters(Layer):
     """Layer 8. Batch size and learning-rate policy may change at every level; the rest is the reference's."""
 
-    batch_size: Count = Field(description="samples per accelerator (or per set of stages) and backward pass")
-    accumulation_steps: Count = Field(description="backward passes of an accelerator that are summed into one update")
+    batch_size: Count = Field(description="samples per accelerator (or set of stages) and backward pass")
+    accumulation_steps: Count = Field(description="backward passes per update")
     optimizer: Literal["sgd", "lars", "lamb", "adam", "adagrad", "rmsprop-warmup"] = Field(
-        description="update rule; `rmsprop-warmup` turns from RMSprop into SGD (V2.0 Table 1, Preferred Networks)"
+        description="update rule; `rmsprop-warmup` turns from RMSprop into SGD"
     )
-    base_learning_rate: Positive = Field(description="learning rate at `base_batch` samples a step")
-    base_batch: Count = Field(description="global batch that `base_learning_rate` is stated for")
-    learning_rate_scaling: Literal["linear", "none"] = Field(description="how the rate follows the global batch")
-    warmup_epochs: NonNegative = Field(description="epochs of linear growth to the scaled rate")
-    warmup_start: Fraction = Field(description="share of the scaled rate at the first step of the warm-up")
+    base_learning_rate: Positive = Field(description="learning rate at `base_batch`")
+    base_batch: Count = Field(description="global batch of `base_learning_rate`")
+    learning_rate_scaling: Literal["linear", "none"] = Field(description="how the rate follows the batch")
+    warmup_epochs: NonNegative = Field(description="linear warm-up: epochs; first share of the rate")
+    warmup_start: Fraction = Field(description="linear warm-up: epochs; first share of the rate")
     schedule: Literal["cosine", "step", "polynomial", "constant", "slow-start"] = Field(
-        description="decay after the warm-up; `slow-start` begins at half the rate (V2.0 Table 1, Preferred Networks)"
+        description="decay after the warm-up; `slow-start` begins at half the rate"
     )
-    end_learning_rate: NonNegative = Field(description="rate at the last step of cosine and polynomial decay")
+    end_learning_rate: NonNegative = Field(description="last rate of cosine and polynomial decay")
     step_epochs: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(
-        description="epochs at which `step` decays"
+        description="`step` decay: epochs, factor"
     )
-    step_factor: Fraction = Field(description="factor of each `step` decay")
+    step_factor: Fraction = Field(description="`step` decay: epochs, factor")
     polynomial_power: Positive = Field(description="power of `polynomial` decay")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(description="momentum of SGD, LARS and RMSprop warm-up")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(description="momentum (SGD, LARS, RMSprop warm-up)")
     momentum_form: Literal["outside", "inside", "corrected"] = Field(
-        description="where the learning rate stands (SGD, LARS): outside the velocity, inside it, or inside with the "
-        "correction that makes it equal to outside (an algorithmic change: V2.0 Table 1, Facebook and Berkeley)"
+        description="learning rate outside the velocity, inside, or inside with correction (Facebook, Berkeley)"
     )
-    trust_coefficient: Positive = Field(description="factor of LARS between a layer's weights and its update")
-    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="decay of the first moment (Adam, LAMB)")
-    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(
-        description="decay of the second moment (Adam, LAMB, RMSprop warm-up)"
-    )
+    trust_coefficient: Positive = Field(description="factor of LARS")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="first-moment decay (Adam, LAMB)")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(description="second-moment decay (Adam, LAMB, RMSprop warm-up)")
     epsilon: NonNegative = Field(description="added to denominators (all but SGD)")
-    rmsprop_learning_rate: Positive = Field(description="rate of the RMSprop share of `rmsprop-warmup`")
-    rmsprop_center_epoch: NonNegative = Field(description="epoch at which half of `rmsprop-warmup` is SGD")
-    rmsprop_period_epochs: Positive = Field(description="length of its transition, in epochs")
-    weight_decay: NonNegative = Field(description="L2 penalty added to the gradient")
+    rmsprop_learning_rate: Positive = Field(description="RMSprop share: rate, middle, length (epochs)")
+    rmsprop_center_epoch: NonNegative = Field(description="RMSprop share: rate, middle, length (epochs)")
+    rmsprop_period_epochs: Positive = Field(description="RMSprop share: rate, middle, length (epochs)")
+    weight_decay: NonNegative = Field(description="L2 penalty in the gradient")
     weight_decay_on: Literal["all", "weights"] = Field(
-        description="`weights` spares batch norm and biases, as LARS and LAMB always do (an algorithmic change: V2.0 "
-        "Table 1, Tencent)"
+        description="`weights` omits batch norm and biases, as LARS and LAMB do (Tencent)"
     )
-    seed: Annotated[int, Field(ge=0, lt=SEEDS)] = Field(description="seed of weights, sample order and crops")
+    seed: Annotated[int, Field(ge=0, lt=SEEDS)] = Field(description="seed of weights, order and crops")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -140,87 +135,73 @@ class Programming(Layer):
     """Layer 6: how one model is trained by many processes."""
 
     parallel_mode: Literal["data", "model", "pipeline", "mixed"] = Field(
-        description="`data`: equal replicas, summed gradients; `model`: one model, cut into `stages`, a rank each; "
-        "`pipeline`: the same, and a batch passes in `micro_batches`; `mixed`: replicas that are cut"
+        description="`data`: replicas; `model`: a rank per stage; `pipeline`: in `micro_batches`; `mixed`: both"
     )
-    stages: Count = Field(description="consecutive parts that the model is cut into, one rank each; 1 for `data`")
-    micro_batches: Count = Field(
-        description="parts in which a batch passes the stages; with more than one, batch norm takes its statistics of "
-        "each part, and the result is not that of one device (V2.0 section 5.1.4)"
-    )
-    synchronous: Literal[True] = Field(description="synchronous SGD; the rules allow no other")
+    stages: Count = Field(description="parts of the model; 1 for `data`")
+    micro_batches: Count = Field(description="parts of a batch; with batch norm, above 1 is not equivalent")
+    synchronous: Literal[True] = Field(description="synchronous SGD")
 
 
 class Framework(Layer):
     """Layer 5: the AI framework and its options."""
 
     name: Literal["torch"] = Field(description="the framework")
-    compile: bool = Field(description="compile the model (torch.compile), before the clock starts")
-    channels_last: bool = Field(description="NHWC memory layout of images and weights")
-    cuda_graphs: bool = Field(
-        description="capture the kernels of a step once and start them as one, so that the host cannot hold a CUDA "
-        "device up; what depends on values (the choice of boxes) stays outside"
-    )
-    fused_optimizer: bool = Field(
-        description="update all parameters in one kernel, by torch's own; sgd, adam and adagrad have one"
-    )
+    compile: bool = Field(description="torch.compile")
+    channels_last: bool = Field(description="NHWC layout")
+    cuda_graphs: bool = Field(description="CUDA graphs of a step")
+    fused_optimizer: bool = Field(description="one update kernel (sgd, adam, adagrad)")
 
 
 class Accelerator(Layer):
     """Layer 4: the device, its arithmetic and the library that feeds it."""
 
-    device: Literal["cpu", "cuda"] = Field(description="where the model runs; never chosen silently")
+    device: Literal["cpu", "cuda"] = Field(description="where the model runs")
     precision: Literal["fp32", "tf32", "bf16", "fp16", "int8"] = Field(
-        description="bf16 and fp16 are mixed precision over fp32 weights; fp16 scales the loss; int8 rounds what "
-        "convolutions and linear layers multiply to 256 values, straight-through gradients, arithmetic in fp32"
+        description="bf16, fp16: mixed, fp32 weights; int8: inputs rounded, fp32 arithmetic"
     )
     loader: Literal["native", "dali", "memory"] = Field(
-        description="input pipeline; `dali` is NVIDIA's, for JPEG: on a CPU around our decoder, on a CUDA device with "
-        "its own; `memory` repeats a few batches and reads nothing, to see what input costs"
+        description="input pipeline; `dali` is NVIDIA's; `memory` repeats batches without reading"
     )
     conversion: Literal["host", "device"] = Field(
-        description="where the native loader's images are normalised, cast and laid out: by its threads, or on the "
-        "CUDA device while the step before computes"
+        description="images are converted by loader threads or the CUDA device"
     )
-    prefetch_batches: Annotated[int, Field(ge=2, le=64)] = Field(description="batches in the input ring")
+    prefetch_batches: Annotated[int, Field(ge=2, le=64)] = Field(description="batches in the input queue")
 
 
 class Communication(Layer):
     """Layer 3: how gradients are summed over the ranks (V2.0 section 5.1.6). docs/communication.md has each value."""
 
     backend: Literal["local", "torch", "horovod"] = Field(
-        description="`local` is one process; `torch` is Gloo or NCCL; `horovod` what it was built with"
+        description="`local`: one process; `torch`: Gloo or NCCL; `horovod`"
     )
     topology: Literal["flat", "hierarchical", "torus", "parameter-server"] = Field(
-        description="flat all-reduce; node by node; rows and columns of a 2D torus; one server for each bucket"
+        description="flat, hierarchical, 2D torus, parameter server"
     )
-    torus_columns: Annotated[int, Field(ge=0)] = Field(description="ranks in a row of the torus; 0: those of a node")
+    torus_columns: Annotated[int, Field(ge=0)] = Field(description="ranks in a torus row; 0: a node's")
     algorithm: Literal["default", "ring", "double-binary-tree", "butterfly", "hierarchical-ring"] = Field(
-        description="what the library below does for an all-reduce, where it has a switch (V2.0 Table 7)"
+        description="the library's all-reduce algorithm (V2.0 Table 7)"
     )
-    compression: Literal["none", "fp16", "bf16", "int8"] = Field(description="type in which gradients travel")
-    error_feedback: bool = Field(description="add what compression lost to the next step's gradients")
+    compression: Literal["none", "fp16", "bf16", "int8"] = Field(description="type of transferred gradients")
+    error_feedback: bool = Field(description="add the compression error to the next step")
     bucket_bytes: Annotated[int, Field(ge=0, le=2**40)] = Field(
-        description="gradients (bytes in fp32) that travel together; 0 measures several sizes before the clock starts"
+        description="bucket size (fp32 bytes); 0: measure and choose"
     )
-    timeout_seconds: Positive = Field(description="silence of a rank after which the whole job is ended")
-    trace_steps: Annotated[int, Field(ge=0, le=10**6)] = Field(
-        description="first steps of the run of which every bucket is kept in the record's trace"
-    )
+    timeout_seconds: Positive = Field(description="silence of a rank that ends the job")
+    trace_steps: Annotated[int, Field(ge=0, le=10**6)] = Field(description="steps whose buckets are traced")
 
 
 class OperatingSystem(Layer):
     """Layer 2: what the job asks of the operating system."""
 
-    threads: Annotated[int, Field(ge=0)] = Field(description="compute threads a process; 0 takes all that it may use")
-    input_threads: Annotated[int, Field(ge=0)] = Field(description="input threads a process; 0 takes as many as cores")
+    threads: Annotated[int, Field(ge=0)] = Field(description="compute threads a process; 0: all allowed")
+    input_threads: Annotated[int, Field(ge=0)] = Field(description="input threads a process; 0: as many as cores")
 
 
 class Hardware(Layer):
     """Layer 1: the machine's size."""
 
     nodes: Count = Field(description="nodes of the job")
-    accelerators_per_node: Count = Field(description="accelerators, and so processes, a node")
+    accelerators_per_node: Count = Field(description="accelerators (processes) per node")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -230,30 +211,23 @@ class Hardware(Layer):
 class ImageClassification(Layer):
     """Layer 7 of `ic`: ResNet v1.5 and its algorithmic options."""
 
-    model: Literal["resnet-v1.5"] = Field(description="residual network with the stride in the 3x3 convolution")
+    model: Literal["resnet-v1.5"] = Field(description="ResNet, stride in the 3x3 convolution")
     block: Literal["bottleneck", "basic"] = Field(description="residual block")
     depths: Annotated[tuple[Count, Count, Count, Count], Field(strict=False)] = Field(description="blocks a stage")
-    width: Count = Field(description="channels of the first stage; each stage doubles it")
-    norm: Literal["batch", "sync-batch"] = Field(
-        description="normalisation; `sync-batch` is over all ranks (an algorithmic change: V2.0 Table 1, Google)"
-    )
+    width: Count = Field(description="channels of the first stage")
+    norm: Literal["batch", "sync-batch"] = Field(description="normalisation; `sync-batch`: over all ranks (Google)")
     norm_statistics: Literal["moving", "last-batch"] = Field(
-        description="what evaluation normalises by: moving averages, or the last batch's statistics over all ranks "
-        "(an algorithmic change: V2.0 Table 1, Preferred Networks and Sony)"
+        description="evaluation uses moving averages, or the last batch (Preferred Networks, Sony)"
     )
-    zero_gamma: bool = Field(description="start the last batch norm of each block at 0 (an algorithmic change)")
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(description="share of the target given to all classes")
-    image_size: Annotated[int, Field(ge=8, le=1024)] = Field(description="side of a training and evaluation image")
-    evaluation_resize: Annotated[int, Field(ge=8, le=2048)] = Field(
-        description="shorter side before the centre crop of `image_size`"
-    )
-    crop_area: Interval = Field(description="random-resized crop: share of the image's area")
-    crop_ratio: Interval = Field(description="random-resized crop: width / height")
-    flip_probability: Fraction = Field(description="probability of a horizontal flip")
-    dct_scaling: bool = Field(description="decode large images at 1/2 or 1/4 size (changes pixels slightly)")
-    tail: Literal["pad", "drop"] = Field(
-        description="last global batch of an epoch: filled up with repeats, or left out"
-    )
+    zero_gamma: bool = Field(description="last batch norm of a block starts at 0")
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(description="share of the label for all classes")
+    image_size: Annotated[int, Field(ge=8, le=1024)] = Field(description="side of an image")
+    evaluation_resize: Annotated[int, Field(ge=8, le=2048)] = Field(description="shorter side before the centre crop")
+    crop_area: Interval = Field(description="random crop: share of the area; width / height")
+    crop_ratio: Interval = Field(description="random crop: share of the area; width / height")
+    flip_probability: Fraction = Field(description="probability of a flip")
+    dct_scaling: bool = Field(description="decode large images at 1/2 or 1/4")
+    tail: Literal["pad", "drop"] = Field(description="last batch of an epoch: padded or dropped")
 
     @model_validator(mode="after")
     def _crops_are_possible(self) -> ImageClassification:
@@ -298,42 +272,48 @@ AnchorShapes = Annotated[tuple[Interval, ...], Field(strict=False, min_length=1)
 class ExtremeWeather(Layer):
     """Layer 7 of `ewa`: Faster R-CNN with a feature pyramid and its algorithmic options."""
 
-    model: Literal["faster-rcnn-fpn"] = Field(description="two-stage detector on a residual network")
+    model: Literal["faster-rcnn-fpn"] = Field(description="two-stage detector on a ResNet")
     block: Literal["bottleneck", "basic"] = Field(description="residual block")
     depths: Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=4)] = Field(
-        description="blocks a stage; there are as many pyramid levels as stages, and one more"
+        description="blocks a stage; pyramid levels: stages + 1"
     )
-    width: Count = Field(description="channels of the first stage; each stage doubles it")
+    width: Count = Field(description="channels of the first stage")
     norm: Literal["group", "batch", "sync-batch", "frozen-batch"] = Field(
-        description="normalisation of the backbone; `sync-batch` is over all processes, `frozen-batch` never learns"
+        description="`sync-batch`: over all ranks; `frozen-batch`: fixed"
     )
-    pyramid_channels: Count = Field(description="channels of every pyramid level")
-    head_width: Count = Field(description="width of the two layers that judge a region")
+    pyramid_channels: Count = Field(description="channels of pyramid levels")
+    head_width: Count = Field(description="width of the head's two layers")
     channels: Annotated[tuple[ClimateChannel, ...], Field(strict=False, min_length=1)] = Field(
-        description="channels of an image that the model sees, by name, in this order"
+        description="input channels, in order"
     )
-    longitude_roll: bool = Field(description="turn each training image by a random longitude (an algorithmic change)")
-    crop_width: Annotated[int, Field(ge=0)] = Field(description="columns of a training image; 0 takes all of them")
+    longitude_roll: bool = Field(description="random rotation in longitude")
+    crop_width: Annotated[int, Field(ge=0)] = Field(description="columns of a training image; 0: all")
     anchors: Annotated[tuple[AnchorShapes, ...], Field(strict=False, min_length=1)] = Field(
-        description="(height, width) in pixels of the anchors of each level, finest first"
+        description="(height, width) of anchors, finest level first"
     )
-    canonical_side: Positive = Field(description="side of a region (pixels) that is pooled from the level of stride 16")
-    proposals_before_nms: Pair = Field(description="proposals a level kept before NMS, in training and in evaluation")
-    proposals_after_nms: Pair = Field(description="proposals an image kept after NMS, in training and in evaluation")
-    proposal_nms_iou: Fraction = Field(description="overlap at which the better of two proposals stays")
-    proposal_foreground_iou: Fraction = Field(description="overlap with a box from which an anchor is positive")
-    proposal_background_iou: Fraction = Field(description="overlap below which an anchor is background")
-    proposal_samples: Count = Field(description="anchors an image that the first stage learns from")
-    proposal_positive_fraction: Fraction = Field(description="largest share of positive ones among them")
-    detection_foreground_iou: Fraction = Field(description="overlap with a box from which a region is of its class")
-    detection_samples: Count = Field(description="regions an image that the second stage learns from")
-    detection_positive_fraction: Fraction = Field(description="largest share of positive ones among them")
-    detection_score: Fraction = Field(description="least score of a detection")
-    detection_nms_iou: Fraction = Field(description="overlap at which the better of two detections of a class stays")
-    detections: Annotated[int, Field(ge=1, le=100)] = Field(description="most detections an image")
-    tail: Literal["pad", "drop"] = Field(
-        description="last global batch of an epoch: filled up with repeats, or left out"
+    canonical_side: Positive = Field(description="region side pooled at stride 16")
+    proposals_before_nms: Pair = Field(
+        description="proposals (training, evaluation), per level before and per image after NMS"
     )
+    proposals_after_nms: Pair = Field(
+        description="proposals (training, evaluation), per level before and per image after NMS"
+    )
+    proposal_nms_iou: Fraction = Field(description="overlaps in the first stage")
+    proposal_foreground_iou: Fraction = Field(description="overlaps in the first stage")
+    proposal_background_iou: Fraction = Field(description="overlaps in the first stage")
+    proposal_samples: Count = Field(description="anchors per image to learn from; largest share of positives")
+    proposal_positive_fraction: Fraction = Field(
+        description="anchors per image to learn from; largest share of positives"
+    )
+    detection_foreground_iou: Fraction = Field(description="overlaps in the second stage")
+    detection_samples: Count = Field(description="regions per image to learn from; largest share of positives")
+    detection_positive_fraction: Fraction = Field(
+        description="regions per image to learn from; largest share of positives"
+    )
+    detection_score: Fraction = Field(description="least score, and number per image")
+    detection_nms_iou: Fraction = Field(description="overlaps in the second stage")
+    detections: Annotated[int, Field(ge=1, le=100)] = Field(description="least score, and number per image")
+    tail: Literal["pad", "drop"] = Field(description="last batch of an epoch: padded or dropped")
 
     @model_validator(mode="after")
     def _options_fit_together(self) -> ExtremeWeather:

@@ -427,7 +427,7 @@ def achieved_span(ceiling: float, precision: str) -> Span:
 # The time of one training step on many ranks, and its efficiency.
 
 
-# Share of a gradient's fp32 bytes that travels: docs/communication-reducer.md.
+# Share of a gradient's fp32 bytes that travels: docs/communication.md.
 TRAVELLING = {"none": 1.0, "fp16": 0.5, "bf16": 0.5, "int8": 0.254}
 # The last sum also adds up which ranks used which parameter, and a few numbers of the engine, in fp64.
 _STATUS_BYTES, _STATUS_NUMBERS = 8, 8

@@ -340,19 +340,21 @@ def rules_lines(edition: str = EDITION) -> Iterator[str]:
 
 
 def _layer_lines(table: str, levels: Mapping[str, Any], since: str = "") -> Iterator[str]:
-    layer = levels["layers"][table]
+    """A table of a layer: its fields, by the levels that may change them; fields of one meaning in one row."""
+    layer, order = levels["layers"][table], levels["order"]
+    groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for name, meaning, whose in _fields(table):
+        row = row_of(levels, table, name)
+        fields = groups.setdefault((_at(row, order), row["section"], whose), {})
+        fields.setdefault(meaning, []).append(f"`{name}`")
     yield ""
     yield f"### Layer {layer['layer']}: {table}{since}"
     yield ""
-    said, at = layer["why"], _at(layer, levels["order"])
-    yield f"{said[0].upper()}{said[1:]} ({layer['section']}). A field without a rule of its own may change: {at}."
-    yield ""
-    yield "| field | may change | rule | section | what it is |"
-    yield "|---|---|---|---|---|"
-    for name, meaning in _fields(table):
-        row = row_of(levels, table, name)
-        why = row["why"] if row is not layer else ""
-        yield f"| `{name}` | {_at(row, levels['order'])} | {why} | {row['section']} | {meaning} |"
+    yield "| field | meaning |"
+    yield "|---|---|"
+    for (at, section, whose), fields in groups.items():
+        yield f"| **{at}**{whose} | {section} |"
+        yield from (f"| {', '.join(names)} | {meaning} |" for meaning, names in fields.items())
 
 
 def page_with_table(page: str) -> str:
@@ -362,8 +364,8 @@ def page_with_table(page: str) -> str:
     return f"{before}{BEGIN}\n\n" + "\n".join(rules_lines()) + f"\n\n{END}{after}"
 
 
-def _fields(table: str) -> Iterator[tuple[str, str]]:
-    """Name and meaning of every field of a layer; where benchmarks differ, the meaning names those that have it."""
+def _fields(table: str) -> Iterator[tuple[str, str, str]]:
+    """Name, meaning and benchmarks (empty: all of them) of every field of a layer."""
     found: dict[tuple[str, str], list[str]] = {}
     for benchmark, recipe in RECIPE_TYPES.items():
         annotation = recipe.model_fields[table].annotation
@@ -373,7 +375,7 @@ def _fields(table: str) -> Iterator[tuple[str, str]]:
         for name, field in layer.model_fields.items():
             found.setdefault((name, field.description or ""), []).append(benchmark)
     for (name, meaning), of in found.items():
-        yield name, meaning if len(of) == len(RECIPE_TYPES) else f"{meaning} ({', '.join(of)})"
+        yield name, meaning, "" if len(of) == len(RECIPE_TYPES) else f" ({', '.join(of)})"
 
 
 def _at(row: Mapping[str, Any], order: Sequence[str]) -> str:

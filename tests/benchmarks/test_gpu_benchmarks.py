@@ -319,7 +319,7 @@ def test_the_committed_page_is_what_the_results_say() -> None:
 
     page = performance_page.page(ROOT / "benchmarks" / "results")
     for source in performance_page.SOURCES:
-        assert f"(../benchmarks/results/{source.document}.json)" in page
+        assert f"`benchmarks/results/{source.document}.json`" in page
         assert source.page is None or (ROOT / "docs" / source.page).is_file()
 
 

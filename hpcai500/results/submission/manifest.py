@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 # ----------------------------------------------------------------------------------------------------
-# The schema. Its docstrings and descriptions go into docs/submission-format.md.
+# The schema. Its descriptions go into docs/submission-format.md.
 
 
 SCHEMA: Final = "hpcai500-submission-1"
@@ -45,76 +45,74 @@ class _Part(BaseModel):
 class FileEntry(_Part):
     """One file of the submission, the manifest and its signature aside."""
 
-    path: Annotated[str, Field(max_length=500, description="within the submission, with `/` between its parts")]
-    bytes: Annotated[int, Field(ge=0, description="its length")]
-    sha256: Sha256 = Field(description="of its content")
+    path: Annotated[str, Field(max_length=500, description="with `/` between its parts")]
+    bytes: Annotated[int, Field(ge=0, description="length")]
+    sha256: Sha256 = Field(description="hash of the content")
 
 
 class LeftOut(_Part):
     """A file that the campaign has and the submission has not."""
 
-    path: Text = Field(description="as it would be named")
-    reason: Text = Field(description="why it is not here")
+    path: Text = Field(description="its path")
+    reason: Text = Field(description="why it is left out")
 
 
 class Metric(_Part):
     """One metric over all trials (V2.0 section 5.3.2); numbers in the metric's unit."""
 
     runs: Annotated[int, Field(ge=1, description="finished runs")]
-    mean: float = Field(description="arithmetic mean without the highest and the lowest run")
-    dropped_lowest: float | None = Field(description="the lowest run; null where fewer than three leave none to drop")
-    dropped_highest: float | None = Field(description="the highest run")
-    variation: float | None = Field(description="standard deviation over mean, of all runs")
+    mean: float = Field(description="mean without the highest and the lowest run")
+    dropped_lowest: float | None = Field(description="lowest run; null for fewer than three runs")
+    dropped_highest: float | None = Field(description="highest run")
+    variation: float | None = Field(description="standard deviation / mean of all runs")
 
 
 class Claim(_Part):
     """What is claimed, to be computed again by who verifies."""
 
-    level: Literal["hardware", "system", "free"] | None = Field(description="null: no level allows what was changed")
-    rankable: bool = Field(description="whether the rules of the edition are kept")
+    level: Literal["hardware", "system", "free"] | None = Field(description="null: no level allows the changes")
+    rankable: bool = Field(description="whether the edition's rules hold")
     reasons: Annotated[list[Text], FailFast()] = Field(description="why it is not rankable")
-    metrics: dict[str, Metric] = Field(description="each metric over the trials, by its name in result.json")
+    metrics: dict[str, Metric] = Field(description="metrics over the trials, named as in `result.json`")
 
 
 class Code(_Part):
     """The software that ran."""
 
-    version: Text = Field(description="of hpcai500")
-    code_sha256: Sha256 | None = Field(description="over its Python files, as records name it")
-    core_sha256: Sha256 | None = Field(description="of the compiled core")
-    image_sha256: Sha256 | None = Field(description="of the image's content; null where it ran in none")
+    version: Text = Field(description="version of hpcai500")
+    code_sha256: Sha256 | None = Field(description="hash of the Python files")
+    core_sha256: Sha256 | None = Field(description="hash of the compiled core")
+    image_sha256: Sha256 | None = Field(description="hash of the image; null without one")
 
 
 class Anonymised(_Part):
     """That names of hosts were replaced, and what they were hashed as before."""
 
-    original_campaign: Sha256 = Field(description="identity of the campaign before that, as it may be registered")
-    hosts: Annotated[int, Field(ge=0, description="names that were replaced")]
-    original_heads: dict[str, Sha256] = Field(
-        description="hash of the last event of each log before that, so that the originals can be shown when asked for"
-    )
+    original_campaign: Sha256 = Field(description="original identity")
+    hosts: Annotated[int, Field(ge=0, description="replaced host names")]
+    original_heads: dict[str, Sha256] = Field(description="hash of the last event of each original log")
 
 
 class Manifest(_Part):
     """`manifest.json`."""
 
     schema_: Literal["hpcai500-submission-1"] = Field(alias="schema", description="this format")
-    created: Text = Field(description="when it was made, UTC, ISO 8601")
-    system: Text = Field(description="name of the system under test, as a ranking shows it")
-    organisation: Text = Field(description="who submits")
-    contact: Text | None = Field(description="whom the committee asks")
-    accelerators: Text = Field(description="how many of what, as a ranking shows it")
+    created: Text = Field(description="time of packing, UTC, ISO 8601")
+    system: Text = Field(description="name of the system, for rankings")
+    organisation: Text = Field(description="submitter")
+    contact: Text | None = Field(description="contact of the submitter")
+    accelerators: Text = Field(description="number and type, for rankings")
     framework: Text = Field(description="AI framework and version")
-    benchmark: Text = Field(description="ic or ewa")
-    edition: Text = Field(description="edition of the rules that it is claimed under")
-    campaign: Sha256 = Field(description="identity of the campaign: hash of the first line of its journal")
+    benchmark: Text = Field(description="`ic` or `ewa`")
+    edition: Text = Field(description="edition of the claim")
+    campaign: Sha256 = Field(description="identity: hash of the journal's first line")
     trials: Annotated[int, Field(ge=1, description="planned runs")]
-    attempts: Annotated[int, Field(ge=0, description="begun runs")]
-    claim: Claim = Field(description="the result")
-    code: Code = Field(description="the software")
-    anonymised: Anonymised | None = Field(description="null: nothing was replaced")
-    left_out: Annotated[list[LeftOut], FailFast()] = Field(description="files that are not here")
-    files: Annotated[list[FileEntry], FailFast()] = Field(description="all other files, in order of their paths")
+    attempts: Annotated[int, Field(ge=0, description="started runs")]
+    claim: Claim = Field(description="claimed result")
+    code: Code = Field(description="software")
+    anonymised: Anonymised | None = Field(description="null: not anonymised")
+    left_out: Annotated[list[LeftOut], FailFast()] = Field(description="files left out")
+    files: Annotated[list[FileEntry], FailFast()] = Field(description="all other files, by path")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -222,30 +220,25 @@ _RUN = f"{CAMPAIGN}/RECORD"
 # Limited in length and depth, so that a file system here can hold it and does not fill with folders.
 _MODULES = r"(?:[A-Za-z0-9_]{1,100}/){0,9}[A-Za-z0-9_]{1,100}"
 KINDS = (
-    _kind(MANIFEST, "json", MANIFEST_BYTES, "what is claimed, and the hash of every file; the one that is signed"),
-    _kind(SIGNATURE, "text", SIGNATURE_BYTES, "its signature; not there where nobody signed"),
-    _kind(README, "text", TEXT_BYTES, "how a person checks it with standard tools"),
-    _kind(f"{CAMPAIGN}/recipe.toml", "toml", RECIPE_BYTES, "the recipe, resolved"),
-    _kind(f"{CAMPAIGN}/campaign.jsonl", "json lines", LOG_BYTES, "the journal: plan, attempts, ends"),
-    _kind(f"{_RUN}/recipe.toml", "toml", RECIPE_BYTES, "the recipe of this run"),
-    _kind(f"{_RUN}/system.json", "json", SYSTEM_BYTES, "each node, as the job saw it"),
-    _kind(f"{_RUN}/events.jsonl", "json lines", LOG_BYTES, "what happened, line by line, chained"),
-    _kind(f"{_RUN}/result.json", "json", TEXT_BYTES, "derived from the events"),
-    _kind(f"{_RUN}/DONE", "text", TEXT_BYTES, "hash of the last event of a run that is complete"),
-    _kind(f"{_RUN}/ERROR", "text", TEXT_BYTES, "why a run ended without a result"),
+    _kind(MANIFEST, "json", MANIFEST_BYTES, "the claim, and the hash of every file"),
+    _kind(SIGNATURE, "text", SIGNATURE_BYTES, "its signature"),
+    _kind(README, "text", TEXT_BYTES, "how to check it with standard tools"),
+    _kind(f"{CAMPAIGN}/recipe.toml", "toml", RECIPE_BYTES, "the resolved recipe"),
+    _kind(f"{CAMPAIGN}/campaign.jsonl", "json lines", LOG_BYTES, "the journal"),
+    _kind(f"{_RUN}/recipe.toml", "toml", RECIPE_BYTES, "the run's recipe"),
+    _kind(f"{_RUN}/system.json", "json", SYSTEM_BYTES, "all nodes"),
+    _kind(f"{_RUN}/events.jsonl", "json lines", LOG_BYTES, "events, chained by hashes"),
+    _kind(f"{_RUN}/result.json", "json", TEXT_BYTES, "results"),
+    _kind(f"{_RUN}/DONE", "text", TEXT_BYTES, "hash of the last event"),
+    _kind(f"{_RUN}/ERROR", "text", TEXT_BYTES, "why the run failed"),
     _kind(f"{_RUN}/power/NAME", "csv", POWER_BYTES, "power samples of a node"),
-    _kind(f"{_RUN}/pictures/NAME", "bytes", PICTURE_BYTES, "what the last evaluation saw"),
-    _kind(f"{_RUN}/predictions/NAME", "bytes", PREDICTION_BYTES, "what a member of an ensemble says"),
-    _kind(f"{_RUN}/trace/NAME", "bytes", TRACE_BYTES, "timeline of the communication"),
-    _kind(
-        f"{_RUN}/checkpoints/NAME",
-        "checkpoint",
-        None,
-        "the last and the first at the target, of a run that is done; stored",
-    ),
-    _kind(f"{CODE}/MODULE.py", "text", TEXT_BYTES, "the Python sources that ran", MODULE=_MODULES),
-    _kind(f"{ACCOUNTING}/JOB.json", "json", TEXT_BYTES, "Slurm's accounting of a job", JOB="[A-Za-z0-9_.+-]{1,60}"),
-    _kind(f"{LOGS}/NAME", "text", ATTACHED_LOG_BYTES, "logs that the submitter added"),
+    _kind(f"{_RUN}/pictures/NAME", "bytes", PICTURE_BYTES, "pictures of the last evaluation"),
+    _kind(f"{_RUN}/predictions/NAME", "bytes", PREDICTION_BYTES, "an ensemble member's predictions"),
+    _kind(f"{_RUN}/trace/NAME", "bytes", TRACE_BYTES, "communication timeline"),
+    _kind(f"{_RUN}/checkpoints/NAME", "checkpoint", None, "the last, and the first at the target"),
+    _kind(f"{CODE}/MODULE.py", "text", TEXT_BYTES, "Python sources", MODULE=_MODULES),
+    _kind(f"{ACCOUNTING}/JOB.json", "json", TEXT_BYTES, "accounting of a job", JOB="[A-Za-z0-9_.+-]{1,60}"),
+    _kind(f"{LOGS}/NAME", "text", ATTACHED_LOG_BYTES, "added logs"),
 )
 
 
