@@ -164,7 +164,8 @@ def _lines(checked: Checked) -> list[str]:
 def _verdict(checked: Checked) -> str:
     judged = sum(one.severity == "warning" for one in checked.verification.findings)
     told = "yes, all but the signature, which is missing" if checked.packed.signer is None else "yes"
-    return f"{told}; {judged} to be judged: see `hpcai500 verify {checked.packed.path}`" if judged else told
+    warnings = f"{judged} warning{'' if judged == 1 else 's'}"
+    return f"{told}; {warnings}: see `hpcai500 verify {checked.packed.path}`" if judged else told
 
 
 def _left_out_lines(left_out: Sequence[LeftOut], usual: str) -> Iterator[str]:

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 _SEVERITIES: dict[Severity, str] = {
     "fail": "failed",
-    "warning": "to be judged",
-    "note": "hold",
-    "skipped": "not looked at",
+    "warning": "with a warning",
+    "note": "passed",
+    "skipped": "skipped",
 }
 
 

@@ -276,7 +276,13 @@ def _title(check: Callable[..., object]) -> str:
 # The report for people: the verdict, what was computed, then each finding, worst first.
 
 
-_SEVERITIES = {"fail": "failed", "warning": "to be judged", "note": "hold", "skipped": "not checked"}
+# Of one, and as a heading of several.
+_SEVERITIES = {
+    "fail": ("failed", "failed"),
+    "warning": ("warning", "warnings"),
+    "note": ("passed", "passed"),
+    "skipped": ("skipped", "skipped"),
+}
 _MOST_TOLD = {"fail": 20, "warning": 10, "note": 2, "skipped": 5}
 _SHOWN = ("vflops", "vflops_per_watt", "time_to_quality_seconds")
 # Narrower, names and their evidence would not fit beside each other.
@@ -300,7 +306,11 @@ def verification_lines(
     """
     width = max(width, _LEAST_WIDTH)
     counts = Counter[str](finding.severity for finding in verification.findings)
-    told = ", ".join(f"{counts[severity]} {words}" for severity, words in _SEVERITIES.items() if counts[severity])
+    told = ", ".join(
+        f"{counts[severity]} {words[counts[severity] > 1]}"
+        for severity, words in _SEVERITIES.items()
+        if counts[severity]
+    )
     doubts = ", BUT IMPLAUSIBLE" if verification.verdict == "verified" and verification.doubts else ""
     yield f"{verification.verdict.upper()}{doubts}  {path}: {told}"
     yield from _computed(verification, width)
@@ -309,7 +319,7 @@ def verification_lines(
         found = [finding for finding in verification.findings if finding.severity == severity]
         if found:
             yield ""
-            yield f"{words}:"
+            yield f"{words[1]}:"
             yield from _rows(found, names, width)
     if verification.verdict == "verified":
         yield ""
