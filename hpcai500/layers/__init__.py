@@ -59,7 +59,7 @@ class Problem(Layer):
 
     dataset: Name = Field(description="name of the data set; `synthetic-*` is made by hpcai500 itself")
     metric: Name = Field(description="quality metric, by the name that the workload reports")
-    target_quality: Fraction = Field(gt=0, description="quality that the penalty coefficient compares with")
+    target_quality: Fraction = Field(gt=0, description="quality that the quality factor compares with")
     epochs: Count = Field(description="passes over the training set")
 
     @property

@@ -144,7 +144,7 @@ def test_what_a_record_says_never_becomes_markup(tmp_path: Path) -> None:
 def test_a_failed_run_has_a_page_that_says_why(tmp_path: Path) -> None:
     record = write_reported(tmp_path / "r", fail=f"the loss is nan {HOSTILE}")
     text = words(page(record))
-    assert "! INVALID The loss is nan <script>" in text
+    assert "! INVALID There is no valid result: the loss is nan <script>" in text
     assert text.index("INVALID") < text.index("no score before the last epoch")
     assert "Epochs trained 1 of 3 ended as: error" in text
     assert "<script" not in page(record)
@@ -157,7 +157,7 @@ def test_an_unfinished_run_has_a_page_that_says_so(own: Path) -> None:
     lines = log.read_bytes().split(b"\n")
     stop = next(index for index, line in enumerate(lines) if b'"run_stop"' in line)
     log.write_bytes(b"\n".join(lines[:stop]) + b"\n")
-    assert "INVALID The run has not come to its end" in words(page(own))
+    assert "INVALID There is no valid result: the run has not come to its end" in words(page(own))
 
 
 def test_a_changed_result_is_said_first(own: Path) -> None:
@@ -171,7 +171,10 @@ def test_a_changed_result_is_said_first(own: Path) -> None:
 
 def test_a_missed_quality_is_a_fail(tmp_path: Path) -> None:
     text = words(page(write_reported(tmp_path / "r", quality=0.5)))
-    assert "✗ FAIL NOT RANKABLE The quality top1 is 0.5000, below the target 0.85" in text
+    assert (
+        "✗ FAIL NOT RANKABLE The run failed: the quality top1 is 0.5000, below the target 0.85; it is not rankable"
+        in text
+    )
 
 
 def test_a_record_that_is_older_than_the_split_says_what_is_known(tmp_path: Path) -> None:
