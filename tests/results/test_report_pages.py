@@ -32,7 +32,7 @@ from hpcai500.drawing import figure_files
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.results.ranking import pages as site
 from hpcai500.results.report import blocks as report
-from hpcai500.results.report.blocks import Picture, Text
+from hpcai500.results.report.blocks import Banner, Picture, Text, without_folders
 from hpcai500.results.report.drawing import Axis, compact, element, round_values, spanning, thinned
 from hpcai500.results.report.page import make_report
 from hpcai500.results.report.reading import Subject, read_subject
@@ -117,6 +117,33 @@ def test_sections_stand_in_the_order_in_which_they_are_asked_for(record: Path, t
     assert re.search(r"The run took 19\.\d kJ, 62\d W on average", text), "two nodes of some 313 W for 31.5 s"
     assert "Unclassified: 0.4 %" in text
     assert "problem.epochs 90 3" in text
+
+
+def test_the_head_names_machine_and_site_and_no_folder(record: Path) -> None:
+    text = words(page(record))
+    head = text[: text.index("PASS")]
+    assert "Machine 2 nodes, each with Zen 4, 1 x H100" in head
+    assert "Site not named in the record; hosts n0, n1" in head
+    assert str(record.parent) not in page(record)
+
+
+def test_the_colour_of_the_verdict_says_whether_it_is_rankable() -> None:
+    tones = [Banner("PASS", rankable, "").tone for rankable in (True, False)]
+    assert [*tones, Banner("FAIL", False, "").tone, Banner("INVALID", None, "").tone] == [
+        "pass", "amber", "fail", "invalid",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at /home/ann/runs/one/events.jsonl", "at one/events.jsonl"),
+        ("base64,UklGR/home/ann/runs/x", "base64,UklGR/home/ann/runs/x"),
+        ("elsewhere/home/ann/runs/x", "elsewhere/home/ann/runs/x"),
+    ],
+)
+def test_a_page_has_no_folder_above_a_record(text: str, shown: str) -> None:
+    assert without_folders(text, [Path("/home/ann/runs/one"), Path("runs/two")]) == shown
 
 
 def test_nothing_is_loaded_and_no_script_runs(record: Path) -> None:
@@ -334,7 +361,7 @@ def test_a_series_has_its_mean_and_variation_on_top(tmp_path: Path) -> None:
         write_reported(tmp_path / "s" / f"trial-{seed}", seed=seed, step_seconds=1 + seed / 100)
     text = words(make_report([tmp_path / "s"]).html)
     assert text.index("One line a record") < text.index("Mean of 3 runs of one recipe") < text.index("NOT RANKABLE")
-    assert "images per second 93.5 images/s 0.9 % 3" in text, "3000 images in 31.8, 32.1 and 32.4 s"
+    assert "Images per second 93.5 images/s 0.9 % 3" in text, "3000 images in 31.8, 32.1 and 32.4 s"
     assert text.count("Quality and loss Quality") == 3
 
 

@@ -336,7 +336,7 @@ _MOST_BARS = 40
 _TOP, _STEP, _BAR = 24.0, 40.0, 13.0
 # In per cent of the card, which the drawing fills while its letters keep their size: the right end of the longest bar,
 # with room for its number after it; left and right end of the times.
-_BAR_END, _TIMES, _TIMES_END = 54.0, 80.0, 98.5
+_BAR_END, _TIMES, _TIMES_END = 50.0, 80.0, 98.5
 _MOST_LETTERS = 32
 # Precisions take the page's colours in this order; there are no more than these.
 _COLOURS = (1, 4, 3, 5, 2, 6)
@@ -426,6 +426,8 @@ def _bar(ranked: Ranked, row: int, rates: Axis, times: Axis, colours: dict[str, 
 
 
 _TONES: dict[str, Tone] = {"fail": "bad", "warning": "flag", "note": "good", "skipped": "soft"}
+# How a check ended, in the words of the pages.
+_WORDS = {"fail": "failure", "note": "pass"}
 # Title and unit of each metric; any other is a quality.
 _METRICS = {
     "vflops": ("VFLOPS", "FLOPS"),
@@ -583,15 +585,15 @@ def _findings(verification: Verification) -> Iterator[Block]:
     found = verification.findings
     number = {name: sum(one.severity == name for one in found) for name in _TONES}
     yield Text(
-        f"{number['fail']} failed, {count(number['warning'], 'warning')}, {number['note']} found right, "
-        f"{number['skipped']} not checked. The documentation (Methodology) has a row for each name."
+        f"Checks: {number['note']} pass, {count(number['warning'], 'warning')}, {count(number['fail'], 'failure')}, "
+        f"{number['skipped']} skipped. The documentation (Methodology) explains each check."
     )
     weighty = [one for one in found if one.severity in ("fail", "warning")]
     if weighty:
-        yield _finding_table("What failed, and what people should judge", weighty)
+        yield _finding_table("Failures and warnings", weighty)
     for severity, words, caption in (
-        ("note", "found right", "What was found right"),
-        ("skipped", "not checked", "What was not looked at"),
+        ("note", "pass", "Checks that pass"),
+        ("skipped", "skipped", "Checks that were skipped"),
     ):
         if some := [one for one in found if one.severity == severity]:
             yield Fold(f"{len(some)} {words}", [_finding_table(caption, some)], printed=False)
@@ -599,10 +601,14 @@ def _findings(verification: Verification) -> Iterator[Block]:
 
 def _finding_table(caption: str, found: Sequence[Finding]) -> Table:
     rows = [
-        (Cell(one.severity, _TONES[one.severity]), shown(one.name, 60), shown(one.evidence, 600))
+        (
+            Cell(_WORDS.get(one.severity, one.severity), _TONES[one.severity]),
+            shown(one.name, 60),
+            shown(one.evidence, 600),
+        )
         for one in found[:_MOST_FINDINGS]
     ]
-    return Table(caption, ("severity", "check", "evidence"), rows, left_out=len(found) - len(rows))
+    return Table(caption, ("result", "check", "evidence"), rows, left_out=len(found) - len(rows))
 
 
 def _trials(verification: Verification) -> Iterator[Block]:

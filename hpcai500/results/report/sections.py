@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -578,6 +579,15 @@ def _difference_table(differences: Sequence[NodeDifference]) -> Table:
     return Table(caption, ("field", "value", "nodes", "which"), rows, (2,), left_out)
 
 
+# A path of two folders or more; devices are named by theirs.
+_PATH = re.compile(r"(?<![\w.:/-])/(?!dev/)(?:[^\s/,;:]+/)+(?=[^\s/,;:])")
+
+
+def _without_folders(text: str) -> str:
+    """`text` with each absolute path as its last name: folders are a user's own."""
+    return _PATH.sub("", text)
+
+
 def _part_table(node: Mapping[str, Any], subject: Subject, host: str) -> Table:
     rows: list[Row] = []
     system = subject.record.system
@@ -589,7 +599,8 @@ def _part_table(node: Mapping[str, Any], subject: Subject, host: str) -> Table:
         "Connections between nodes": network_rows(node),
         "Software of the system": system_rows(tables(system.get("nodes")), system.get("installation")),
     }
-    for title, lines in parts.items():
+    for title, found in parts.items():
+        lines = [(what, _without_folders(says)) for what, says in found]
         rows.append((title,))
         rows += [(name, short(text)) for name, text in lines]
     return Table(f"Node {host}, by the six parts of V2.0 section 5.3.3", ("", ""), rows)
@@ -614,4 +625,4 @@ def _flat_fields(value: Mapping[str, Any], above: str, depth: int) -> Iterator[t
         elif is_number(inner) and str(key).endswith("bytes"):
             yield name, quantity(number(inner), "B")
         else:
-            yield name, listed(inner)
+            yield name, _without_folders(listed(inner))
