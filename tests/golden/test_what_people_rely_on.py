@@ -175,7 +175,7 @@ def test_a_command_answers_as_it_always_has(
 ) -> None:
     folder = Path(shutil.copytree(samples, tmp_path / "folder"))
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COLUMNS": "120", "LC_ALL": "C.UTF-8"}
-    for name in os.environ.keys() - environment - {"HPCAI500_WRITE_GOLDEN"}:
+    for name in os.environ.keys() - environment:
         monkeypatch.delenv(name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

@@ -277,17 +277,18 @@ def _evidence(acceptance: Acceptance) -> Iterator[Block]:
     yield Table(
         caption, ("record", "of", "SHA-256"), list(_records(evidence)), left_out=max(0, len(evidence.runs) - _MOST_ROWS)
     )
-    hashes = [(f"recipe of {one.benchmark}", one.recipe_hash) for one in acceptance.subjects[:_MOST_SUBJECTS]]
-    hashes += [
-        (f"identity of the campaign of {one.benchmark}", one.campaign)
-        for one in acceptance.subjects[:_MOST_SUBJECTS]
-        if one.campaign
-    ]
-    hashes += [("manifest of a submission", one.manifest_sha256) for one in evidence.submissions[:_MOST_SUBJECTS]]
-    yield Table("Recipes, campaigns and submissions", ("of", "SHA-256"), hashes)
     if evidence.faults:
         yield Sentences([short(f"{fault.path}: {fault.problem}", 300) for fault in evidence.faults[:20]], "bad")
-    yield Table("Software", ("", ""), list(_software(acceptance)))
+    yield Table("What was run, and by what", ("", ""), [*_identities(acceptance), *_software(acceptance)])
+
+
+def _identities(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
+    for one in acceptance.subjects[:_MOST_SUBJECTS]:
+        yield f"recipe of {one.benchmark}, SHA-256", one.recipe_hash
+        if one.campaign:
+            yield f"campaign of {one.benchmark}, identity", one.campaign
+    for submission in acceptance.evidence.submissions[:_MOST_SUBJECTS]:
+        yield "manifest of a submission, SHA-256", submission.manifest_sha256
 
 
 def _records(evidence: Evidence) -> Iterator[Row]:
@@ -315,7 +316,7 @@ def _software(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
     contract = acceptance.request.contract
     if contract:
         yield "contract file, SHA-256", contract.sha256
-    yield "judged by", f"hpcai500 {__version__}"
+    yield "checked by", f"hpcai500 {__version__}"
 
 
 def _one_or_more(part: str, key: str, installations: Sequence[Mapping[str, Any]], absent: str) -> str:
