@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-
 # Read here: a test of a command takes everything out of the environment that a user's would not have.
 _WRITES = bool(os.environ.get("HPCAI500_WRITE_GOLDEN"))
 
