@@ -231,7 +231,7 @@ def test_a_picture_that_was_changed_is_not_shown(own: Path) -> None:
         stream.write(b"x")
     made = page(own)
     assert "data:image/webp" not in made
-    assert "not the picture that the events name" in made
+    assert "this picture was changed after the run" in made
 
 
 def with_picture(subject: Subject, content: bytes, name: str = "pictures/detections.png") -> Subject:
