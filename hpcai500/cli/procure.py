@@ -233,7 +233,9 @@ def _ranking(
     from hpcai500.results.ranking.ranking import ranking_document, ranking_lines
 
     given = read_heads(heads) if heads else None
-    ranking = make_ranking(files, site=html, signers=signers, heads=given, tracker=track, told=_tell)
+    ranking = make_ranking(
+        files, site=html, signers=signers, heads=given, tracker=track, told=_tell, with_published=published
+    )
     if html:
         say(f"{html / 'index.html'}: written")
     if as_json:

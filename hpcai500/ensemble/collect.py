@@ -414,7 +414,7 @@ def _rate_lines(result: EnsembleResult) -> Iterator[str]:
     yield f"  of each, by its clock  {scaled(result.flops_of_members or 0.0, 'FLOPS')}"
     yield f"  sustained              {scaled(result.sustained_flops or 0.0, 'FLOPS')} from first start to last stop"
     if result.vflops is not None:
-        yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (penalty coefficient {result.penalty_coefficient:.4f})"
+        yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (quality factor {result.penalty_coefficient:.4f})"
     elif why := about_target(result.reasons):
         yield f"VFLOPS      not shown: {why}"
     yield f"rate        {result.images_per_second:.1f} images/s"

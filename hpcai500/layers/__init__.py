@@ -58,7 +58,7 @@ class Problem(Layer):
 
     dataset: Name = Field(description="data set; `synthetic-*` is made by hpcai500")
     metric: Name = Field(description="quality metric")
-    target_quality: Fraction = Field(gt=0, description="target of the penalty coefficient")
+    target_quality: Fraction = Field(gt=0, description="target of the quality factor")
     epochs: Count = Field(description="passes over the training set")
 
     @property

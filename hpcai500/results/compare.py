@@ -12,9 +12,9 @@ from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.statistics import Compared, Side, compare, side
 from hpcai500.recipe import Difference, table_differences
-from hpcai500.results.report.blocks import Block, Cell, Row, Section, Table, Text, Tone, render
+from hpcai500.results.report.blocks import Block, Cell, Row, Section, Table, Text, Tone, render, without_folders
 from hpcai500.results.report.reading import Subject, read_subject
-from hpcai500.results.score import expand, why_no_mean
+from hpcai500.results.score import expand, metric_title, why_no_mean
 from hpcai500.text import UNKNOWN, duration, listed, plain, quantity, share, short, table, tables
 
 Better = Literal["higher", "lower", ""]
@@ -164,7 +164,8 @@ def _problems(ours: Sequence[Subject], theirs: Sequence[Subject]) -> Iterator[st
             yield f"other {key}: A is {short(left.get(key), 60)}, B is {short(right.get(key), 60)}"
     if left.get("benchmark") == right.get("benchmark"):
         yield from (
-            f"layer 9 differs: {one.field} is {short(one.reference, 60)} in A, {short(one.value, 60)} in B"
+            f"the problem (layer 9) differs: {_words(one.field.removeprefix('problem.'))} is "
+            f"{short(one.reference, 60)} in A, {short(one.value, 60)} in B"
             for one in _recipe_differences(ours[0], theirs[0])
             if one.layer == 9
         )
@@ -177,7 +178,7 @@ def _other_work(one: Subject, other: Subject) -> Iterator[str]:
         "content_fingerprint" if left.get("content_fingerprint") and right.get("content_fingerprint") else "fingerprint"
     )
     if left.get(key) != right.get(key):
-        yield f"other data: A has {short(left.get(key), 16)}, B has {short(right.get(key), 16)} ({key})"
+        yield f"other data: A has {short(left.get(key), 16)}, B has {short(right.get(key), 16)} (by {_words(key)})"
     if one.result and other.result:
         for name in ("flops_convention", "input"):
             values = [getattr(subject.result, name, None) for subject in (one, other)]
@@ -251,14 +252,14 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
     yield ""
     yield "systems differ in" if comparison.system else "systems are the same, as far as the records tell"
     for field, a, b in comparison.system[:_MOST_ROWS]:
-        yield f"  {short(field, 60):38} {short(a, 26):28} {short(b, 26)}"
+        yield f"  {short(_words(field), 60):38} {short(a, 26):28} {short(b, 26)}"
     if comparison.numbers:
         yield ""
         yield f"{'':34} {'A':>22} {'B':>22} {'B/A':>8}"
         for metric, compared in comparison.numbers:
             a, b = (_with_spread(metric, one) for one in (compared.a, compared.b))
             judgement = _judgement(metric, compared) if comparison.comparable else ""
-            yield f"{metric.name:34} {a:>22} {b:>22} {_ratio(compared):>8}  {judgement}".rstrip()
+            yield f"{metric_title(metric.name):34} {a:>22} {b:>22} {_ratio(compared):>8}  {judgement}".rstrip()
 
 
 def comparison_page(comparison: Comparison) -> str:
@@ -270,7 +271,30 @@ def comparison_page(comparison: Comparison) -> str:
             "Numbers", [_number_table(comparison)] if comparison.numbers else [Text("Neither has a result.", "flag")]
         ),
     ]
-    return render("compare.html.j2", title="HPC AI500: two sides compared", comparison=comparison, sections=sections)
+    html = render(
+        "compare.html.j2",
+        title="HPC AI500: two sides compared",
+        comparison=comparison,
+        sentence=_sentence(comparison),
+        sections=sections,
+    )
+    return without_folders(html, [subject.path for subject in (*comparison.a, *comparison.b)])
+
+
+def _sentence(comparison: Comparison) -> str:
+    """What a reader is to know first: what B has of the first number that both sides have."""
+    said = "Both sides did the same work and finished it"
+    for metric, compared in comparison.numbers:
+        if compared.ratio is not None and (judgement := _judgement(metric, compared)):
+            return (
+                f"{said}. {metric_title(metric.name)}: B has {compared.ratio:.3f} times the value of A ({judgement})."
+            )
+    return f"{said}."
+
+
+def _words(field: str) -> str:
+    """A field of a recipe or of a machine in words: `communication: bucket bytes`."""
+    return field.replace("_", " ").replace(".", ": ")
 
 
 def _side_lines(name: str, subjects: Sequence[Subject]) -> Iterator[str]:
@@ -301,16 +325,18 @@ def _side_table(comparison: Comparison) -> Table:
 def _differences(comparison: Comparison) -> Iterator[Block]:
     if comparison.recipe:
         recipe = [
-            (str(one.layer), one.field, _value(one.reference), _value(one.value))
+            (_words(one.field), str(one.layer), _value(one.reference), _value(one.value))
             for one in comparison.recipe[:_MOST_ROWS]
         ]
         left_out = max(0, len(comparison.recipe) - _MOST_ROWS)
-        yield Table("Recipes differ in", ("layer", "field", "A", "B"), recipe, (0,), left_out)
+        yield Table("Recipes differ in", ("field", "layer", "A", "B"), recipe, (1,), left_out)
     else:
         yield Text("The recipes are the same (but for the seed).", "good")
     if comparison.system:
         left_out = max(0, len(comparison.system) - _MOST_ROWS)
-        rows = [tuple(short(text, 60) for text in row) for row in comparison.system[:_MOST_ROWS]]
+        rows = [
+            (short(_words(field), 60), short(a, 60), short(b, 60)) for field, a, b in comparison.system[:_MOST_ROWS]
+        ]
         yield Table("Systems differ in", ("field", "A", "B"), rows, left_out=left_out)
     else:
         yield Text("The systems are the same, as far as the records tell.", "good")
@@ -322,9 +348,12 @@ def _number_table(comparison: Comparison) -> Table:
         judgement = _judgement(metric, compared) if comparison.comparable else ""
         tone: Tone = "good" if "better" in judgement else "bad" if "worse" in judgement else ""
         a, b = (_with_spread(metric, one) for one in (compared.a, compared.b))
-        rows.append((metric.name.replace("_", " "), a, b, _ratio(compared), Cell(judgement, tone)))
+        rows.append((metric_title(metric.name), a, b, _ratio(compared), Cell(judgement, tone)))
     return Table(
-        "B against A; ± is one standard deviation of the runs", ("", "A", "B", "B/A", "so B is"), rows, (1, 2, 3)
+        "B compared with A; ± is the coefficient of variation of the runs",
+        ("number", "A", "B", "B/A", "B is"),
+        rows,
+        (1, 2, 3),
     )
 
 

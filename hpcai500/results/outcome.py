@@ -61,7 +61,7 @@ def summary_lines(result: Result) -> Iterator[str]:
     per_image = scaled(result.flops_per_image, "FLOP")
     yield f"FLOPS       {scaled(result.flops, 'FLOPS')} ({per_image} an image, {result.flops_convention})"
     if result.vflops is not None:
-        yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (penalty coefficient {result.penalty_coefficient:.4f})"
+        yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (quality factor {result.penalty_coefficient:.4f})"
     else:
         yield f"VFLOPS      not shown: {result.why_no_vflops}"
     yield from _power_lines(result)

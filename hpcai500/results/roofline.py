@@ -192,6 +192,9 @@ class Roofline:
         yield from (f"signature   {file.sentence}" for file in self.sources)
         for roofs in {self.whole.accelerators: self.whole, **{one.accelerators: one for one in self.roofs}}.values():
             yield from _roof_lines(roofs, self.bound)
+        if not self.points:
+            yield ""
+            yield "No run is in this roofline: it shows the ceilings alone. Name a record to place its run."
         for point in self.points:
             yield ""
             yield f"{point.sentence}"
@@ -476,6 +479,11 @@ class Picture:
         self._draw_flat(axes)
         self._draw_slanted(axes)
         self._draw_points(axes)
+        if not self._points:
+            axes.text(
+                0.985, 0.03, "No run is in this roofline: ceilings only.", transform=axes.transAxes, ha="right",
+                fontsize=_SMALL, color=_INK, parse_math=False,
+            )  # fmt: skip
         said = "; ".join(file.sentence for file in self._roofline.sources)
         figure.text(0.008, 0.06 / height, short(said, 150), fontsize=_SMALL - 1, color=_FAINT, parse_math=False)
 

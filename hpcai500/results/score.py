@@ -33,6 +33,50 @@ TRIAL_METRICS = (
 )
 
 
+# What people call the numbers of results and of `hpcai500 micro`, by the names that JSON gives them.
+_TITLES = {
+    "vflops": "VFLOPS",
+    "flops": "FLOPS",
+    "quality": "Quality",
+    "images_per_second": "Images per second",
+    "seconds": "Run time",
+    "time_to_quality_seconds": "Time to quality",
+    "evaluation_seconds": "Evaluation time",
+    "downtime_seconds": "Downtime",
+    "energy_joules": "Energy",
+    "watts": "Power",
+    "flops_per_watt": "FLOPS per watt",
+    "vflops_per_watt": "VFLOPS per watt",
+    "flops_per_image": "FLOPs per image",
+    "data_wait_fraction": "Data wait, share of time",
+    "communication_fraction": "Communication wait, share of time",
+    "parallel_efficiency": "Parallel efficiency",
+    "images": "Images",
+    "world_size": "Ranks",
+    "nodes": "Nodes",
+    "restarts": "Restarts",
+    "step data_wait": "Step time: data wait",
+    "step compute": "Step time: compute",
+    "step communication": "Step time: communication",
+    "step other": "Step time: other",
+    "copy": "Memory bandwidth (copy)",
+    "allreduce node": "All-reduce within a node",
+    "allreduce network": "All-reduce between nodes",
+    "allreduce system": "All-reduce of all ranks",
+}
+_KINDS = {"gemm": "Matrix product (GEMM)", "conv": "Convolution", "input": "Input pipeline"}
+
+
+def metric_title(name: str) -> str:
+    """The metric `name` in words: `Time to quality` for `time_to_quality_seconds`; a quality keeps its own name."""
+    if name.startswith("variation of "):
+        return f"Variation of {metric_title(name.removeprefix('variation of '))}"
+    kind, _, which = name.partition(" ")
+    if kind in _KINDS:
+        return f"{_KINDS[kind]}, {which}"
+    return _TITLES.get(name, name.replace("_", " "))
+
+
 def score_record(path: Path, edition: str | None = None, convention: str = ANALYTIC) -> Result:
     """The result of the record at `path`, under its own edition and count of operations unless others are given.
 

@@ -206,6 +206,9 @@ def example_inputs(options: ExtremeWeather, height: int, width: int) -> tuple[Te
 
 # What shows storms and rivers best; a recipe may have left it out.
 _COLOURED, _CONTOURED = "TMQ", "PSL"
+_LONG_NAMES = {"TMQ": "precipitable water (TMQ)", "PSL": "pressure at sea level (PSL)"}
+# Width of a letter of a label and height of its line, as shares of a picture's width.
+_LETTER, _LINE = 0.0085, 0.024
 _COLOURS = ("#e69f00", "#d55e00", "#0072b2", "#009e73")
 # Detections below this are not drawn: fewer lines keep the picture readable.
 _LEAST_SCORE = 0.3
@@ -250,18 +253,38 @@ def _draw_scene(axes: Any, scene: Scene, channels: list[str]) -> None:
     for box, label in zip(scene.truth.boxes, scene.truth.labels, strict=True):
         _draw_box(axes, box, _COLOURS[label - 1], "--")
     shown = scene.scores >= _LEAST_SCORE
+    taken: list[tuple[float, float, float]] = []
     for box, score, label in zip(scene.boxes[shown], scene.scores[shown], scene.labels[shown], strict=True):
         _draw_box(axes, box, _COLOURS[label - 1], "-")
         text = f"{CLASSES[label - 1]} {score:.2f}"
         style = {"facecolor": _COLOURS[label - 1], "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
-        axes.text(box[0], box[3], text, fontsize=7, color="white", va="bottom", bbox=style, clip_on=True)
+        x, y = _free_place(float(box[0]), float(box[3]), len(text), scene.image.shape[2], scene.image.shape[1], taken)
+        axes.text(x, y, text, fontsize=7, color="white", va="bottom", bbox=style, clip_on=True)
     height, width = scene.image.shape[1:]
     axes.set_xticks(np.linspace(0, width, 7), [f"{degrees:.0f}°E" for degrees in np.linspace(0, 360, 7)], fontsize=7)
     axes.set_yticks(np.linspace(0, height, 5), ["90°S", "45°S", "0°", "45°N", "90°N"], fontsize=7)
     axes.set_xlim(-0.5, width - 0.5)
     axes.set_ylim(-0.5, height - 0.5)
-    shown_channels = f"{coloured}; contours {_CONTOURED}" if _CONTOURED in channels else coloured
+    colour_name = f"colour: {_LONG_NAMES.get(coloured, coloured)}"
+    shown_channels = f"{colour_name}; contours: {_LONG_NAMES[_CONTOURED]}" if _CONTOURED in channels else colour_name
     axes.set_title(f"evaluation image {scene.sample} ({shown_channels})", fontsize=9, loc="left")
+
+
+def _free_place(
+    x: float, y: float, letters: int, width: int, height: int, taken: list[tuple[float, float, float]]
+) -> tuple[float, float]:
+    """Where a label of so many letters stands: inside of the picture, and above or below those in `taken`."""
+    wide, line = letters * _LETTER * width, _LINE * width
+    x, highest = max(0.0, min(x, width - wide)), height - line
+
+    def is_free(at: float) -> bool:
+        return all(abs(at - other) >= line or x >= end or x + wide <= start for start, end, other in taken)
+
+    steps = range(max(1, round(height / line)))
+    places = [place for step in steps for place in (y + step * line, y - step * line) if 0 <= place <= highest]
+    y = next((place for place in places if is_free(place)), min(max(y, 0.0), highest))
+    taken.append((x, x + wide, y))
+    return x, y
 
 
 def _smooth(field: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -22,7 +22,7 @@ from builders.submissions import refused, verified
 from hpcai500.errors import UsageError
 from hpcai500.results.ranking.documentation import anchor_of, docs_folder, first_sentence, title_of, to_html
 from hpcai500.results.ranking.entries import Examined
-from hpcai500.results.ranking.pages import bar_chart, site_files
+from hpcai500.results.ranking.pages import _trial_chart, bar_chart, site_files
 from hpcai500.results.ranking.ranking import rank
 from hpcai500.results.ranking.site_folder import MARKER, check_place, write_site
 from hpcai500.results.verification.finding import Finding
@@ -221,6 +221,23 @@ def test_published_systems_stand_apart(files: dict[str, str], pages: dict[str, P
     assert {"unverified", "31.41", "34.03", "31.43"} <= set(re.findall(r"[\w.]+", pages["published.html"].words))
 
 
+def test_published_systems_are_on_the_first_page_when_asked_for(tmp_path: Path) -> None:
+    ranking = rank([verified(700e12, system="Amber")])
+    asked = site_files(ranking, DAY, docs(tmp_path / "docs"), with_published=True)
+    assert "Fujitsu" in asked["index.html"]
+    assert asked["index.html"].index("Amber") < asked["index.html"].index("Fujitsu")
+    assert "unverified" in asked["index.html"]
+    assert "Fujitsu" not in asked["ranking.json"]
+
+
+@pytest.mark.parametrize(("rates", "is_cut"), [((700e12, 705e12), True), ((700e12, 1e12), False)])
+def test_trials_are_dots_and_the_axis_says_where_it_is_cut(rates: tuple[float, float], is_cut: bool) -> None:
+    chart = _trial_chart([(1.0, rates[0]), (2.0, rates[1])], sum(rates) / 2)
+    assert "polyline" not in chart.drawing
+    assert chart.drawing.count("<circle") == 2
+    assert ("does not begin at 0" in chart.note) == is_cut
+
+
 def test_the_drawing_says_what_it_shows_and_is_bounded() -> None:
     submissions = [
         verified(1e15 / n, system=f"System {n}", precision=f"kind {n % 9}", compression="none",
@@ -233,7 +250,7 @@ def test_the_drawing_says_what_it_shows_and_is_bounded() -> None:
     assert "1. System 1: 1 PFLOPS, 60.0 s to quality" in chart.drawing
     assert "3. System 3: 333 TFLOPS, target quality not reached" in chart.drawing
     assert chart.keys[-1].name == "4 others"
-    widths = [float(width) for width in re.findall(r'<rect x="0" y="16" width="([\d.]+)"', chart.drawing)]
+    widths = [float(width) for width in re.findall(r'<rect x="0" y="16" width="([\d.]+)%"', chart.drawing)]
     assert widths[1] == pytest.approx(widths[0] / 2, rel=0.01), "bars begin at 0"
 
 

@@ -23,7 +23,7 @@ from builders.runs import train_arguments
 from hpcai500 import train
 from hpcai500.cli import main
 from hpcai500.results.acceptance.contract import contracts_folder, load_contract
-from hpcai500.results.acceptance.page import acceptance_page
+from hpcai500.results.acceptance.page import acceptance_page, title_of
 from hpcai500.results.acceptance.verdict import Acceptance, Request, accept, acceptance_lines, bar, junit_xml
 from hpcai500.streams import show
 
@@ -93,29 +93,41 @@ def test_the_page_holds_verdict_numbers_hashes_and_a_line_for_each_signature(jud
     text = " ".join(html.unescape(plain).split())
     order = (
         "NOT ACCEPTED",
-        "1 of 3 criteria are kept",
+        "1 of 3 criteria are met",
         "Criteria",
         "Requirements",
         "Worst node",
-        "Evidence",
         "Signatures",
+        "Appendix: records and hashes",
     )
     places = [text.index(word) for word in order]
     assert places == sorted(places)
     contract, evidence = judged.request.contract, judged.evidence
     package = evidence.runs[0].record.system["installation"]["package"]
     heads = (evidence.campaigns[0].head, *(run.head for run in evidence.runs))
-    for word in (*heads, contract.sha256, package["code_sha256"], "judged on 2027-05-04 12:00 UTC"):
+    for word in (*heads, contract.sha256, package["code_sha256"], "checked on 2027-05-04 12:00 UTC"):
         assert word in text
     assert text.count("Place, date") == len(contract.spec.parties)
-    assert [one.name for one in judged.criteria if one.name not in text] == []
+    assert [title_of(one) for one in judged.criteria if title_of(one) not in text] == []
+
+
+def test_people_who_sign_see_no_command_line_no_folder_and_no_hash_before_the_appendix(judged: Acceptance) -> None:
+    plain = re.sub(r"<style>.*?</style>|<[^>]+>", " ", acceptance_page(judged), flags=re.S)
+    text = " ".join(html.unescape(plain).split())
+    assert "--power" in judged.criteria[2].note, "the terminal says what to type"
+    assert not re.findall(r"(?<!\w)--\w+|hpcai500 (?:micro|submit|scale|rules)", text)
+    assert str(judged.evidence.campaigns[0].path.parent) not in text
+    before = text[: text.rindex("Appendix: records and hashes")]
+    assert not re.findall(r"\b[0-9a-f]{64}\b", before)
+    assert "Images per second (every run)" in before
+    assert "images_per_second" not in text
 
 
 def test_nothing_that_people_or_records_say_becomes_markup(judged: Acceptance) -> None:
     page = acceptance_page(judged)
     assert "&lt;script&gt;" in page
     assert not re.findall(r"<(?:script|img|link|iframe|object|embed|base|form)\b", page)
-    assert not re.findall(r"""(?:src|href)=["']""", page)
+    assert not re.findall(r"""(?:src|href)=["'](?!#)""", page)
     assert not re.findall(r"url\(|@import|https?://", page)
     assert "default-src 'none'" in page
     assert "@page { size: A4" in page
@@ -275,7 +287,7 @@ def test_json_is_one_document_whatever_happens(accepted: Accept, real: Path, tmp
 def test_the_contract_of_the_smoke_run_comes_along(accepted: Accept, tmp_path: Path) -> None:
     ended = accepted("smoke", write_record(tmp_path / "smoke"))
     assert ended.result == (0, PASS), ended.err
-    assert "Accepted: 4 of 4 criteria are kept." in ended.out
+    assert "Accepted: 4 of 4 criteria are met." in ended.out
 
 
 def test_without_a_contract_all_names_are_records_that_the_baseline_judges(accepted: Accept, tmp_path: Path) -> None:

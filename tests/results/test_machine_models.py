@@ -143,6 +143,10 @@ def test_the_picture_says_in_text_what_it_shows_and_is_the_same_every_time() -> 
     drawn = roofline([], V100)
     files = draw_roofline(drawn)
     assert files == draw_roofline(roofline([], V100))
+    empty = {
+        name: "No run is in this roofline" in text.decode() for name, text in files.items() if name.endswith("svg")
+    }
+    assert empty == {"roofline-system-16.svg": False, "roofline-system-64.svg": True}
     assert sorted(files) == [f"roofline-system-{number}.{kind}" for number in (16, 64) for kind in ("png", "svg")]
     svg = files["roofline-system-16.svg"].decode()
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)

@@ -32,7 +32,7 @@ from hpcai500.drawing import figure_files
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.results.ranking import pages as site
 from hpcai500.results.report import blocks as report
-from hpcai500.results.report.blocks import Picture, Text
+from hpcai500.results.report.blocks import Banner, Picture, Text, without_folders
 from hpcai500.results.report.drawing import Axis, compact, element, round_values, spanning, thinned
 from hpcai500.results.report.page import make_report
 from hpcai500.results.report.reading import Subject, read_subject
@@ -119,6 +119,33 @@ def test_sections_stand_in_the_order_in_which_they_are_asked_for(record: Path, t
     assert "problem.epochs 90 3" in text
 
 
+def test_the_head_names_machine_and_site_and_no_folder(record: Path) -> None:
+    text = words(page(record))
+    head = text[: text.index("PASS")]
+    assert "Machine 2 nodes, each with Zen 4, 1 x H100" in head
+    assert "Site not named in the record; hosts n0, n1" in head
+    assert str(record.parent) not in page(record)
+
+
+def test_the_colour_of_the_verdict_says_whether_it_is_rankable() -> None:
+    tones = [Banner("PASS", rankable, "").tone for rankable in (True, False)]
+    assert [*tones, Banner("FAIL", False, "").tone, Banner("INVALID", None, "").tone] == [
+        "pass", "amber", "fail", "invalid",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at /home/ann/runs/one/events.jsonl", "at one/events.jsonl"),
+        ("base64,UklGR/home/ann/runs/x", "base64,UklGR/home/ann/runs/x"),
+        ("elsewhere/home/ann/runs/x", "elsewhere/home/ann/runs/x"),
+    ],
+)
+def test_a_page_has_no_folder_above_a_record(text: str, shown: str) -> None:
+    assert without_folders(text, [Path("/home/ann/runs/one"), Path("runs/two")]) == shown
+
+
 def test_nothing_is_loaded_and_no_script_runs(record: Path) -> None:
     made = page(record)
     assert not re.findall(r"<(?:script|link|iframe|object|embed|base|form)\b", made)
@@ -144,7 +171,7 @@ def test_what_a_record_says_never_becomes_markup(tmp_path: Path) -> None:
 def test_a_failed_run_has_a_page_that_says_why(tmp_path: Path) -> None:
     record = write_reported(tmp_path / "r", fail=f"the loss is nan {HOSTILE}")
     text = words(page(record))
-    assert "! INVALID The loss is nan <script>" in text
+    assert "! INVALID There is no valid result: the loss is nan <script>" in text
     assert text.index("INVALID") < text.index("no score before the last epoch")
     assert "Epochs trained 1 of 3 ended as: error" in text
     assert "<script" not in page(record)
@@ -157,7 +184,7 @@ def test_an_unfinished_run_has_a_page_that_says_so(own: Path) -> None:
     lines = log.read_bytes().split(b"\n")
     stop = next(index for index, line in enumerate(lines) if b'"run_stop"' in line)
     log.write_bytes(b"\n".join(lines[:stop]) + b"\n")
-    assert "INVALID The run has not come to its end" in words(page(own))
+    assert "INVALID There is no valid result: the run has not come to its end" in words(page(own))
 
 
 def test_a_changed_result_is_said_first(own: Path) -> None:
@@ -171,7 +198,10 @@ def test_a_changed_result_is_said_first(own: Path) -> None:
 
 def test_a_missed_quality_is_a_fail(tmp_path: Path) -> None:
     text = words(page(write_reported(tmp_path / "r", quality=0.5)))
-    assert "✗ FAIL NOT RANKABLE The quality top1 is 0.5000, below the target 0.85" in text
+    assert (
+        "✗ FAIL NOT RANKABLE The run failed: the quality top1 is 0.5000, below the target 0.85; it is not rankable"
+        in text
+    )
 
 
 def test_a_record_that_is_older_than_the_split_says_what_is_known(tmp_path: Path) -> None:
@@ -201,7 +231,7 @@ def test_a_picture_that_was_changed_is_not_shown(own: Path) -> None:
         stream.write(b"x")
     made = page(own)
     assert "data:image/webp" not in made
-    assert "not the picture that the events name" in made
+    assert "this picture was changed after the run" in made
 
 
 def with_picture(subject: Subject, content: bytes, name: str = "pictures/detections.png") -> Subject:
@@ -331,7 +361,7 @@ def test_a_series_has_its_mean_and_variation_on_top(tmp_path: Path) -> None:
         write_reported(tmp_path / "s" / f"trial-{seed}", seed=seed, step_seconds=1 + seed / 100)
     text = words(make_report([tmp_path / "s"]).html)
     assert text.index("One line a record") < text.index("Mean of 3 runs of one recipe") < text.index("NOT RANKABLE")
-    assert "images per second 93.5 images/s 0.9 % 3" in text, "3000 images in 31.8, 32.1 and 32.4 s"
+    assert "Images per second 93.5 images/s 0.9 % 3" in text, "3000 images in 31.8, 32.1 and 32.4 s"
     assert text.count("Quality and loss Quality") == 3
 
 

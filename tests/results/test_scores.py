@@ -297,10 +297,10 @@ def test_numbers_come_with_their_ratio_and_which_way_is_better(tmp_path: Path) -
     assert compared.comparable
     assert number(compared, "seconds")["ratio"] == pytest.approx(31.5 / 61.5)
     text = lines(compared)
-    at = {line.split()[0]: line for line in text if line}
-    assert at["seconds"].endswith("0.512  better")
-    assert at["flops"].endswith("1.952  better")
-    assert at["images"].endswith("1.000")
+    at = {line.split("  ")[0]: line for line in text if line}
+    assert at["Run time"].endswith("0.512  better")
+    assert at["FLOPS"].endswith("1.952  better")
+    assert at["Images"].endswith("1.000")
     assert text.index("recipes differ in") < text.index("systems are the same, as far as the records tell")
     assert "  3 communication.bucket_bytes           0                            1000" in text
     assert not any("seed" in line for line in text), "seeds always differ"
@@ -318,8 +318,8 @@ def test_what_ran_elsewhere_is_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "problem"),
     [
-        ("problem.target_quality=0.5", "layer 9 differs: problem.target_quality is 0.85 in A, 0.5 in B"),
-        ("problem.dataset=other", "layer 9 differs: problem.dataset is synthetic-shapes in A, other in B"),
+        ("problem.target_quality=0.5", "the problem (layer 9) differs: target quality is 0.85 in A, 0.5 in B"),
+        ("problem.dataset=other", "the problem (layer 9) differs: dataset is synthetic-shapes in A, other in B"),
     ],
 )
 def test_another_problem_is_not_comparable(tmp_path: Path, setting: str, problem: str) -> None:
@@ -361,10 +361,10 @@ def test_series_are_compared_by_their_means_and_spreads(tmp_path: Path) -> None:
     base = series(tmp_path / "base", 1.0, 0.01)
     faster = compare_records(base, series(tmp_path / "faster", 0.8, 0.01))
     assert number(faster, "seconds")["exceeds_spread"] is True
-    assert next(line for line in lines(faster) if line.startswith("seconds ")).endswith("better, beyond the spread")
+    assert next(line for line in lines(faster) if line.startswith("Run time ")).endswith("better, beyond the spread")
     noisy = compare_records(base, series(tmp_path / "noisy", 1.02, 0.1))
     assert number(noisy, "seconds")["exceeds_spread"] is False
-    assert next(line for line in lines(noisy) if line.startswith("seconds ")).endswith("within the spread")
+    assert next(line for line in lines(noisy) if line.startswith("Run time ")).endswith("within the spread")
 
 
 def test_a_spread_needs_three_runs_and_a_mean_leaves_out_the_ends() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,18 +21,32 @@ from hpcai500.results.acceptance.verdict import (
     measured_text,
     reference_text,
 )
-from hpcai500.results.report.blocks import Block, Cell, Chart, Key, Row, Section, Sentences, Table, Text, Tone, render
+from hpcai500.results.report.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Key,
+    Row,
+    Section,
+    Sentences,
+    Table,
+    Text,
+    Tone,
+    render,
+    without_folders,
+)
 from hpcai500.results.report.drawing import Axis, drawing, element, label
-from hpcai500.text import UNKNOWN, count, short, table, tables
+from hpcai500.results.report.reading import machine_sentence, site_sentence
+from hpcai500.results.score import metric_title
+from hpcai500.text import UNKNOWN, count, short, table
 
 # ----------------------------------------------------------------------------------------------------
 # The drawing: a row for each criterion, in per cent of the contracted value.
 
 
 WIDTH = 400.0
-_ROW, _FOOT, _TOP, _RIGHT = 22.0, 38.0, 6.0, 16.0
-# Width of a letter on a phone, where letters are larger.
-_LETTER, _MOST_LETTERS = 8.2, 20
+# The name of a criterion has a line of its own above its bar, so that it is never cut off or crossed.
+_ROW, _FOOT, _TOP, _LEFT, _RIGHT, _NAME = 38.0, 38.0, 4.0, 12.0, 16.0, 16.0
 # What lies further from the contract is drawn at the edge, with its number.
 _LEAST, _MOST = 75.0, 125.0
 _GOOD, _BAD, _RUN = 3, 4, 6
@@ -43,11 +57,10 @@ _MOST_DOTS = 60
 def margins(criteria: Sequence[Judged]) -> Markup:
     """Draw the criteria that were measured."""
     rows = [one for one in criteria if one.measured is not None]
-    left = 10 + _LETTER * min(_MOST_LETTERS, max((len(one.name) for one in rows), default=0))
     height = _TOP + _ROW * len(rows) + _FOOT
     axis = _axis(rows)
-    said = "; ".join(f"{one.name}: {_percent(one, one.measured or 0.0):.4g} % of the contract" for one in rows)
-    return drawing("Measured against contracted", said, WIDTH, height, _parts(rows, axis, left, height))
+    said = "; ".join(f"{title_of(one)}: {_percent(one, one.measured or 0.0):.4g} % of the contract" for one in rows)
+    return drawing("Measured against contracted", said, WIDTH, height, _parts(rows, axis, height))
 
 
 def _axis(rows: Sequence[Judged]) -> Axis:
@@ -64,19 +77,21 @@ def _percent(one: Judged, value: float) -> float:
     return value / one.limits.reference * 100
 
 
-def _parts(rows: Sequence[Judged], axis: Axis, left: float, height: float) -> Iterator[Markup]:
-    right, floor = WIDTH - _RIGHT, height - _FOOT
+def _parts(rows: Sequence[Judged], axis: Axis, height: float) -> Iterator[Markup]:
+    left, right, floor = _LEFT, WIDTH - _RIGHT, height - _FOOT
 
     def across(percent: float) -> float:
         return left + axis.place(percent) * (right - left)
 
     for value, name in axis.marks():
-        yield element("line", x1=across(value), x2=across(value), y1=2, y2=floor, class_="grid")
         yield label(across(value), floor + 14, name, "tick", "middle")
     yield label((left + right) / 2, height - 6, axis.label, "name", "middle")
     for number, one in enumerate(rows):
-        yield from _row(one, _TOP + _ROW * (number + 0.5), axis, across)
-    yield element("line", x1=across(100), x2=across(100), y1=2, y2=floor, class_="level")
+        top = _TOP + _ROW * number + _NAME
+        for value, _ in axis.marks():
+            yield element("line", x1=across(value), x2=across(value), y1=top, y2=top + 20, class_="grid")
+        yield from _row(one, top + 10, axis, across)
+        yield element("line", x1=across(100), x2=across(100), y1=top, y2=top + 20, class_="level")
 
 
 def _row(one: Judged, middle: float, axis: Axis, place: Callable[[float], float]) -> Iterator[Markup]:
@@ -102,12 +117,9 @@ def _row(one: Judged, middle: float, axis: Axis, place: Callable[[float], float]
     measured, colour = one.measured or 0.0, _GOOD if one.verdict == "pass" else _BAD
     yield element("circle", cx=across(measured), cy=middle, r=4, class_=f"dot c{colour}")
     percent = _percent(one, measured)
-    if not axis.low <= percent <= axis.high:
-        is_low = percent < axis.low
-        words = f"◂ {percent:,.3g}" if is_low else f"{percent:,.3g} ▸"
-        yield label(across(measured) + (7 if is_low else -7), middle + 4, words, "value", "start" if is_low else "end")
-    name = one.name if len(one.name) <= _MOST_LETTERS else f"{one.name[: _MOST_LETTERS - 1]}…"
-    yield label(left - 6, middle + 4, name, "label", "end")
+    sign = "◂ " if percent < axis.low else ""
+    yield label(left, middle - 14, title_of(one), "label")
+    yield label(right, middle - 14, f"{sign}{percent:,.3g} %{' ▸' if percent > axis.high else ''}", "value", "end")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -120,8 +132,37 @@ _TONES: Mapping[str, Tone] = {"pass": "good", "fail": "bad", "missing": "bad"}
 _NOBODY = (PartyTable(role="Customer", name="…"), PartyTable(role="Vendor", name="…"))
 
 
+def title_of(one: Judged) -> str:
+    """The criterion in words: `ic: Time to quality (every run)` for `ic: time_to_quality_seconds (every run)`."""
+    return one.name.replace(one.metric.name, metric_title(one.metric.name))
+
+
+# What a command line looks like in a sentence for a terminal. People who sign do not type.
+_COMMAND = re.compile(r"\bhpcai500 \w|(?<!\w)--\w")
+# The appendix has hashes in full.
+_HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
+_IN_BRACKETS = re.compile(r" *\([^()]*\)")
+
+
+def _for_people(said: str, remedy: str = "") -> str:
+    """`said` without what to type: `unknown in 3 of 3 runs: not measured`."""
+    said = said.removesuffix(f": {remedy}") if remedy else said
+    said = _IN_BRACKETS.sub(lambda match: "" if _COMMAND.search(match[0]) else match[0], said)
+    parts = re.split(r"(?<=[:;]) ", said)
+    kept = [part for part in parts if not _COMMAND.search(part)]
+    said = " ".join(kept).rstrip(":; ") if len(kept) < len(parts) else said
+    return _HASH.sub(r"\1…", said)
+
+
 def acceptance_page(acceptance: Acceptance) -> str:
     """Render the page as HTML."""
+    request, contract = acceptance.request, acceptance.request.contract
+    given = [*request.records, *request.micro, request.scaling, request.baseline, contract and contract.path]
+    paths = [path for path in (*given, *(run.record.path for run in acceptance.evidence.runs)) if path]
+    return without_folders(_rendered(acceptance), paths)
+
+
+def _rendered(acceptance: Acceptance) -> str:
     contract = acceptance.request.contract
     return render(
         "acceptance.html.j2",
@@ -136,8 +177,8 @@ def acceptance_page(acceptance: Acceptance) -> str:
             Section("Criteria", list(_criteria(acceptance.criteria))),
             Section("Requirements", list(_requirements(acceptance.requirements))),
             Section("Worst node", list(_worst(acceptance))),
-            Section("Evidence", list(_evidence(acceptance))),
         ],
+        appendix=[Section("Appendix: records and hashes", list(_evidence(acceptance)))],
         parties=(contract.spec.parties if contract else ()) or _NOBODY,
     )
 
@@ -150,28 +191,21 @@ def _facts(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
             yield party.role, party.name
         yield "System", f"{system.name}. {system.description}" if system.description else system.name
     for one in acceptance.subjects[:_MOST_SUBJECTS]:
-        identity = f"; campaign {one.campaign}" if one.campaign else ""
-        yield "Judged", f"{one.sentence}; recipe {one.recipe_hash}{identity}"
+        yield "Runs checked", one.sentence
     for submission in acceptance.evidence.submissions[:_MOST_SUBJECTS]:
-        yield "Submission", f"{submission.sentence}; manifest {submission.manifest_sha256}"
+        yield "Submission", submission.sentence
         if submission.implausible:
             yield "Implausible", "; ".join(submission.implausible)
         yield "Not checked", "; ".join(submission.not_checked)
     for source in acceptance.sources[:_MOST_SUBJECTS]:
-        yield "Figures", short(source.sentence, 300)
+        yield "Numbers of", short(source.sentence, 300)
     if acceptance.evidence.runs:
-        yield "Measured on", _machine(max(acceptance.evidence.runs, key=lambda run: run.result.nodes))
+        run = max(acceptance.evidence.runs, key=lambda run: run.result.nodes)
+        machine = machine_sentence(run.record.system, run.result.nodes)
+        yield "Machine", f"{machine}; {count(run.result.world_size, 'rank')}"
+        yield "Site", site_sentence(run.record.system)
     if request.baseline:
         yield "Baseline", f"{request.baseline}, at least {request.ratio:g} times as good"
-
-
-def _machine(run: Run) -> str:
-    """`2 nodes, each with AMD EPYC 9654, 8 x NVIDIA H100; 16 ranks`."""
-    node = next(iter(tables(run.record.system.get("nodes"))), {})
-    devices = Counter(short(device.get("name"), 80) for device in tables(node.get("accelerators")))
-    parts = [short(table(node.get("cpu")).get("Model name") or "processor unknown", 80)]
-    parts += [f"{number} x {name}" for name, number in devices.items()]
-    return f"{count(run.result.nodes, 'node')}, each with {', '.join(parts)}; {count(run.result.world_size, 'rank')}"
 
 
 def _criteria(criteria: Sequence[Judged]) -> Iterator[Block]:
@@ -179,7 +213,7 @@ def _criteria(criteria: Sequence[Judged]) -> Iterator[Block]:
     for one in criteria[:_MOST_ROWS]:
         rows.append(
             (
-                f"{one.name}{f' [{one.clause}]' if one.clause else ''}",
+                f"{title_of(one)}{f' [{one.clause}]' if one.clause else ''}",
                 _unbroken(reference_text(one)),
                 _unbroken(contracted(one)),
                 Cell(_unbroken(measured_text(one)), _TONES[one.verdict]),
@@ -189,14 +223,20 @@ def _criteria(criteria: Sequence[Judged]) -> Iterator[Block]:
             )
         )
     columns = ("criterion", "contracted", "accepted", "measured", "margin", "verdict", "95 % interval")
-    caption = "The margin is the distance from the nearest limit in per cent of the contracted value; below 0 is missed"
+    caption = (
+        "The margin is the distance from the nearest limit in per cent of the contracted value; "
+        "a criterion with a margin below 0 is missed"
+    )
     yield Table(caption, columns, rows, (1, 2, 3, 4, 6), max(0, len(criteria) - _MOST_ROWS))
-    if notes := [f"{one.name}: {said}" for one in criteria for said in _said(one)]:
+    if notes := [f"{title_of(one)}: {said}" for one in criteria for said in _said(one)]:
         yield Sentences(notes[:_MOST_ROWS], "soft")
     measured = [one for one in criteria if one.measured is not None][:_MOST_DRAWN]
     if measured:
-        keys = (Key("measured, kept", _GOOD, "dot"), Key("measured, missed", _BAD, "dot"))
-        note = "The grey field is what is accepted; the line is the 95 % interval; small dots are runs."
+        keys = (Key("measured, met", _GOOD, "dot"), Key("measured, missed", _BAD, "dot"))
+        note = (
+            "The grey field is what is accepted; the dashed line is the contracted value; the thin line is the 95 % "
+            "interval; small dots are runs; ◂ and ▸ mark a value beyond the drawing."
+        )
         yield Chart("Measured against contracted", margins(measured), note, keys)
 
 
@@ -207,7 +247,7 @@ def _unbroken(text: str) -> str:
 
 def _said(one: Judged) -> Iterator[str]:
     if one.note:
-        yield short(one.note, 300)
+        yield short(_for_people(one.note, one.metric.remedy), 300)
     if one.statistic == "every" and len(one.values) > 1:
         values = [shown(value, one.metric.unit, one.unit) for value in one.values[:_MOST_VALUES]]
         more = f" and {len(one.values) - _MOST_VALUES} more" if len(one.values) > _MOST_VALUES else ""
@@ -215,9 +255,12 @@ def _said(one: Judged) -> Iterator[str]:
 
 
 def _requirements(requirements: Sequence[Requirement]) -> Iterator[Block]:
-    rows = [(one.name, one.required, one.found, Cell(one.verdict, _TONES[one.verdict])) for one in requirements]
-    yield Table("Of every run", ("requirement", "required", "found", "verdict"), rows)
-    if details := [f"{one.name}: {short(one.detail, 300)}" for one in requirements if one.detail]:
+    rows = [
+        (one.name, _for_people(one.required), _for_people(one.found), Cell(one.verdict, _TONES[one.verdict]))
+        for one in requirements
+    ]
+    yield Table("Requirements of the contract for every run", ("requirement", "required", "found", "verdict"), rows)
+    if details := [f"{one.name}: {short(_for_people(one.detail), 300)}" for one in requirements if one.detail]:
         yield Sentences(details, "soft")
 
 
@@ -236,7 +279,16 @@ def _evidence(acceptance: Acceptance) -> Iterator[Block]:
     )
     if evidence.faults:
         yield Sentences([short(f"{fault.path}: {fault.problem}", 300) for fault in evidence.faults[:20]], "bad")
-    yield Table("Software", ("", ""), list(_software(acceptance)))
+    yield Table("What was run, and by what", ("", ""), [*_identities(acceptance), *_software(acceptance)])
+
+
+def _identities(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
+    for one in acceptance.subjects[:_MOST_SUBJECTS]:
+        yield f"recipe of {one.benchmark}, SHA-256", one.recipe_hash
+        if one.campaign:
+            yield f"campaign of {one.benchmark}, identity", one.campaign
+    for submission in acceptance.evidence.submissions[:_MOST_SUBJECTS]:
+        yield "manifest of a submission, SHA-256", submission.manifest_sha256
 
 
 def _records(evidence: Evidence) -> Iterator[Row]:
@@ -264,7 +316,7 @@ def _software(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
     contract = acceptance.request.contract
     if contract:
         yield "contract file, SHA-256", contract.sha256
-    yield "judged by", f"hpcai500 {__version__}"
+    yield "checked by", f"hpcai500 {__version__}"
 
 
 def _one_or_more(part: str, key: str, installations: Sequence[Mapping[str, Any]], absent: str) -> str:

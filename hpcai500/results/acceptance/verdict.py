@@ -117,10 +117,10 @@ class Acceptance:
         """The verdict and its reasons in one line."""
         broken = [one.name for one in self.requirements if one.verdict != "pass"]
         counts = Counter(one.verdict for one in self.criteria)
-        parts = [f"{counts['pass']} of {len(self.criteria)} criteria are kept"]
+        parts = [f"{counts['pass']} of {len(self.criteria)} criteria are met"]
         parts += [f"{counts['fail']} missed"] if counts["fail"] else []
         parts += [f"{counts['missing']} not measured"] if counts["missing"] else []
-        parts += [f"not kept: {', '.join(broken)}"] if broken else []
+        parts += [f"requirements not met: {', '.join(broken)}"] if broken else []
         doubted = ", BUT IMPLAUSIBLE" if any(one.implausible for one in self.evidence.submissions) else ""
         return f"{'Accepted' if self.verdict == 'PASS' else 'Not accepted'}{doubted}: {'; '.join(parts)}."
 

@@ -58,7 +58,7 @@ from hpcai500.results.report.blocks import (
     Tone,
     legible_value,
 )
-from hpcai500.results.report.drawing import Axis, Line, Plot, drawing, element, label, spanning
+from hpcai500.results.report.drawing import Axis, Line, Plot, element, spanning
 from hpcai500.results.report.drawing import Level as Mark
 from hpcai500.results.report.page import make_report
 from hpcai500.results.submission.manifest import Manifest
@@ -78,6 +78,7 @@ def make_ranking(
     heads: GivenHeads | None = None,
     tracker: Tracker = silent,
     told: Callable[[Examined], None] = lambda _: None,
+    with_published: bool = False,
 ) -> Ranking:
     """Verify `submissions`, rank those that hold, and write the site to the folder `site`.
 
@@ -87,6 +88,7 @@ def make_ranking(
         signers: OpenSSH file of keys that are vouched for.
         heads: heads of journals, as they were given while campaigns ran.
         told: is called with each file after it was looked at.
+        with_published: whether the site's first page shows the nine published systems as well.
 
     Raises:
         UsageError: none of the files exists, the folder is not ours to replace, or what it has shown cannot be read.
@@ -101,7 +103,7 @@ def make_ranking(
     examined = examine(submissions, signers=signers, heads=heads, make_report=report, tracker=tracker, told=told)
     ranking = rank(examined, before, None if signers is None else listed_keys(signers))
     if site:
-        write_site(site, site_files(ranking, datetime.now(UTC).date()))
+        write_site(site, site_files(ranking, datetime.now(UTC).date(), with_published=with_published))
     return ranking
 
 
@@ -115,14 +117,19 @@ def run_report(campaign: Campaign) -> str:
     return made.html.replace(str(escape(f"{campaign.path}/")), "")
 
 
-def site_files(ranking: Ranking, made: date, docs: Path | None = None) -> dict[str, str]:
+def site_files(
+    ranking: Ranking, made: date, docs: Path | None = None, *, with_published: bool = False
+) -> dict[str, str]:
     """Path in the site -> content.
 
-    `made` is the day that pages name; `docs` is the folder of the documentation, None for that of this installation.
+    Args:
+        made: the day that pages name.
+        docs: the folder of the documentation, None for that of this installation.
+        with_published: whether the first page shows the nine published systems below the ranking.
     """
     ranking = _without_folders(ranking)
     return {
-        "index.html": _index(ranking, made),
+        "index.html": _index(ranking, made, with_published),
         "published.html": _published(made),
         _SCRIPT: _template(_SCRIPT),
         RUNS: shown_text(ranking.shown),
@@ -249,7 +256,7 @@ _METHOD_FIRST = (
 )  # fmt: skip
 
 
-def _index(ranking: Ranking, made: date) -> str:
+def _index(ranking: Ranking, made: date, with_published: bool) -> str:
     return _render(
         "ranking.html.j2",
         script=True,
@@ -261,7 +268,14 @@ def _index(ranking: Ranking, made: date) -> str:
         groups=[(group, bar_chart(group), min(_MOST_BARS, len(group.entries))) for group in ranking.groups],
         ranked=sum(len(group.entries) for group in ranking.groups),
         unranked=ranking.unranked,
+        systems=published.published_page().systems if with_published else (),
+        caption=_published_caption(),
+        published=published,
     )
+
+
+def _published_caption() -> str:
+    return f"{published.published_page().title}; numbers in PFLOPS"
 
 
 def _published(made: date) -> str:
@@ -273,7 +287,7 @@ def _published(made: date) -> str:
         title="The published systems, computed again",
         here="Published systems",
         is_here=True,
-        caption=f"{page.title}; numbers in PFLOPS",
+        caption=_published_caption(),
         systems=page.systems,
         published=published,
     )
@@ -318,11 +332,11 @@ def _method(folder: Path, made: date) -> Iterator[tuple[str, str]]:
 # VFLOPS as bars, with the time to quality beside each (V2.0 Fig. 14); colours tell precision and compression.
 
 
-_WIDTH = 400.0
 _MOST_BARS = 40
 _TOP, _STEP, _BAR = 24.0, 40.0, 13.0
-# Right end of the longest bar, with room for its number after it; left and right end of the times.
-_BAR_END, _TIMES, _TIMES_END = 222.0, 312.0, 394.0
+# In per cent of the card, which the drawing fills while its letters keep their size: the right end of the longest bar,
+# with room for its number after it; left and right end of the times.
+_BAR_END, _TIMES, _TIMES_END = 50.0, 80.0, 98.5
 _MOST_LETTERS = 32
 # Precisions take the page's colours in this order; there are no more than these.
 _COLOURS = (1, 4, 3, 5, 2, 6)
@@ -337,20 +351,38 @@ def bar_chart(group: Group) -> Chart:
     seconds = [_to_quality(one) for one in drawn]
     times = spanning("time to quality", [value for value in seconds if value is not None])
     parts = [
-        label(0, 12, "VFLOPS", "tick"),
-        label(_TIMES_END, 12, "time to quality", "tick", "end"),
+        _words("0", 12, "VFLOPS", "tick"),
+        _words(_across(_TIMES_END), 12, "time to quality", "tick", "end"),
         *(_bar(one, row, rates, times, colours) for row, one in enumerate(drawn)),
     ]
-    title = f"VFLOPS of {benchmark_title(group.benchmark)}"
-    svg = drawing(title, "; ".join(map(_said, drawn)), _WIDTH, _TOP + _STEP * len(drawn), parts)
-    # The script needs these sizes to close gaps.
-    sized = str(svg).replace("<svg ", f'<svg data-top="{_TOP:g}" data-step="{_STEP:g}" ', 1)
+    title, said = f"VFLOPS of {benchmark_title(group.benchmark)}", "; ".join(map(_said, drawn))
+    # The script needs the sizes of rows to close gaps.
+    svg = element(
+        "svg",
+        element("title", title),
+        element("desc", said),
+        *parts,
+        height=_TOP + _STEP * len(drawn),
+        data_top=_TOP,
+        data_step=_STEP,
+        role="img",
+        aria_label=f"{title}. {said}",
+    )
     return Chart(
         title,
-        Markup(sized),  # noqa: S704 - escaped
+        svg,
         "Left: mean VFLOPS of the trials. Right: mean time to the target quality, an auxiliary metric.",
         [Key(kind, colour) for kind, colour in _legend(colours)],
     )
+
+
+def _across(percent: float) -> str:
+    return f"{percent:.2f}%"
+
+
+def _words(x: str, y: float, text: str, kind: str, anchor: str = "start", after: float = 0.0) -> Markup:
+    """Text at a share of the width, `after` pixels to the right of it."""
+    return element("text", text, x=x, y=y, dx=after, text_anchor=anchor, class_=kind)
 
 
 def _legend(colours: dict[str, int]) -> list[tuple[str, int]]:
@@ -373,16 +405,17 @@ def _bar(ranked: Ranked, row: int, rates: Axis, times: Axis, colours: dict[str, 
     entry, seconds = ranked.entry, _to_quality(ranked)
     end, middle = rates.place(entry.vflops) * _BAR_END, 16 + _BAR / 2
     place, colour = element("tspan", str(ranked.ranks["free"]), class_="rank"), colours[entry.implementation]
+    start, stop = _across(_TIMES), _across(_TIMES_END)
     parts = [
         element("text", place, f"  {short(entry.system, _MOST_LETTERS)}", x=0, y=11, class_="name"),
-        element("rect", x=0, y=16, width=max(end, 1.0), height=_BAR, rx=1.5, class_=f"surface c{colour}"),
-        label(end + 6, 27, quantity(entry.vflops, "FLOPS"), "value"),
-        element("line", x1=_TIMES, x2=_TIMES_END, y1=middle, y2=middle, class_="rule"),
-        label(_TIMES_END, 11, "never" if seconds is None else duration(seconds), "label", "end"),
+        element("rect", x=0, y=16, width=_across(max(end, 0.3)), height=_BAR, rx=1.5, class_=f"surface c{colour}"),
+        _words(_across(end), 27, quantity(entry.vflops, "FLOPS"), "value", after=6),
+        element("line", x1=start, x2=stop, y1=middle, y2=middle, class_="rule"),
+        _words(stop, 11, "never" if seconds is None else duration(seconds), "label", "end"),
     ]
     if seconds is not None:
-        at = _TIMES + times.place(seconds) * (_TIMES_END - _TIMES)
-        parts.append(element("line", x1=_TIMES, x2=at, y1=middle, y2=middle, class_="stem"))
+        at = _across(_TIMES + times.place(seconds) * (_TIMES_END - _TIMES))
+        parts.append(element("line", x1=start, x2=at, y1=middle, y2=middle, class_="stem"))
         parts.append(element("circle", cx=at, cy=middle, r=4, class_="head"))
     down = f"translate(0 {_TOP + _STEP * row:g})"
     return element("g", *parts, data_entry=place_of(entry.examined), transform=down)
@@ -393,6 +426,8 @@ def _bar(ranked: Ranked, row: int, rates: Axis, times: Axis, colours: dict[str, 
 
 
 _TONES: dict[str, Tone] = {"fail": "bad", "warning": "flag", "note": "good", "skipped": "soft"}
+# How a check ended, in the words of the pages.
+_WORDS = {"fail": "failure", "note": "pass"}
 # Title and unit of each metric; any other is a quality.
 _METRICS = {
     "vflops": ("VFLOPS", "FLOPS"),
@@ -509,7 +544,7 @@ def _result(verification: Verification) -> Iterator[Block]:
         "images_per_second",
     ):
         if summary := metrics.get(name):
-            detail = f"±{share(summary.variation)}, {count(summary.runs, 'trial')}"
+            detail = f"coefficient of variation {share(summary.variation)}, {count(summary.runs, 'trial')}"
             if quality and name == quality.metric:
                 detail = f"target {quality.target:g}"
             tiles.append(Tile(_title(name), _number(name, summary.mean), detail))
@@ -525,8 +560,12 @@ def _result(verification: Verification) -> Iterator[Block]:
         )
         for name, summary in metrics.items()
     ]
-    caption = "Mean without the highest and the lowest run (V2.0 section 5.3.2); the variation is that of all"
-    yield Table(caption, ("metric", "mean", "variation", "lowest", "highest", "trials"), rows, (1, 2, 3, 4, 5))
+    caption = (
+        "Mean without the highest and the lowest run (V2.0 section 5.3.2); the coefficient of variation is that of all"
+    )
+    yield Table(
+        caption, ("metric", "mean", "coefficient of variation", "lowest", "highest", "trials"), rows, (1, 2, 3, 4, 5)
+    )
 
 
 def _title(metric: str) -> str:
@@ -546,15 +585,15 @@ def _findings(verification: Verification) -> Iterator[Block]:
     found = verification.findings
     number = {name: sum(one.severity == name for one in found) for name in _TONES}
     yield Text(
-        f"{number['fail']} failed, {count(number['warning'], 'warning')}, {number['note']} found right, "
-        f"{number['skipped']} not checked. The documentation (Methodology) has a row for each name."
+        f"Checks: {number['note']} pass, {count(number['warning'], 'warning')}, {count(number['fail'], 'failure')}, "
+        f"{number['skipped']} skipped. The documentation (Methodology) explains each check."
     )
     weighty = [one for one in found if one.severity in ("fail", "warning")]
     if weighty:
-        yield _finding_table("What failed, and what people should judge", weighty)
+        yield _finding_table("Failures and warnings", weighty)
     for severity, words, caption in (
-        ("note", "found right", "What was found right"),
-        ("skipped", "not checked", "What was not looked at"),
+        ("note", "pass", "Checks that pass"),
+        ("skipped", "skipped", "Checks that were skipped"),
     ):
         if some := [one for one in found if one.severity == severity]:
             yield Fold(f"{len(some)} {words}", [_finding_table(caption, some)], printed=False)
@@ -562,10 +601,14 @@ def _findings(verification: Verification) -> Iterator[Block]:
 
 def _finding_table(caption: str, found: Sequence[Finding]) -> Table:
     rows = [
-        (Cell(one.severity, _TONES[one.severity]), shown(one.name, 60), shown(one.evidence, 600))
+        (
+            Cell(_WORDS.get(one.severity, one.severity), _TONES[one.severity]),
+            shown(one.name, 60),
+            shown(one.evidence, 600),
+        )
         for one in found[:_MOST_FINDINGS]
     ]
-    return Table(caption, ("severity", "check", "evidence"), rows, left_out=len(found) - len(rows))
+    return Table(caption, ("result", "check", "evidence"), rows, left_out=len(found) - len(rows))
 
 
 def _trials(verification: Verification) -> Iterator[Block]:
@@ -596,15 +639,17 @@ def _trial(name: str, run: Result) -> Row:
 def _trial_chart(known: list[tuple[float, float]], mean: float) -> Chart:
     values = [value for _, value in known]
     last = known[-1][0]
+    rates = spanning("VFLOPS", [*values, mean], zero=False)
     drawn = Plot(
         "VFLOPS of each run",
         "; ".join(f"run {at:g}: {quantity(value, 'FLOPS')}" for at, value in known),
         Axis("run", 0.5, last + 0.5, ticks=[at for at, _ in known][:: 1 + int(last) // 15]),
-        spanning("VFLOPS", [*values, mean], zero=False),
-        [Line(known, 1, marked=True)],
+        rates,
+        [Line(known, 1, marked=True, joined=False)],
         [Mark(mean, "mean")],
     ).draw()
-    note = "Dashed: the mean without the highest and the lowest run. The axis does not begin at 0."
+    cut = " The axis does not begin at 0." if rates.low > 0 else ""
+    note = f"Each dot is a run; dashed: the mean without the highest and the lowest run.{cut}"
     return Chart("VFLOPS of each run", drawn, note)
 
 

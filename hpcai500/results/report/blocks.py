@@ -6,12 +6,14 @@ cannot be printed; drawings do both themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from hpcai500 import __version__
 from hpcai500.text import legible
@@ -141,7 +143,8 @@ class Section:
 class Banner:
     """The verdict on one record: PASS, FAIL or INVALID, and why.
 
-    `rankable` is None where there is no result that could be ranked; `reasons` say why it is not rankable.
+    `rankable` is None where there is no result that could be ranked; `reasons` say why it is not rankable, the first of
+    them in `sentence` as well.
     """
 
     verdict: str
@@ -149,14 +152,20 @@ class Banner:
     sentence: str
     reasons: Sequence[str] = ()
 
+    @property
+    def tone(self) -> str:
+        """Green where a run passed and is rankable, amber where it passed and is not, red where it did not pass."""
+        return "amber" if self.verdict == "PASS" and self.rankable is False else self.verdict.lower()
+
 
 @dataclass(frozen=True)
 class Part:
-    """One record of a page: its verdict first."""
+    """One record of a page: its verdict first; `facts` name its machine and its site."""
 
     anchor: str
     title: str
     subtitle: str
+    facts: Sequence[tuple[str, str]]
     banner: Banner
     sections: Sequence[Section]
 
@@ -167,6 +176,15 @@ class Part:
 
 def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(version=__version__, **values)
+
+
+def without_folders(html: str, paths: Iterable[Path]) -> str:
+    """`html` with each of `paths` as its name alone: a page goes to people who are not to see a user's folders."""
+    folders = {str(escape(legible(f"{path.parent}/"))) for path in paths if path.is_absolute()} - {"/"}
+    # Not inside of a relative path, an embedded picture or a tag.
+    for folder in sorted(folders, key=len, reverse=True):
+        html = re.sub(rf"(?<![\w+/=<.-]){re.escape(folder)}", "", html)
+    return html
 
 
 def legible_value(value: object) -> object:

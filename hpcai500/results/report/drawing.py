@@ -270,12 +270,13 @@ _LINE = 13.0
 
 @dataclass(frozen=True)
 class Line:
-    """Points joined by a line, in one of the page's colours (1 to 6)."""
+    """Points in one of the page's colours (1 to 6), joined by a line unless they do not follow from each other."""
 
     points: Sequence[tuple[float, float]]
     colour: int = 1
     dashed: bool = False
     marked: bool = False
+    joined: bool = True
 
 
 @dataclass(frozen=True)
@@ -345,10 +346,10 @@ class Plot:
         for line in self.lines:
             known = thinned([point for point in line.points if all(map(math.isfinite, point))])
             places = [self._at(*point) for point in known]
-            if len(places) > 1:
+            if line.joined and len(places) > 1:
                 yield path(places, f"line c{line.colour}" + (" dashed" if line.dashed else ""))
             if line.marked or len(places) == 1:
-                for x, y in places if len(places) <= 100 else places[-1:]:
+                for x, y in places if len(places) <= 100 or not line.joined else places[-1:]:
                     yield element("circle", cx=x, cy=y, r=2.6, class_=f"dot c{line.colour}")
 
     def _spots(self) -> Iterator[Markup]:

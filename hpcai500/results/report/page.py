@@ -27,9 +27,10 @@ from hpcai500.results.report.blocks import (
     Tile,
     Tiles,
     render,
+    without_folders,
 )
 from hpcai500.results.report.drawing import Axis, Line, Plot, Spot
-from hpcai500.results.report.reading import Subject, read_subject
+from hpcai500.results.report.reading import Subject, machine_sentence, read_subject, site_sentence
 from hpcai500.results.report.sections import (
     event_section,
     hash_section,
@@ -50,8 +51,21 @@ from hpcai500.results.report.speed import (
     straggler_section,
 )
 from hpcai500.results.scaling import Scaling, read_scaling
-from hpcai500.results.score import expand, summarise_trials, why_no_mean
-from hpcai500.text import UNKNOWN, count, duration, is_number, moment, number, plain, quantity, share, short, table
+from hpcai500.results.score import expand, metric_title, summarise_trials, why_no_mean
+from hpcai500.text import (
+    UNKNOWN,
+    count,
+    duration,
+    is_number,
+    moment,
+    number,
+    plain,
+    quantity,
+    share,
+    short,
+    table,
+    tables,
+)
 
 # ----------------------------------------------------------------------------------------------------
 # The overview of several records: a line for each, the mean of a series, the scaling over several sizes.
@@ -110,7 +124,7 @@ def _mean_section(subjects: Sequence[Subject]) -> Section:
     if reason:
         return Section("Mean", [Text(f"No mean: {short(reason)}.", "flag")])
     rows = [
-        (name.replace("_", " "), _metric(name, summary.mean), share(summary.variation), str(summary.runs))
+        (metric_title(name), _metric(name, summary.mean), share(summary.variation), str(summary.runs))
         for name, summary in summarise_trials(results).items()
     ]
     said = (
@@ -189,17 +203,29 @@ def _scaling_chart(scaling: Scaling) -> Chart:
 def banner(subject: Subject) -> Banner:
     """PASS, FAIL or INVALID, whether it can be ranked, and why."""
     result = subject.result
-    said = subject.problem or ""
-    if not said and result and result.quality.achieved is not None:
-        quality = result.quality
-        said = f"The quality {quality.metric} is {quality.achieved:.4f}; the target is {quality.target:g}."
-    said = short(said)
     return Banner(
         verdict=subject.verdict,
         rankable=result.rankable if result else None,
-        sentence=said[:1].upper() + said[1:],
+        sentence=_verdict_sentence(subject),
         reasons=[short(reason) for reason in result.reasons] if result else [],
     )
+
+
+def _verdict_sentence(subject: Subject) -> str:
+    """The verdict and its first reason, for somebody who reads nothing else."""
+    result, problem = subject.result, short(subject.problem or "").rstrip(".")
+    if subject.verdict == "INVALID" or result is None:
+        return f"There is no valid result: {problem or 'the record has none'}."
+    ranked = "it is rankable"
+    if not result.rankable:
+        reasons = [short(reason) for reason in result.reasons]
+        more = f" (and {count(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
+        ranked = f"it is not rankable because {reasons[0]}{more}" if reasons else "it is not rankable"
+    if subject.verdict == "FAIL":
+        return f"The run failed: {problem}; {ranked}."
+    quality = result.quality
+    reached = f"{quality.metric} is {plain(quality.achieved, '.4f')}, the target is {quality.target:g}"
+    return f"The run passed ({reached}){' and' if result.rankable else ', but it'} {ranked.removeprefix('it ')}."
 
 
 def score_tiles(subject: Subject) -> Tiles:
@@ -211,7 +237,7 @@ def score_tiles(subject: Subject) -> Tiles:
 def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
     quality = result.quality
     reached = quality.achieved is not None and quality.achieved >= quality.target
-    valid = f"valid FLOPS: penalty coefficient {plain(result.penalty_coefficient)}"
+    valid = f"valid FLOPS: FLOPS x quality factor {plain(result.penalty_coefficient)}"
     yield Tile("VFLOPS", quantity(result.vflops, "FLOPS"), result.why_no_vflops or valid)
     yield Tile(
         f"Quality, {quality.metric}",
@@ -312,6 +338,7 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
         parts=parts,
         left_out=len(subjects) - len(parts),
     )
+    html = without_folders(html, [*paths, *(subject.path for subject in subjects), *([profile] if profile else [])])
     return Report(html, [f"{subject.path}: {subject.verdict_sentence}" for subject in subjects])
 
 
@@ -326,9 +353,14 @@ def _require_profile_of(profile: GivenFile, subjects: Sequence[Subject]) -> None
 def _part(subject: Subject, index: int, machine: _Ceilings | None, profile: GivenFile | None) -> Part:
     begin = subject.record.events[0].get("time_ms") if subject.record.events else None
     last = last_event_hash(subject)
-    subtitle = f"{short(subject.path, 200)} · {moment(begin)} · last event {last[:12]}…"
+    subtitle = f"{short(subject.path.name, 200)} · {moment(begin)} · last event {last[:12]}…"
+    system, nodes = subject.record.system, number(subject.last("run_start").get("nodes"))
+    facts = [
+        ("Machine", machine_sentence(system, int(nodes or len(tables(system.get("nodes"))) or 1))),
+        ("Site", site_sentence(system)),
+    ]
     sections = [section for section in _sections(subject, machine, profile) if section is not None]
-    return Part(f"record-{index}", _name(subject), subtitle, banner(subject), sections)
+    return Part(f"record-{index}", _name(subject), subtitle, facts, banner(subject), sections)
 
 
 def _sections(subject: Subject, machine: _Ceilings | None, profile: GivenFile | None) -> Iterator[Section | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ from hpcai500.methodology.result import Result, derive
 from hpcai500.recipe import rulebook
 from hpcai500.record import Event, Record, iterate, read_record
 from hpcai500.results.score import score
-from hpcai500.text import table
+from hpcai500.text import count, short, table, tables
 
 Verdict = Literal["PASS", "FAIL", "INVALID"]
+_MOST_HOSTS = 3
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,28 @@ class Subject:
         hardware = table(self.record.tables.get("hardware"))
         nodes, ranks = hardware.get("nodes"), hardware.get("accelerators_per_node")
         return nodes * ranks if isinstance(nodes, int) and isinstance(ranks, int) else 0
+
+
+def machine_sentence(system: Mapping[str, Any], nodes: int) -> str:
+    """`2 nodes, each with AMD EPYC 9654, 8 x NVIDIA H100`, from the description of the first node."""
+    node = next(iter(tables(system.get("nodes"))), {})
+    devices = Counter(short(device.get("name"), 80) for device in tables(node.get("accelerators")))
+    parts = [short(table(node.get("cpu")).get("Model name") or "processor unknown", 80)]
+    parts += [f"{number} x {name}" for name, number in devices.items()]
+    return f"{count(nodes, 'node')}, {'each ' if nodes > 1 else ''}with {', '.join(parts)}"
+
+
+def site_sentence(system: Mapping[str, Any]) -> str:
+    """The name of the cluster, if Slurm gave one, and of the hosts."""
+    nodes = tables(system.get("nodes"))
+    environments = [table(node.get("environment")) for node in nodes]
+    cluster = next((one["SLURM_CLUSTER_NAME"] for one in environments if one.get("SLURM_CLUSTER_NAME")), None)
+    hosts = [short(node.get("host"), 40) for node in nodes if node.get("host")]
+    shown = ", ".join(hosts[:_MOST_HOSTS]) + (
+        f" and {len(hosts) - _MOST_HOSTS:,} more" if len(hosts) > _MOST_HOSTS else ""
+    )
+    named = f"cluster {short(cluster, 60)}" if cluster else "not named in the record"
+    return f"{named}; {'host' if len(hosts) == 1 else 'hosts'} {shown}" if hosts else named
 
 
 def read_subject(path: Path) -> Subject:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -217,12 +218,12 @@ def event_section(subject: Subject) -> Section:
     shown = rows if len(rows) <= _MOST_EVENTS else [*rows[:half], *rows[-half:]]
     table = Table(
         "Events; the clock is that of the run" + ("" if len(shown) == len(rows) else ", those in the middle left out"),
-        ("at", "event", "what it says"),
+        ("at", "event", "details"),
         shown,
         numeric=[0],
         left_out=len(rows) - len(shown),
     )
-    blocks.append(Fold(f"Events, {len(rows):,} of {len(events):,} that tell something", [table]))
+    blocks.append(Fold(f"Events: {len(rows):,} of {len(events):,}, without starts and ends of parts", [table]))
     return Section("Events", blocks)
 
 
@@ -321,7 +322,8 @@ def _pictures(subject: Subject) -> Iterator[Block]:
         if content is None:
             yield Text(f"{short(name, 120)}: not in the record.", "soft")
         elif hashlib.sha256(content).hexdigest() != content_hash:
-            yield Text(f"{short(name, 120)}: not the picture that the events name: it was changed.", "bad")
+            said = "this picture was changed after the run: its hash is not the one in the events"
+            yield Text(f"{short(name, 120)}: {said}.", "bad")
         else:
             yield _picture(name, content)
 
@@ -538,7 +540,7 @@ def system_section(subject: Subject) -> Section:
     """Differences, the parts of a typical node, and every field of it."""
     nodes = tables(subject.record.system.get("nodes"))
     if not nodes:
-        return Section("System", [Text("The record says nothing of its machine.", "flag")])
+        return Section("System", [Text("The record does not describe its machine.", "flag")])
     differences = node_differences(nodes) if len(nodes) > 1 else []
     odd = {host for difference in differences for host in difference.outliers}
     typical = next((node for node in nodes if str(node.get("host")) not in odd), nodes[0])
@@ -559,8 +561,8 @@ def _system_sentence(nodes: int, differences: Sequence[NodeDifference]) -> Text:
             f"{nodes:,} nodes, which differ in {count(heavy, 'field')} that may change speed or results.", "flag"
         )
     if differences:
-        return Text(f"{nodes:,} nodes, which differ only in what seldom matters.")
-    return Text(f"{nodes:,} nodes, alike in all that was looked at.", "good")
+        return Text(f"{nodes:,} nodes, which differ only in fields that seldom matter.")
+    return Text(f"{nodes:,} nodes, equal in all fields that hpcai500 reads.", "good")
 
 
 def _difference_table(differences: Sequence[NodeDifference]) -> Table:
@@ -578,6 +580,15 @@ def _difference_table(differences: Sequence[NodeDifference]) -> Table:
     return Table(caption, ("field", "value", "nodes", "which"), rows, (2,), left_out)
 
 
+# A path of two folders or more; devices are named by theirs.
+_PATH = re.compile(r"(?<![\w.:/-])/(?!dev/)(?:[^\s/,;:]+/)+(?=[^\s/,;:])")
+
+
+def _without_folders(text: str) -> str:
+    """`text` with each absolute path as its last name: folders are a user's own."""
+    return _PATH.sub("", text)
+
+
 def _part_table(node: Mapping[str, Any], subject: Subject, host: str) -> Table:
     rows: list[Row] = []
     system = subject.record.system
@@ -589,7 +600,8 @@ def _part_table(node: Mapping[str, Any], subject: Subject, host: str) -> Table:
         "Connections between nodes": network_rows(node),
         "Software of the system": system_rows(tables(system.get("nodes")), system.get("installation")),
     }
-    for title, lines in parts.items():
+    for title, found in parts.items():
+        lines = [(what, _without_folders(says)) for what, says in found]
         rows.append((title,))
         rows += [(name, short(text)) for name, text in lines]
     return Table(f"Node {host}, by the six parts of V2.0 section 5.3.3", ("", ""), rows)
@@ -614,4 +626,4 @@ def _flat_fields(value: Mapping[str, Any], above: str, depth: int) -> Iterator[t
         elif is_number(inner) and str(key).endswith("bytes"):
             yield name, quantity(number(inner), "B")
         else:
-            yield name, listed(inner)
+            yield name, _without_folders(listed(inner))

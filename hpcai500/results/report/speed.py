@@ -66,7 +66,7 @@ def straggler_section(subject: Subject) -> Section | None:
         slow_down = f"{'slows' if len(slow) == 1 else 'slow'} the others down"
         said = Text(f"{count(len(slow), 'rank')} of {len(ranks):,} {slow_down}: {names}{more}.", "bad")
     elif value.get("stragglers") is None:
-        said = Text("Too few steps to tell who is slow.", "soft")
+        said = Text("Too few steps to find slow ranks.", "soft")
     else:
         said = Text(f"None of {len(ranks):,} ranks slows the others down.", "good")
     worst = sorted(ranks, key=lambda rank: -rank["own_seconds"])[:MOST_RANKS]
@@ -90,13 +90,13 @@ def _by_epochs(subject: Subject, source: str) -> list[Block]:
     """The split by epochs, for runs that did not come to their end or are older than the split of a step."""
     epochs = [value for value in subject.values("epoch_stop") if number(value.get("seconds"))]
     if not epochs:
-        return [Text("No epoch was trained to its end, so nothing is known of the time of steps.", "soft")]
+        return [Text("No epoch was trained to its end, so the time of steps is unknown.", "soft")]
     whole = sum(value["seconds"] for value in epochs)
     known = {part: sum(number(value.get(part)) or 0.0 for value in epochs) for part in _PARTS}
     measured = [part for part in _PARTS if any(number(value.get(part)) is not None for value in epochs)]
     parts = {part: known[part] for part in measured}
     rest = max(0.0, whole - sum(parts.values()))
-    rest_name = "other" if len(measured) > 1 else "compute, communication and other (not told apart in this record)"
+    rest_name = "other" if len(measured) > 1 else "compute, communication and other (not separated in this record)"
     names = [*(_PARTS[part] for part in measured), rest_name]
     shares = [seconds / whole for seconds in (*parts.values(), rest)]
     said = ", ".join(f"{name} {share(part)}" for name, part in zip(names, shares, strict=True))
@@ -220,7 +220,7 @@ def communication_section(subject: Subject) -> Section | None:
     efficiency = subject.result.parallel_efficiency if subject.result else None
     unknown = subject.result.parallel_efficiency_note if subject.result else None
     said = (
-        f"{share(value.get('communication_fraction'))} of step time is waiting for sums; "
+        f"{share(value.get('communication_fraction'))} of step time is spent waiting for the all-reduce; "
         f"{share(value.get('overlap'))} of all-reduce time is hidden behind computation. "
         f"A rank has {quantity(sizes.get('gradient'), 'B')} of gradients a step "
         f"and sends {quantity(sizes.get('sent'), 'B')}."

@@ -56,8 +56,7 @@
       bar.setAttribute("transform", `translate(0 ${top + step * shown++})`);
       bar.querySelector(".rank").textContent = place;
     }
-    const box = drawing.viewBox.baseVal;
-    drawing.setAttribute("viewBox", `0 0 ${box.width} ${top + step * shown}`);
+    drawing.setAttribute("height", top + step * shown);
     figure.classList.toggle("gone", shown === 0);
   }
 
