@@ -409,9 +409,7 @@ add_command(
     name="ewa",
 )
 add_command(_index, index_ic, _IC, "hpcai500 data index ic /data/imagenet", name="ic")
-add_command(
-    _anchors, anchors_ewa, _EWA, "hpcai500 data anchors ewa /data/weather --years 1979-1987 >> my.toml", name="ewa"
-)
+add_command(_anchors, anchors_ewa, _EWA, "hpcai500 data anchors ewa /data/weather --years 1979-1987", name="ewa")
 add_command(
     _repack,
     repack_ewa,

@@ -19,7 +19,7 @@ from hpcai500.methodology.trials import TrialSummary
 from hpcai500.record import json_object
 from hpcai500.results.score import summarise_trials, why_no_mean
 from hpcai500.system.container import short_image
-from hpcai500.text import scaled
+from hpcai500.text import count, scaled
 
 # ----------------------------------------------------------------------------------------------------
 # One result as people read it, and as stable lines.
@@ -39,7 +39,8 @@ def summary_lines(result: Result) -> Iterator[str]:
     quality = result.quality
     achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
     backend = f"{result.backend} ({result.communication_library})" if result.communication_library else result.backend
-    yield f"benchmark   {result.benchmark}, edition {result.edition}, {result.world_size} process(es), {backend}"
+    processes = count(result.world_size, "process", "processes")
+    yield f"benchmark   {result.benchmark}, edition {result.edition}, {processes}, {backend}"
     yield from _level_line(result)
     yield f"quality     {quality.metric} {achieved} (target {quality.target:g})"
     for name, value in (quality.per_class or {}).items():

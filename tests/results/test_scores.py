@@ -230,7 +230,7 @@ def test_recipes_of_two_backends_are_not_averaged(tmp_path: Path) -> None:
 def test_a_person_and_a_harness_see_what_communication_cost(tmp_path: Path) -> None:
     lines = set(outcome([write_record(tmp_path / "one", *settings_of_ranks(2), world=GLOO, costs=COSTS)]).lines())
     assert lines >= {
-        "benchmark   ic, edition v2.0, 2 process(es), torch (Gloo)",
+        "benchmark   ic, edition v2.0, 2 processes, torch (Gloo)",
         "comm wait   12.5% of training time",
         "bytes       4 MB of gradients a rank and step, 3 MB sent",
         "stragglers  rank 1 on n1",
