@@ -329,8 +329,8 @@ def why_not_of(machine: Machine, device: str, ranks_per_node: int) -> str | None
     ours = machine.accelerators_per_node
     if device == "cpu" and ranks_per_node != ours:
         return (
-            f"{count(ranks_per_node, 'rank')} a node share its cores, and the ceilings of {machine.name} are of {ours}: "
-            f"measure with as many on the same machine: hpcai500 micro --procs {ranks_per_node} -o micro.json"
+            f"{count(ranks_per_node, 'rank')} a node share its cores, and the ceilings of {machine.name} are of "
+            f"{ours}: measure with as many on the same machine: hpcai500 micro --procs {ranks_per_node} -o micro.json"
         )
     if device != "cpu" and ranks_per_node > ours:
         return f"{ranks_per_node} accelerators a node; {machine.name} has {ours}"

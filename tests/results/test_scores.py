@@ -205,8 +205,8 @@ def test_runs_of_one_backend_are_averaged(tmp_path: Path) -> None:
     [
         ({"backend": "horovod"}, "ran on the backend horovod, .* on the backend torch"),
         ({"library": "NCCL 2.27"}, "ran on NCCL 2.27, .* on Gloo"),
-        ({"world_size": 4}, "ran on 4 rank.s., .* on 2 rank.s."),
-        ({"nodes": 2}, "ran on 2 node.s., .* on 1 node.s."),
+        ({"world_size": 4}, "ran on 4 ranks, .* on 2 ranks"),
+        ({"nodes": 2}, "ran on 2 nodes, .* on 1 node$"),
     ],
 )
 def test_what_really_ran_decides_although_the_recipes_agree(tmp_path: Path, world: dict[str, Any], reason: str) -> None:

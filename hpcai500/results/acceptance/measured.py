@@ -516,7 +516,16 @@ def _other_work(before: Sequence[Run], runs: Sequence[Run]) -> Iterator[str]:
         for what, of in _WORK.items():
             left, right = of(old), of(new)
             if left != right:
-                yield f"{what}: {short(left, 60)} in {old.name}, {short(right, 60)} in {new.name}"
+                field, left, right = _first_difference(left, right)
+                yield f"{what}{field}: {short(left, 60)} in {old.name}, {short(right, 60)} in {new.name}"
+
+
+def _first_difference(left: Any, right: Any) -> tuple[str, Any, Any]:
+    """Of two tables, the name of the first field that differs and its two values; anything else as it is."""
+    if not (isinstance(left, Mapping) and isinstance(right, Mapping)):
+        return "", left, right
+    name = next(name for name in {**left, **right} if left.get(name) != right.get(name))
+    return f", {name}", left.get(name), right.get(name)
 
 
 _WORK: dict[str, Callable[[Run], Any]] = {
