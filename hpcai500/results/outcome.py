@@ -34,6 +34,13 @@ INPUTS = {
 _MOST_NAMES = 4
 
 
+def not_rankable_lines(reasons: Sequence[str]) -> Iterator[str]:
+    """Why a result cannot be ranked: the reason, or how many there are and each on a line of its own."""
+    several = len(reasons) > 1
+    yield f"HPCAI500 NOTE not rankable: {f'{len(reasons)} reasons' if several else reasons[0]}"
+    yield from (f"  - {reason}" for reason in reasons if several)
+
+
 def summary_lines(result: Result) -> Iterator[str]:
     """The result for a terminal."""
     quality = result.quality
@@ -279,7 +286,7 @@ class CommandOutcome:
         # Without a campaign, those of the first run that is not rankable.
         of_runs = next((result.reasons for result in self._good if not result.rankable), ())
         if reasons := campaign.standing.reasons if campaign else of_runs:
-            yield f"HPCAI500 NOTE not rankable: {'; '.join(reasons)}"
+            yield from not_rankable_lines(reasons)
         for result in self._good:
             if not _passed(result):
                 quality = result.quality

@@ -114,8 +114,10 @@ def test_the_verdict_over_a_campaign_says_whether_it_may_be_ranked(rankable: Pat
     told = {"path": str(rankable), "identity": identity, "rankable": True, "reasons": []}
     assert whole.document()["campaign"] == told
     assert not [line for line in whole.lines() if "not rankable" in line]
-    notes = [line for line in outcome(expand([unfinished])).lines() if "NOTE not rankable" in line]
-    assert f"{FEW}; trials 4, 5, 6 were planned" in notes[0]
+    lines = list(outcome(expand([unfinished])).lines())
+    first = next(number for number, line in enumerate(lines) if line.startswith("HPCAI500 NOTE not rankable: "))
+    assert lines[first + 1] == f"  - {FEW}"
+    assert lines[first + 2].startswith("  - trials 4, 5, 6 were planned")
     # Some of its runs are not the campaign.
     assert outcome(expand([rankable])[:3]).document()["campaign"] is None
 
@@ -453,7 +455,7 @@ def test_threads_that_follow_the_number_of_processes_are_refused(tmp_path: Path)
 
 def test_each_number_of_processes_comes_once_and_whole(tmp_path: Path) -> None:
     alone = point(tmp_path, 1)
-    with pytest.raises(UsageError, match=r"1 process\(es\), as .*: give one record for each"):
+    with pytest.raises(UsageError, match=r"1 process, as .*: give one record for each"):
         read_scaling([alone, point(tmp_path, 1, "hyperparameters.seed=2")])
     for records in ([alone], []):
         with pytest.raises(UsageError, match="expected records of two numbers of processes or more"):
