@@ -1,7 +1,7 @@
 """What the commands of the job are told: the options of each, sent as one JSON argument.
 
-The login half starts `python -m hpcai500.MODULE JSON`, and the command reads its options back. Only `hpcai500.train`,
-`hpcai500.data` and `hpcai500.measure.flops_command`, which people type, have a command line of their own.
+The login half starts `python -m hpcai500.MODULE JSON`, and the command reads its options back. `hpcai500.data` has two
+words before that: which command, and of which benchmark. Only `hpcai500.train` has a command line of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from hpcai500.errors import UsageError
 
@@ -190,3 +190,139 @@ class VoteOptions:
     records: Path
     result: Path
     refused: Path
+
+
+@dataclass(frozen=True)
+class FlopsOptions:
+    """Of `measure.flops_command`; `classes` as in StepOptions, `as_json`: print a document instead of a table."""
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    classes: int | None = None
+    as_json: bool = False
+
+
+# ----------------------------------------------------------------------------------------------------
+# Commands of `hpcai500.data`, which print their result themselves.
+
+
+# How a file stores a year of images that are made, and how it compresses those that are repacked.
+MadeLayout = Literal["image", "contiguous", "shipped"]
+Filter = Literal["none", "lzf"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Of each of them: whether it prints a document instead of text."""
+
+    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """What `data make ic` makes: options that together decide every byte of it."""
+
+    classes: int = 20
+    train_per_class: int = 150
+    val_per_class: int = 25
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class YearSet:
+    """What `data make ewa` makes: options that together decide every byte of it.
+
+    Attributes:
+        last_year: is included; each year is one file.
+        class_shares: of the storms, by class, in any scale.
+    """
+
+    first_year: int = 1979
+    last_year: int = 1982
+    images_per_year: int = 200
+    height: int = 128
+    width: int = 192
+    layout: MadeLayout = "image"
+    class_shares: tuple[float, ...] = (0.06, 0.43, 0.46, 0.05)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class MakeOptions(DataOptions, Generic[Own]):
+    """Of `data make ic` and `ewa`: the folder, what is made there, and by how many processes; None: one a core."""
+
+    dir: Path
+    wanted: Own
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
+class SetOptions(DataOptions):
+    """Of `data check ic`, and of what a plug-in's benchmark has: the folder; `workers` as in MakeOptions."""
+
+    dir: Path
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
+class CheckYearsOptions(SetOptions):
+    """Of `data check ewa`: first and last training year; None: all."""
+
+    years: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class IndexOptions(DataOptions):
+    """Of `data index ic`: the folder, whether the index goes into the user's cache, and threads; None: one a core."""
+
+    dir: Path
+    cache: bool = False
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class AnchorsOptions(DataOptions):
+    """Of `data anchors ewa`: `years` as in CheckYearsOptions."""
+
+    dir: Path
+    years: tuple[int, int] | None = None
+    levels: int = 5
+    per_level: int = 3
+
+
+@dataclass(frozen=True)
+class RepackOptions(DataOptions):
+    """Of `data repack ewa`: `years` and `workers` as in CheckYearsOptions; `estimate`: do nothing else."""
+
+    source: Path
+    target: Path
+    kind: Filter = "none"
+    years: tuple[int, int] | None = None
+    convert_boxes: bool = False
+    estimate: bool = False
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
+class StageOptions(DataOptions):
+    """Of `data stage`.
+
+    Attributes:
+        dest: folder of the node; may name $VARIABLES where `expand` is given.
+        recipes: TOML files: what runs of them read; none: all.
+        name: who needs it; None: anybody.
+        threads: None: two a core, at least 4.
+        owner: the process at whose end the need ends (`system.process.owner_of`).
+        expand: `dest` as rank 0 expanded it.
+    """
+
+    source: Path
+    dest: Path
+    recipes: tuple[str, ...] = ()
+    name: str | None = None
+    release: bool = False
+    limit_bytes: int | None = None
+    verify: bool = False
+    threads: int | None = None
+    owner: str | None = None
+    expand: Path | None = None

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from hpcai500.errors import UsageError
 from hpcai500.methodology.roofline import Topology
 from hpcai500.recipe import recipes_folder
+from hpcai500.text import count
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
 
 # ----------------------------------------------------------------------------------------------------
@@ -328,8 +329,8 @@ def why_not_of(machine: Machine, device: str, ranks_per_node: int) -> str | None
     ours = machine.accelerators_per_node
     if device == "cpu" and ranks_per_node != ours:
         return (
-            f"{ranks_per_node} rank(s) share the cores of a node, and the ceilings of {machine.name} are of {ours} a "
-            f"node: measure with as many on the same machine: hpcai500 micro --procs {ranks_per_node} -o micro.json"
+            f"{count(ranks_per_node, 'rank')} a node share its cores, and the ceilings of {machine.name} are of "
+            f"{ours}: measure with as many on the same machine: hpcai500 micro --procs {ranks_per_node} -o micro.json"
         )
     if device != "cpu" and ranks_per_node > ours:
         return f"{ranks_per_node} accelerators a node; {machine.name} has {ours}"

@@ -13,11 +13,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from hpcai500.engine.measurement import CommandParser, let_threads_spin
+from hpcai500.engine.measurement import let_threads_spin
 from hpcai500.engine.signals import StopRequest
-from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, StoppedError
+from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, StoppedError, UsageError
 from hpcai500.files import scratch
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
@@ -62,8 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ExitCode.PASS
 
 
+class _Parser(argparse.ArgumentParser):
+    """A mistake raises UsageError; argparse would print the usage and exit with 2, which means a wrong answer here."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser(prog="python -m hpcai500.train", description="Run one job: recipe in, record out.")
+    parser = _Parser(prog="python -m hpcai500.train", description="Run one job: recipe in, record out.")
     parser.add_argument(
         "--recipe", help="TOML file or name of a shipped recipe; with --resume the record's own is used"
     )

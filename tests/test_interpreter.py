@@ -22,20 +22,25 @@ from typer.testing import CliRunner
 
 from hpcai500 import _core
 from hpcai500.cli.commands import app
+from hpcai500.data import command as data_command
 from hpcai500.drawing import drawn
 from hpcai500.engine import replay_command, vote_command
 from hpcai500.interpreter import module_command, python_command, without_code
 from hpcai500.job_options import (
+    MakeOptions,
     Measurement,
     MicroOptions,
     PreflightOptions,
+    RepackOptions,
     ReplayOptions,
+    StageOptions,
     StepOptions,
     SystemOptions,
+    YearSet,
     as_argument,
     read_options,
 )
-from hpcai500.measure import preflight_command, step_command
+from hpcai500.measure import flops_command, preflight_command, step_command
 from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.system.software import package_code_hash
 
@@ -83,7 +88,15 @@ LINES: dict[str, tuple[str, bool]] = {
     "campaign run": ("{planned}", True),
     "campaign status": ("{campaign}", False),
     "compare": ("{record} {record} --json", False),
-    "data": ("check ic {images}", True),
+    "data anchors ewa": ("{images}", True),
+    "data check ewa": ("{images}", True),
+    "data check ic": ("{images}", True),
+    "data index ic": ("{images}", True),
+    "data make ewa": ("made --years 1979 --images-per-year 1", True),
+    "data make ic": ("made --classes 2 --train-per-class 1", True),
+    "data repack ewa": ("{images} repacked", True),
+    "data stage ewa": ("{images} staged", True),
+    "data stage ic": ("{images} staged", True),
     "doctor": ("ic --set accelerator.device=cpu --data {images}", True),
     "ensemble cancel": ("{ensemble}", False),
     "ensemble collect": ("{ensemble} --accept-incomplete", False),
@@ -119,6 +132,7 @@ LINES: dict[str, tuple[str, bool]] = {
 # Hashes of a figure.
 DRAWS = """
 import hashlib
+from hpcai500.data import command as data_command
 from hpcai500.drawing import drawn
 def draw(figure):
     figure.text(0.1, 0.1, "micro.json is not signed")
@@ -397,6 +411,9 @@ def measured(options: Any) -> Measurement[Any]:
         (Measurement[StepOptions], measured(StepOptions(classes=9))),
         (Measurement[MicroOptions], measured(MicroOptions(("gemm", "input"), 2.0, {"ic": Path(ODD)}))),
         (Measurement[SystemOptions], measured(SystemOptions({"data": None, "out": Path("runs")}))),
+        (MakeOptions[YearSet], MakeOptions(Path(ODD), YearSet(class_shares=(0.1, 0.9)), as_json=True)),
+        (RepackOptions, RepackOptions(Path(ODD), Path("d"), years=(1979, 1981))),
+        (StageOptions, StageOptions(Path(ODD), Path("d"), (ODD,), name=ODD, limit_bytes=10**12, expand=Path(ODD))),
         (PreflightOptions, PreflightOptions("ic/smoke", (), Path("log"), ("ranks",), None, Path(ODD), None, 60.0)),
         (ReplayOptions, ReplayOptions(Path("r"), Path(ODD), Path("d"), Path("out"), held_back=Path("h"), device="cpu")),
     ],
@@ -407,7 +424,13 @@ def test_options_come_back_as_they_were(kind: type, told: Any) -> None:
     assert read_options(kind, [argument]) == told
 
 
-@pytest.mark.parametrize("main", [replay_command.main, vote_command.main, step_command.main, preflight_command.main])
+PROGRAMS_OF_JSON = [
+    *(program.main for program in (replay_command, vote_command, step_command, preflight_command, flops_command)),
+    lambda words: data_command.main(["check", "ic", *words]),
+]
+
+
+@pytest.mark.parametrize("main", PROGRAMS_OF_JSON)
 @pytest.mark.parametrize("arguments", [[], ["--recipe", "x"], ["{}"], ["[1]"], ["{"], ['{"recipe": 3, "no": 4}']])
 def test_a_command_that_is_started_by_hand_says_so_in_a_line(
     main: Callable[[Sequence[str]], int], arguments: list[str], capsys: pytest.CaptureFixture[str]

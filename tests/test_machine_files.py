@@ -151,7 +151,7 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path, document: Any, said: 
     ("device", "ranks_per_node", "reason"),
     [
         ("cpu", 2, None),
-        ("cpu", 1, r"1 rank\(s\) share the cores of a node, and the ceilings of two are of 2 .*micro --procs 1"),
+        ("cpu", 1, r"1 rank a node share its cores, and the ceilings of two are of 2: .*micro --procs 1"),
         ("cuda", 1, None),
         ("cuda", 4, "4 accelerators a node; two has 2"),
     ],

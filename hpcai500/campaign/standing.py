@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hpcai500.methodology.passes import MOST_LOST_EVALUATIONS, last_pass, lost_e
 from hpcai500.methodology.result import Result, derive, system_identity
 from hpcai500.recipe import rulebook, table_differences
 from hpcai500.record import Event, Record, iterate, json_object, last_hash, read_record
+from hpcai500.text import count
 
 # ----------------------------------------------------------------------------------------------------
 # What the record of an attempt tells: how far it came, how it ended, and its result if it is complete.
@@ -207,7 +208,12 @@ def _reason(record: Record) -> str | None:
 
 
 # Fields of `run_start`, and how a sentence puts their values.
-_FACTS = {"world_size": "{} rank(s)", "nodes": "{} node(s)", "backend": "the backend {}", "library": "{}"}
+_FACTS: Mapping[str, Callable[[object], str]] = {
+    "world_size": lambda value: count(value, "rank"),
+    "nodes": lambda value: count(value, "node"),
+    "backend": lambda value: f"the backend {value}",
+    "library": str,
+}
 
 
 def world(record: Record) -> Mapping[str, Any]:
@@ -223,10 +229,10 @@ def world_difference(one: Record, other: Record, ignored: Collection[str] = ()) 
     Fields of `run_start` that are `ignored` may differ.
     """
     left, right = world(one), world(other)
-    for key, form in _FACTS.items():
+    for key, words in _FACTS.items():
         # Older records lack some of these fields.
         if key not in ignored and key in left and key in right and left[key] != right[key]:
-            return f"{other.path} ran on {form.format(right[key])}, {one.path} on {form.format(left[key])}"
+            return f"{other.path} ran on {words(right[key])}, {one.path} on {words(left[key])}"
     return None
 
 

@@ -13,19 +13,18 @@ from typing import Annotated
 import typer
 
 from hpcai500 import __version__, streams
+from hpcai500.cli.data import app as data
 from hpcai500.cli.ensemble import app as ensemble
 from hpcai500.cli.options import add_command, new_group
 from hpcai500.cli.procure import accept, rank
 from hpcai500.cli.prove import replicate, submit, verify
-from hpcai500.cli.run import RUN, WithPlugins, add_benchmarks, failing, report_runs, score
+from hpcai500.cli.run import RUN, Benchmarks, add_benchmarks, failing, report_runs, score
 from hpcai500.cli.run import app as campaign
 from hpcai500.cli.site import app as slurm
 from hpcai500.cli.site import doctor, micro, self_test, system, version
-from hpcai500.cli.understand import compare, export, profile, report, roofline, rules, scale, timeline
+from hpcai500.cli.understand import compare, export, flops, profile, report, roofline, rules, scale, timeline
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
 from hpcai500.hosts import find_placement
-from hpcai500.interpreter import module_command
-from hpcai500.launch.processes import become
 from hpcai500.plugins import TAKEN
 from hpcai500.stopping import why_stopped
 from hpcai500.streams import prepare_streams, show, tell
@@ -35,11 +34,9 @@ app = new_group(
     "HPC AI500: benchmark an HPC AI system, score it, and prove the score.",
     "hpcai500 ic                   # a small run on this machine: a few minutes on two cores",
     "hpcai500 COMMAND --help       # what a command does, with examples",
-    cls=WithPlugins,
+    cls=Benchmarks,
     add_completion=True,
 )
-# Passed through untouched: the in-job half parses these arguments itself.
-_PASS_THROUGH = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
 def _version(wanted: bool) -> None:
@@ -55,16 +52,6 @@ def _root(
     ] = False,
 ) -> None:
     """Options of every command."""
-
-
-def data(context: typer.Context) -> None:
-    """Make, check, index, repack or stage a data set: `hpcai500 data --help`."""
-    become(module_command("data", *context.args), hold=True)
-
-
-def flops(context: typer.Context) -> None:
-    """Count the operations of a benchmark's model: `hpcai500 flops --help`."""
-    become(module_command("measure.flops_command", *context.args), hold=True)
 
 
 # In this order `hpcai500 --help` lists them.
@@ -126,11 +113,14 @@ add_command(
     "hpcai500 scale ic --predict 10000 --machine v100-64",
     heading=_UNDERSTAND,
 )
-app.command(
-    context_settings=_PASS_THROUGH,
-    short_help="Count the operations of a model, operator by operator.",
-    rich_help_panel=_UNDERSTAND,
-)(flops)
+add_command(
+    app,
+    flops,
+    "Count the operations of a model, operator by operator.",
+    "hpcai500 flops ic",
+    "hpcai500 flops ewa --recipe ewa/smoke --json",
+    heading=_UNDERSTAND,
+)
 add_command(
     app,
     export,
@@ -208,9 +198,7 @@ add_command(
     "srun -N 4 hpcai500 system                 # lists the differences between nodes, too",
     heading=_SITE,
 )
-app.command(
-    context_settings=_PASS_THROUGH, short_help="Make, check, index, repack or stage a data set.", rich_help_panel=_SITE
-)(data)
+app.add_typer(data, name="data", short_help="Make, check, index, repack or stage a data set.", rich_help_panel=_SITE)
 app.add_typer(slurm, name="slurm", short_help="Write batch scripts for Slurm.", rich_help_panel=_SITE)
 add_command(
     app,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import OVERSUBSCRIBE, find_placement
@@ -20,6 +21,7 @@ from hpcai500.streams import say, tell
 
 if TYPE_CHECKING:
     from hpcai500.launch.launcher import Launcher
+    from hpcai500.plugins import Found
 
 # ----------------------------------------------------------------------------------------------------
 # How every command shows its help: commands under headings, then options, then examples.
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
 # typer names a value by its type: `--procs <int range>`, `--input <files|memory>`, `--data <path>`.
 _READABLE = re.compile(r"(?P<option>--(?P<name>\S+))? <(?P<type>.*)>$")
+
+
+# And its least value by `[default: 1; x>=1]`, which the error of a smaller one says.
+_RANGE = re.compile(r" *\[x>=[\d.]+\]|; x>=[\d.]+|x>=[\d.]+; ")
 
 
 def _readable(found: re.Match[str]) -> str:
@@ -51,7 +57,7 @@ class Command(TyperCommand):
         rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
-                rows[parameter.param_type_name].append((_READABLE.sub(_readable, record[0]), record[1]))
+                rows[parameter.param_type_name].append((_READABLE.sub(_readable, record[0]), _RANGE.sub("", record[1])))
         for heading, kind in (("Arguments", "argument"), ("Options", "option")):
             if rows[kind]:
                 with formatter.section(heading):
@@ -93,6 +99,31 @@ class Group(TyperGroup):
                 formatter.write_dl(rows, col_max=20)
 
 
+class WithPlugins(Group):
+    """Commands of ours, then those of plug-ins, which are looked for where they are listed or none is found."""
+
+    @staticmethod
+    def command_of(found: Found) -> Any:
+        """The command of a plug-in's benchmark."""
+        raise NotImplementedError
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of all commands."""
+        from hpcai500.plugins import installed_plugins  # only where they are listed
+
+        ours = super().list_commands(ctx)
+        return [*ours, *dict.fromkeys(one.name for one in installed_plugins() if one.name not in ours)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name, or None."""
+        from hpcai500.plugins import find_plugin  # only where the name is not ours
+
+        if (command := super().get_command(ctx, cmd_name)) is not None:
+            return command
+        found = find_plugin(cmd_name)
+        return None if found is None else self.command_of(found)
+
+
 def add_command(
     app: typer.Typer,
     command: Callable[..., None],
@@ -106,6 +137,17 @@ def add_command(
     app.command(
         name, cls=Command, short_help=summary, rich_help_panel=heading, epilog="\n".join(examples) or None, **rest
     )(command)
+
+
+def command_alone(command: Callable[..., None], summary: str, *examples: str, **rest: Any) -> Any:
+    """As `add_command`, for a group that makes its commands when they are asked for."""
+    app = typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    add_command(app, command, summary, *examples, **rest)
+    return get_command(app)
 
 
 def new_group(about: str, *examples: str, cls: type[TyperGroup] = Group, **rest: Any) -> typer.Typer:

@@ -145,7 +145,7 @@ def _lines(checked: Checked) -> list[str]:
     lines = [
         f"submission  {packed.path} ({packed.bytes} bytes, {len(manifest.files)} files)",
         f"campaign    {manifest.campaign}",
-        f"system      {manifest.system}: {manifest.accelerators}; {manifest.framework}",
+        f"system      {manifest.system}: {manifest.accelerators_in_words}; {manifest.framework}",
         f"level       {checked.verification.level or 'none: no level allows what was changed'}",
         f"runs        {vflops.runs if vflops else 0} of {manifest.trials} planned, {manifest.attempts} attempts",
         *([f"vflops      {with_unit('vflops', vflops.mean)}"] if vflops else []),

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.main import get_command
 
 from hpcai500.cli.options import (
-    Group,
     Input,
     InputKind,
     Json,
@@ -24,7 +22,9 @@ from hpcai500.cli.options import (
     Resume,
     Set,
     Trials,
+    WithPlugins,
     add_command,
+    command_alone,
     new_group,
     on_ranks,
     recipes_with,
@@ -281,37 +281,16 @@ as for `hpcai500 ic`; no edition ranks it (docs/plugins.md).
 """
 
 
-class WithPlugins(Group):
-    """The commands of hpcai500, then those of plug-ins, which are looked for where they are listed or none is found."""
+class Benchmarks(WithPlugins):
+    """The commands of hpcai500, then a benchmark of each plug-in."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Names of all commands."""
-        from hpcai500.plugins import installed_plugins  # only where they are listed
-
-        ours = super().list_commands(ctx)
-        return [*ours, *dict.fromkeys(one.name for one in installed_plugins() if one.name not in ours)]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name, or None."""
-        from hpcai500.plugins import find_plugin  # only where the name is not ours
-
-        if (command := super().get_command(ctx, cmd_name)) is not None:
-            return command
-        found = find_plugin(cmd_name)
-        return None if found is None else _command_of(found)
-
-
-def _command_of(found: Found) -> Any:
-    app = typer.Typer(
-        add_completion=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    about = _HELP.format(name=found.name, package=found.package, version=found.version, summary=found.summary)
-    in_short = f"Plug-in {found.package} {found.version}{': cannot be used' if found.problem else '.'}"
-    command = benchmark_command(found.name, "TOML file, or NAME/reference, NAME/smoke.", "Folder of the data set.")
-    add_command(app, command, in_short, heading=f"{RUN}: plug-ins", name=found.name, help=about)
-    return get_command(app)
+    @staticmethod
+    def command_of(found: Found) -> Any:
+        """Like `hpcai500 ic`."""
+        about = _HELP.format(name=found.name, package=found.package, version=found.version, summary=found.summary)
+        in_short = f"Plug-in {found.package} {found.version}{': cannot be used' if found.problem else '.'}"
+        command = benchmark_command(found.name, "TOML file, or NAME/reference, NAME/smoke.", "Folder of the data set.")
+        return command_alone(command, in_short, heading=f"{RUN}: plug-ins", name=found.name, help=about)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Commands that explain: what records, machines and recipes say, and where the time of a run goes.
 
-`report`, `compare`, `roofline`, `scale`, `profile`, `timeline`, `export`, `rules`.
+`report`, `compare`, `roofline`, `scale`, `profile`, `flops`, `timeline`, `export`, `rules`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from hpcai500.cli.options import (
 )
 from hpcai500.cli.run import job_error
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
+from hpcai500.interpreter import module_command
+from hpcai500.launch.processes import become
 from hpcai500.streams import say, show, tell
 
 if TYPE_CHECKING:
@@ -394,6 +396,33 @@ def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
     ]
     show(document if as_json else lines)
     return ExitCode.PASS
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 flops`: the operations of a model.
+
+
+def flops(
+    benchmark: Annotated[str, typer.Argument(metavar="ic|ewa|PLUG-IN", help="The benchmark whose model is counted.")],
+    recipe: RecipeOption = None,
+    set_: Set = None,
+    classes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Outputs of a classifier.  [default: those of the edition's data set]"),
+    ] = None,
+    as_json: JsonDocument = False,
+) -> None:
+    """Count the floating-point operations of one training sample, forward and backward.
+
+    Convolutions and matrix products count, two operations a multiply-add (V3.0 Table 3; docs/methodology.md). Without
+    --recipe it counts the model of the reference recipe.
+    """
+    from hpcai500.job_options import FlopsOptions, as_argument  # keeps `--help` fast
+    from hpcai500.plugins import require_benchmark
+
+    require_benchmark(benchmark, "flops")
+    options = FlopsOptions(recipe or f"{benchmark}/reference", tuple(set_ or ()), classes, as_json)
+    become(module_command("measure.flops_command", as_argument(options)), hold=True)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
-"""`hpcai500 data stage ic|ewa`: options, and how results are shown."""
+"""`hpcai500 data stage ic|ewa`, and how results are shown."""
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from hpcai500.data.staging import Order, Released, Report, release, stage
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
 from hpcai500.files import expand_variables
 from hpcai500.hosts import Placement, find_placement
+from hpcai500.job_options import StageOptions
 from hpcai500.progress import silent, track
 from hpcai500.recipe import load_recipe
 from hpcai500.streams import say, show
@@ -27,49 +26,10 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 _ANYBODY = "default"
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def add_staging(parser: argparse.ArgumentParser, benchmark: str, example: str) -> None:
-    """Add the arguments of `data stage BENCHMARK`; `example` is a folder that people may have."""
-    parser.description = (
-        "Copy the set at SOURCE into the folder DEST of this node's own storage, where it is read as the same set: the "
-        "same samples, numbers and fingerprint. With --recipe, only what a run of it reads: all evaluation samples, "
-        "and of the training samples those that a member of an ensemble draws or is judged on. Several members may "
-        "stage into one DEST, each with a name of its own (--for), also at once: what they share is there once. Of "
-        "climate years, those that the recipe names come whole. Killed at any time, the same command goes on."
-    )
-    parser.epilog = (
-        f"Example: hpcai500 data stage {benchmark} {example} /local/set --recipe member.toml --for member-3, then "
-        f"hpcai500 {benchmark} --data /local/set, and in the end hpcai500 data stage {benchmark} {example} /local/set "
-        "--for member-3 --release"
-    )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="folder of the set, on a shared file system")
-    parser.add_argument("dest", metavar="DEST", type=Path, help="folder of this node; made when missing")
-    parser.add_argument(
-        "--recipe", metavar="FILE", action="append", default=[], help="what is read; several are joined (default: all)"
-    )
-    parser.add_argument("--for", metavar="NAME", dest="name", help="who needs it, until NAME is released")
-    parser.add_argument(
-        "--release",
-        action="store_true",
-        help="remove what nobody but NAME needs; without --for, all that was staged; DEST goes with the last",
-    )
-    parser.add_argument("--limit", metavar="BYTES", type=_bytes, help="that DEST may take, as 200G (default: no limit)")
-    parser.add_argument("--verify", action="store_true", help="read again what is there, and copy anew what is damaged")
-    parser.add_argument(
-        "--threads", metavar="N", type=int, help="that share the work (default: two a core, at least 4)"
-    )
-    # For `ensemble member`: the process at whose end the need ends, and $VARIABLES in DEST as rank 0 expanded them.
-    parser.add_argument("--owner", help=argparse.SUPPRESS)
-    parser.add_argument("--expand", metavar="PATH", type=Path, help=argparse.SUPPRESS)
-    parser.set_defaults(run=_run, benchmark=benchmark)
-
-
-def _run(chosen: argparse.Namespace) -> int:
+def stage_set(benchmark: str, chosen: StageOptions) -> int:
     placement = find_placement(os.environ)
-    if chosen.threads is not None and chosen.threads < 1:
-        raise UsageError(f"--threads: expected 1 or more, got {chosen.threads}")
     # One rank of a node speaks for all.
     speaks = placement.local_rank == 0
     progress, inform = (track, say) if speaks else (silent, lambda line: None)
@@ -79,7 +39,7 @@ def _run(chosen: argparse.Namespace) -> int:
         document, sentence = {"root": str(root), **asdict(released)}, _released_sentence(root, released)
     else:
         with together(placement):
-            order = _order(chosen, _root(chosen))
+            order = _order(benchmark, chosen, _root(chosen))
             report = stage(order, progress, inform)
         ordered = {
             "root": str(order.root),
@@ -89,13 +49,13 @@ def _run(chosen: argparse.Namespace) -> int:
         }
         document, sentence = {**ordered, **asdict(report)}, _sentence(order, report)
     if speaks:
-        show(document if chosen.json else sentence, indent=1)
+        show(document if chosen.as_json else sentence, indent=1)
     return ExitCode.PASS
 
 
-def _root(chosen: argparse.Namespace) -> Path:
+def _root(chosen: StageOptions) -> Path:
     if chosen.expand is None:
-        return Path(chosen.dest)
+        return chosen.dest
     root = Path(expand_variables(str(chosen.dest), os.environ))
     if root != chosen.expand:
         raise UsageError(
@@ -105,23 +65,23 @@ def _root(chosen: argparse.Namespace) -> Path:
     return root
 
 
-def _order(chosen: argparse.Namespace, root: Path) -> Order:
-    recipes = [load_recipe(name) for name in chosen.recipe]
-    for name, recipe in zip(chosen.recipe, recipes, strict=True):
-        if recipe.benchmark != chosen.benchmark:
-            raise UsageError(f"--recipe {name}: a recipe of {recipe.benchmark}, but {chosen.benchmark} is staged")
+def _order(benchmark: str, chosen: StageOptions, root: Path) -> Order:
+    recipes = [load_recipe(name) for name in chosen.recipes]
+    for name, recipe in zip(chosen.recipes, recipes, strict=True):
+        if recipe.benchmark != benchmark:
+            raise UsageError(f"--recipe {name}: a recipe of {recipe.benchmark}, but {benchmark} is staged")
     owner = ""
     if chosen.owner is not None:
         # On another node, what has started this process lives as long as the member does.
         owner = chosen.owner if is_here(chosen.owner) else owner_of(os.getppid())
     return Order(
-        benchmark=chosen.benchmark,
+        benchmark=benchmark,
         source=chosen.source,
         root=root,
         name=chosen.name if chosen.name is not None else _ANYBODY,
         recipes=recipes,
         owner=owner,
-        limit_bytes=chosen.limit,
+        limit_bytes=chosen.limit_bytes,
         threads=chosen.threads,
         verify=chosen.verify,
     )
@@ -149,14 +109,6 @@ def _released_sentence(root: Path, released: Released) -> str:
     if not released.released and not released.removed:
         return f"{root}: nothing is staged there"
     return f"{root}: {released.removed} removed, and the folder"
-
-
-def _bytes(text: str) -> int:
-    """`200G` -> 200000000000."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text, re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} are no bytes: write 200G, 1.5T or a plain number")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 # ----------------------------------------------------------------------------------------------------

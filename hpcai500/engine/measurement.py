@@ -6,16 +6,15 @@ OpenMP's variables were set.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, Generic
 
-from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.files import scratch, write_atomically
 from hpcai500.hosts import find_placement
 from hpcai500.job_options import Measurement, Own, read_options
@@ -53,16 +52,6 @@ class Bench(Generic[Own]):
 
 
 Body = Callable[[Bench[Own]], Mapping[str, Any]]
-
-
-class CommandParser(argparse.ArgumentParser):
-    """The options of an in-job command that people type; a mistake raises UsageError, reported in one line.
-
-    argparse itself would print the usage and exit with 2, which means a wrong answer here.
-    """
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
 def run_measurement(kind: type[Measurement[Own]], body: Body[Own], arguments: Sequence[str] | None = None) -> int:

@@ -38,6 +38,7 @@ from hpcai500.files import turn_of, write_atomically
 from hpcai500.methodology.result import about_target
 from hpcai500.progress import Tracker, silent
 from hpcai500.recipe import rulebook
+from hpcai500.results.outcome import not_rankable_lines
 from hpcai500.streams import say
 from hpcai500.text import aligned, scaled
 
@@ -280,7 +281,7 @@ class CollectReport:
             if self.exit_code in (ExitCode.PASS, ExitCode.WRONG_ANSWER):
                 yield from figure_of_merit_lines(result)
             if result.reasons:
-                yield f"HPCAI500 NOTE not rankable: {'; '.join(result.reasons)}"
+                yield from not_rankable_lines(result.reasons)
             if self.exit_code == ExitCode.WRONG_ANSWER:
                 quality = result.quality
                 yield f"FAILED: {quality.metric} {quality.achieved} is below the target {quality.target:g}"

@@ -19,6 +19,7 @@ from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunE
 from hpcai500.interpreter import module_command
 from hpcai500.launch.layout import DEVICES_VARIABLE, neighbours_together, share, visible_devices
 from hpcai500.launch.processes import SignalRelay, start_child
+from hpcai500.text import count
 
 # ----------------------------------------------------------------------------------------------------
 # Whether a failed member is tried again: the same on a cluster and on one machine.
@@ -168,7 +169,8 @@ class LocalScheduler:
             self._restarts[member] = self._restarts.get(member, 0) + 1
             self._waiting.append(member)
         else:
-            why = f"exit code {code}, after {failures} failure(s): see members/{member:05d}/{OUTPUT}{unwritten}"
+            failed = count(failures, "failure")
+            why = f"exit code {code}, after {failed}: see members/{member:05d}/{OUTPUT}{unwritten}"
             self._ended[member] = self._job(member, "failed", why)
 
     def _note(self, ensemble: Ensemble, member: int, code: int) -> str:
@@ -225,19 +227,19 @@ def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:
     cores = neighbours_together(os.sched_getaffinity(0))
     degree, members = ensemble.shape.degree, ensemble.shape.members
     if ensemble.tables["accelerator"]["device"] != "cuda":
-        count = min(members, at_once or max(1, len(cores) // degree))
-        return [Slot(share(cores, number, count)) for number in range(count)]
+        slots = min(members, at_once or max(1, len(cores) // degree))
+        return [Slot(share(cores, number, slots)) for number in range(slots)]
     devices = visible_devices(os.environ)
     room = len(devices) // degree
     if room < (at_once or 1):
         raise EnvironmentLacksError(
-            f"{len(devices)} accelerators are seen here, and {at_once or 1} member(s) of {degree} take "
+            f"{len(devices)} accelerators are seen here, and {count(at_once or 1, 'member')} of {degree} take "
             f"{(at_once or 1) * degree}: plan a lower --degree, or give a lower --at-once"
         )
-    count = min(members, at_once or room)
+    slots = min(members, at_once or room)
     return [
-        Slot(share(cores, number, count), ",".join(devices[number * degree : (number + 1) * degree]))
-        for number in range(count)
+        Slot(share(cores, number, slots), ",".join(devices[number * degree : (number + 1) * degree]))
+        for number in range(slots)
     ]
 
 

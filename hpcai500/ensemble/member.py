@@ -11,7 +11,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcai500.campaign.attempts import is_written
@@ -20,6 +20,7 @@ from hpcai500.campaign.standing import read_outcome
 from hpcai500.ensemble.journal import Ensemble, begin_member, read_ensemble
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
 from hpcai500.files import expand_variables
+from hpcai500.job_options import StageOptions, as_argument
 from hpcai500.launch.launcher import Launcher
 from hpcai500.launch.runs import run_campaign
 from hpcai500.layers import Recipe
@@ -35,7 +36,6 @@ from hpcai500.system.process import owner_of
 
 
 BENCHMARKS = ("ic", "ewa")
-_MODULE = "data"
 
 
 @contextmanager
@@ -65,15 +65,19 @@ def staged(
     if not root.is_absolute():
         raise UsageError(f"--stage {ensemble.stage}: is {root.parent} here; give a folder from the root on, as /tmp")
     name = f"{ensemble.identity[:12]}-member-{member:05d}"
-    common: list[str | Path] = ["stage", recipe.benchmark, ensemble.data, folder, "--expand", root, "--for", name]
-    wanted: list[str | Path] = ["--recipe", ensemble.folder(member) / RECIPE, "--owner", owner_of(os.getpid())]
+    common = StageOptions(ensemble.data, Path(folder), name=name, expand=root)
+    wanted = replace(common, recipes=(str(ensemble.folder(member) / RECIPE),), owner=owner_of(os.getpid()))
     try:
-        code = launcher.run(recipe, [*common, *wanted], module=_MODULE)
+        code = _stage(launcher, recipe, wanted)
         if code != ExitCode.PASS:
             raise error_kind(code)(f"member {member}: what it reads could not be staged into {root} (see above)")
         yield root
     finally:
-        _release(launcher, recipe, [*common, "--release"], member, root)
+        _release(launcher, recipe, replace(common, release=True), member, root)
+
+
+def _stage(launcher: Launcher, recipe: Recipe, options: StageOptions) -> int:
+    return launcher.run(recipe, ["stage", recipe.benchmark, as_argument(options)], module="data")
 
 
 def require_stageable(recipe: Recipe) -> None:
@@ -89,10 +93,10 @@ def require_stageable(recipe: Recipe) -> None:
         )
 
 
-def _release(launcher: Launcher, recipe: Recipe, arguments: list[str | Path], member: int, root: Path) -> None:
+def _release(launcher: Launcher, recipe: Recipe, options: StageOptions, member: int, root: Path) -> None:
     """Release the copy; a failure is only said, because the member's own end counts for more."""
     try:
-        released = launcher.run(recipe, arguments, module=_MODULE) == ExitCode.PASS
+        released = _stage(launcher, recipe, options) == ExitCode.PASS
     except HpcAi500Error as error:
         say(f"member {member}: {error}")
         released = False

@@ -34,7 +34,7 @@ from hpcai500.recipe import ENSEMBLE, load_recipe
 from hpcai500.record import json_object
 from hpcai500.results.scaling import Scaling, read_scaling
 from hpcai500.streams import say
-from hpcai500.text import aligned, prefix_of, scaled
+from hpcai500.text import aligned, count, prefix_of, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,7 +171,7 @@ def _run_ensemble(points: Points, folder: Path, own: Sequence[str], members: int
         )
     if (place / DONE).is_file():
         return place
-    say(f"{place}: {members} member(s) of {degree} rank(s)")
+    say(f"{place}: {count(members, 'member')} of {count(degree, 'rank')}")
     ensemble = read_ensemble(place)
     with Live(ensemble, members) as live:
         end = run_ensemble(RunOrder(place, power="none"), lambda _, jobs: live.update(jobs))
@@ -233,8 +233,8 @@ class EnsembleScaling:
     def lines(self) -> Iterator[str]:
         """The tables for people."""
         yield (
-            f"weak scaling of {self.benchmark}: an ensemble of members of {self.degree} rank(s) (V3.0 Fig. 5), and one "
-            "model on all ranks (Fig. 9)"
+            f"weak scaling of {self.benchmark}: an ensemble of members of {count(self.degree, 'rank')} (V3.0 Fig. 5), "
+            "and one model on all ranks (Fig. 9)"
         )
         rows = [
             (

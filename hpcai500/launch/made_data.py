@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcai500.errors import EnvironmentLacksError, ExitCode, error_kind
 from hpcai500.files import can_be_made, is_folder, scratch_folder
 from hpcai500.interpreter import module_command
+from hpcai500.job_options import ImageSet, MakeOptions, SetOptions, YearSet, as_argument
 from hpcai500.launch.processes import run_to_end
 from hpcai500.layers import Recipe
 from hpcai500.stopping import Stopped
@@ -50,7 +51,9 @@ def _name(recipe: Recipe) -> str:
 
 
 def _make(recipe: Recipe, folder: Path) -> None:
-    code = run_to_end(module_command("data", "make", recipe.benchmark, folder), hold=True)
+    of_ours = {"ic": ImageSet, "ewa": YearSet}.get(recipe.benchmark)
+    options = MakeOptions(folder, of_ours()) if of_ours else SetOptions(folder)
+    code = run_to_end(module_command("data", "make", recipe.benchmark, as_argument(options)), hold=True)
     if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
         raise Stopped(code - 128)
     if code != ExitCode.PASS:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcai500.engine.measurement import CommandParser
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.files import scratch
-from hpcai500.plugins import require_benchmark
+from hpcai500.job_options import FlopsOptions, read_options
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals, leave
 from hpcai500.streams import prepare_streams, show, tell
@@ -26,44 +24,27 @@ _GIGA = 1e9
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the count; returns the exit code."""
     prepare_streams()
-    parser = CommandParser(
-        prog="hpcai500 flops",
-        description="Count the floating-point operations of one training sample: convolutions and matrix products, "
-        "forward and backward, two operations a multiply-add (V3.0 Table 3; docs/methodology.md).",
-    )
-    parser.add_argument("benchmark", metavar="ic|ewa|PLUG-IN", help="whose model")
-    parser.add_argument("--recipe", help="TOML file or name of a shipped recipe (default: the reference)")
-    parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
-    parser.add_argument("--classes", type=_classes, help="outputs of a classifier (default: the edition's data set)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
     try:
-        options = parser.parse_args(arguments)
+        options = read_options(FlopsOptions, arguments)
         with ending_by_signals(leave):
             count, shape = _count(options)
     except HpcAi500Error as error:
         tell(error)
         return error.exit_code
-    show({**_document(count), "input": shape} if options.json else _lines(count, shape))
+    show({**_document(count), "input": shape} if options.as_json else _lines(count, shape))
     return ExitCode.PASS
 
 
-def _count(options: argparse.Namespace) -> tuple[FlopsCount, list[int]]:
+def _count(options: FlopsOptions) -> tuple[FlopsCount, list[int]]:
     """The operations, and the shape of a sample."""
     # torch is imported here, once signals are handled.
     from hpcai500.measure.flops import count_flops
     from hpcai500.workloads import model_of
 
-    require_benchmark(options.benchmark, "flops")
-    recipe = load_recipe(options.recipe or f"{options.benchmark}/reference", options.set)
+    recipe = load_recipe(options.recipe, options.overrides)
     model, example = model_of(recipe, options.classes)
     with scratch(os.environ, Path.cwd()):
         return count_flops(model, *example), list(example[0].shape[1:])
-
-
-def _classes(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
-    return int(text)
 
 
 def _document(count: FlopsCount) -> dict[str, object]:

@@ -163,7 +163,7 @@ def _parallelism(
     ranks = hardware["nodes"] * hardware["accelerators_per_node"]
     started = next((event["value"]["world_size"] for event in events if event["key"] == "run_start"), None)
     if started != ranks:
-        yield f"the run was started on {started} rank(s); its recipe asks for {ranks}"
+        yield f"the run was started on {started} rank{'' if started == 1 else 's'}; its recipe asks for {ranks}"
     yield from _statistics(recipe)
     replicas = ranks // max(1, recipe["programming"].get("stages", 1))
     batch = policy["batch_size"] * policy.get("accumulation_steps", 1) * replicas

@@ -25,7 +25,7 @@ from hpcai500.results.prediction import (
     plan_of,
     rate_of,
 )
-from hpcai500.text import scaled
+from hpcai500.text import count, scaled
 
 LABEL = "quick look: an estimate, no run, no result, not to be scored"
 
@@ -83,8 +83,8 @@ class Estimate:
         yield f"machine     {self.machine}"
         yield from (f"signature   {file.sentence}" for file in self.sources)
         yield (
-            f"size        {self.nodes} node(s), {self.ranks} rank(s), {self.precision}, {self.global_batch} samples a "
-            f"step, {self.steps} steps"
+            f"size        {count(self.nodes, 'node')}, {count(self.ranks, 'rank')}, {self.precision}, "
+            f"{self.global_batch} samples a step, {self.steps} steps"
         )
         yield f"step        {_between(self.step_seconds, _duration)}"
         yield f"rate        {_between(self.samples_per_second, lambda rate: f'{rate:.4g}')} samples/s"
@@ -188,7 +188,7 @@ def estimate_here(name: str, recipe: Recipe, document: Mapping[str, Any]) -> Est
     seconds = Span(timed["low"], timed["seconds"], timed["high"])
     each = document["evaluation_seconds_per_sample"]
     library = f", {document['library']}" if document["ranks"] > 1 else ""
-    here = f"this one, measured: {document['steps']} steps on {document['ranks']} rank(s){library}"
+    here = f"this one, measured: {document['steps']} steps on {count(document['ranks'], 'rank')}{library}"
     sentences = (
         f"every step takes as long as the {document['steps']} that were measured (between their quartiles), on input "
         "that was at hand",

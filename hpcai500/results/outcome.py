@@ -19,7 +19,7 @@ from hpcai500.methodology.trials import TrialSummary
 from hpcai500.record import json_object
 from hpcai500.results.score import summarise_trials, why_no_mean
 from hpcai500.system.container import short_image
-from hpcai500.text import scaled
+from hpcai500.text import count, scaled
 
 # ----------------------------------------------------------------------------------------------------
 # One result as people read it, and as stable lines.
@@ -34,12 +34,20 @@ INPUTS = {
 _MOST_NAMES = 4
 
 
+def not_rankable_lines(reasons: Sequence[str]) -> Iterator[str]:
+    """Why a result cannot be ranked: the reason, or how many there are and each on a line of its own."""
+    several = len(reasons) > 1
+    yield f"HPCAI500 NOTE not rankable: {f'{len(reasons)} reasons' if several else reasons[0]}"
+    yield from (f"  - {reason}" for reason in reasons if several)
+
+
 def summary_lines(result: Result) -> Iterator[str]:
     """The result for a terminal."""
     quality = result.quality
     achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
     backend = f"{result.backend} ({result.communication_library})" if result.communication_library else result.backend
-    yield f"benchmark   {result.benchmark}, edition {result.edition}, {result.world_size} process(es), {backend}"
+    processes = count(result.world_size, "process", "processes")
+    yield f"benchmark   {result.benchmark}, edition {result.edition}, {processes}, {backend}"
     yield from _level_line(result)
     yield f"quality     {quality.metric} {achieved} (target {quality.target:g})"
     for name, value in (quality.per_class or {}).items():
@@ -278,7 +286,7 @@ class CommandOutcome:
         # Without a campaign, those of the first run that is not rankable.
         of_runs = next((result.reasons for result in self._good if not result.rankable), ())
         if reasons := campaign.standing.reasons if campaign else of_runs:
-            yield f"HPCAI500 NOTE not rankable: {'; '.join(reasons)}"
+            yield from not_rankable_lines(reasons)
         for result in self._good:
             if not _passed(result):
                 quality = result.quality

@@ -37,7 +37,7 @@ from hpcai500.recipe import benchmark_rules
 from hpcai500.record import Record, iterate
 from hpcai500.results.given_files import GivenFile
 from hpcai500.results.score import ScoredRun
-from hpcai500.text import prefix_of, scaled, short
+from hpcai500.text import count, prefix_of, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -263,7 +263,7 @@ class Prediction:
 
     def lines(self) -> Iterator[str]:
         yield f"PREDICTED weak scaling of {self.benchmark} on {self.machine}"
-        yield f"({LABEL}; efficiency against one node of {self.ranks_per_node} rank(s))"
+        yield f"({LABEL}; efficiency against one node of {count(self.ranks_per_node, 'rank')})"
         yield from (f"signature   {file.sentence}" for file in self.sources)
         yield (
             f"{'nodes':>7} {'ranks':>8} {'samples/s':>11} {'FLOPS':>12} {'efficiency':>10} {'between':>12} {'step':>9} "
@@ -279,7 +279,7 @@ class Prediction:
                 f"{point.step.seconds:>7.3g} s {seconds:>15} {point.step.exposed_seconds:>7.3g} s{behind}"
             )
         for one in self.measured:
-            yield f"measured    {one.ranks} rank(s): {scaled(one.flops, 'FLOPS')} ({one.record})"
+            yield f"measured    {count(one.ranks, 'rank')}: {scaled(one.flops, 'FLOPS')} ({one.record})"
         for number, wall in enumerate(self.walls):
             yield f"{'THE WALL' if number == 0 else 'then':<11} {wall.sentence}"
         if not self.walls:
@@ -411,7 +411,7 @@ def communication_sentences(recipe: Recipe, facts: StepFacts, machine: Machine, 
     size = way.bucket_bytes or USUAL_BUCKET_BYTES
     total = sum(one.size_bytes for one in facts.gradients)
     yield (
-        f"{scaled(total, 'B')} of fp32 gradients in {len(facts.buckets(size))} bucket(s) of at most "
+        f"{scaled(total, 'B')} of fp32 gradients in {count(len(facts.buckets(size)), 'bucket')} of at most "
         f"{scaled(size, 'B')}, compression {way.compression}, topology {way.topology}, algorithm {_algorithm(recipe)}; "
         "each leaves when the backward pass has computed it, one after the other"
     )
@@ -473,7 +473,9 @@ def _draw(figure: Figure, prediction: Prediction) -> None:
     below.set_xticks(shown, [f"{n:,}" for n in shown])
     below.minorticks_off()
     below.set_xlim(nodes[0] / 1.3, nodes[-1] * 1.3)
-    below.set_xlabel(f"nodes of {prediction.ranks_per_node} rank(s), {prediction.batch_size} sample(s) a rank and step")
+    below.set_xlabel(
+        f"nodes of {count(prediction.ranks_per_node, 'rank')}, {count(prediction.batch_size, 'sample')} a rank and step"
+    )
     figure.suptitle(
         f"PREDICTED weak scaling of {prediction.benchmark}, {prediction.precision}: a model, no result\n"
         f"{prediction.machine}",

@@ -31,7 +31,7 @@ from hpcai500.methodology.roofline import (
 from hpcai500.recipe import global_batch
 from hpcai500.results.given_files import GivenFile
 from hpcai500.results.score import ScoredRun, read_runs
-from hpcai500.text import prefix_of, scaled, short
+from hpcai500.text import count, prefix_of, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -332,8 +332,8 @@ def _model(runs: Sequence[ScoredRun], wanted: Model | None) -> Model:
         wanted = wanted or fits
         if fits != wanted:
             raise UsageError(
-                f"{run.path}: a run on {run.result.nodes} node(s) has its place in --model {fits}, not {wanted}: "
-                "draw runs on one node and on several apart"
+                f"{run.path}: a run on {count(run.result.nodes, 'node')} has its place in --model {fits}, not "
+                f"{wanted}: draw runs on one node and on several apart"
             )
     assert wanted is not None
     return wanted

@@ -17,7 +17,7 @@ from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.methodology.weak_scaling import Scaled, weak_scaling
 from hpcai500.record import Record
 from hpcai500.results.score import ScoredRun, read_runs
-from hpcai500.text import prefix_of, scaled
+from hpcai500.text import count, prefix_of, scaled
 
 # What may differ between the points of a weak scaling, and what does not matter to rates.
 _VARIED = {("hardware", "nodes"), ("hardware", "accelerators_per_node"), ("hyperparameters", "seed")}
@@ -56,8 +56,8 @@ class Scaling:
     points: tuple[ScalingPoint, ...]
 
     def lines(self) -> Iterator[str]:
-        base = self.points[0].processes
-        yield f"weak scaling of {self.benchmark}, the same batch a process; efficiency against {base} process(es)"
+        base = count(self.points[0].processes, "process", "processes")
+        yield f"weak scaling of {self.benchmark}, the same batch a process; efficiency against {base}"
         yield (
             f"{'processes':>9} {'nodes':>5} {'images/s':>10} {'FLOPS':>12} {'speed-up':>9} {'efficiency':>10} "
             f"{'comm wait':>9}  backend"
@@ -122,7 +122,9 @@ def _check_alike(runs: Sequence[ScoredRun]) -> None:
     for one, other in pairwise(runs):
         size = other.result.world_size
         if one.result.world_size == size:
-            raise UsageError(f"{other.path}: {size} process(es), as {one.path}: give one record for each")
+            raise UsageError(
+                f"{other.path}: {count(size, 'process', 'processes')}, as {one.path}: give one record for each"
+            )
     first = runs[0].record
     first_of_many = next((run.record for run in runs if run.result.world_size > 1), first)
     for run in runs[1:]:

@@ -57,6 +57,8 @@ def data_check(
     if not any(data.iterdir()):
         fix = "see whether its file system is mounted, or give another --data DIR"
         return Check(DATA, "fail", f"{data}: empty", fix)
+    if lacking := _lacks(data, recipe):
+        return lacking
     return Check(DATA, "pass", f"{data} can be read")
 
 
@@ -75,6 +77,25 @@ def _unseen_data(
     if not data.is_dir():
         return Check(DATA, "fail", f"{data}: not a folder", f"give {dataset} with --data DIR")
     return None
+
+
+def _lacks(data: Path, recipe: Recipe | None) -> Check | None:
+    """The error where `data` is a folder of something else: a run would find out after it has begun its record."""
+    if recipe is None or recipe.benchmark not in _LAYOUTS:
+        return None
+    patterns, layout = _LAYOUTS[recipe.benchmark]
+    missing = next((pattern for pattern in patterns if not any(data.glob(pattern))), None)
+    if missing is None:
+        return None
+    fix = f"give the folder of {recipe.problem.dataset} with --data DIR: it has {layout}"
+    return Check(DATA, "fail", f"{data}: has no {missing}", fix)
+
+
+# What a data set has at its top, and all of it.
+_LAYOUTS = {
+    "ic": (("train/", "val/"), "train/<class>/*.JPEG and val/<class>/*.JPEG"),
+    "ewa": (("climo_*.h5",), "climo_YYYY.h5, a file for each year"),
+}
 
 
 def _no_data_named(recipe: Recipe | None) -> Check:

@@ -10,9 +10,12 @@ import sys
 import venv
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+import typer
 
 from builders.ranks import clean_environment
 from hpcai500.cli import main
@@ -81,6 +84,18 @@ def stopped_at(folder: Path, place: str, number: signal.Signals, *words: str | P
     return subprocess.run(
         line, capture_output=True, text=True, cwd=cwd, env=variables, start_new_session=True, check=False
     )
+
+
+def started_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on, a command that becomes another program of ours runs that program in this process."""
+
+    def become(command: list[str], *, hold: bool = False) -> NoReturn:
+        module, *words = command[command.index("-m") + 1 :]
+        program = import_module(f"{module}.command" if module == "hpcai500.data" else module)
+        raise typer.Exit(program.main(words))
+
+    for place in ("data", "understand"):
+        monkeypatch.setattr(f"hpcai500.cli.{place}.become", become)
 
 
 def set_options(*settings: str) -> list[str]:

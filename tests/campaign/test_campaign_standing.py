@@ -219,7 +219,7 @@ def test_a_journal_that_cannot_be(campaign: Path, change: Change, told: list[str
 @pytest.mark.parametrize(
     ("key", "change", "reason"),
     [
-        ("run_start", lambda value: value.update(world_size=8), "ran on 8 rank(s), trial-01 on 16 rank(s)"),
+        ("run_start", lambda value: value.update(world_size=8), "ran on 8 ranks, trial-01 on 16 ranks"),
         ("run_start", lambda value: value.update(library="Gloo"), "ran on Gloo, trial-01 on NCCL"),
         ("dataset", lambda value: value.update(fingerprint="0" * 64), "trained on other data than trial-01"),
         (

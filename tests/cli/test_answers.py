@@ -79,7 +79,7 @@ def test_an_estimate_for_a_machine_elsewhere(typed: Typed, machine: Path, tmp_pa
     ended = typed("ic", "--estimate", "--machine", machine, *set_options("hardware.nodes=4"))
     assert ended.returncode == 0, ended.stderr
     signature = f"signature   {machine} is not signed: nobody vouches for its figures"
-    for words in ("quick look", "4 node(s), 16 rank(s)", "kWh", signature):
+    for words in ("quick look", "4 nodes, 16 ranks", "kWh", signature):
         assert words in ended.stdout
     assert "RESULT" not in ended.stdout
     assert list(tmp_path.iterdir()) == [machine]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Mapping
@@ -115,8 +116,9 @@ def test_what_a_campaign_amounts_to_is_printed_as_of_trials(story: Mapping[str, 
     assert records == ["c/trial-01", "c/trial-02-attempt-2", "c/trial-03"]
     assert "\nHPCAI500 FOM flops_variation=" in printed
     assert f"campaign    c, identity {story['status']['identity']}" in lines
-    (note,) = [line for line in lines if line.startswith("HPCAI500 NOTE not rankable: ")]
-    assert "3 finished runs; edition v2.0 wants 10 at least" in note
+    (note,) = [number for number, line in enumerate(lines) if line.startswith("HPCAI500 NOTE not rankable: ")]
+    assert re.fullmatch(r"HPCAI500 NOTE not rankable: \d+ reasons", lines[note])
+    assert "3 finished runs; edition v2.0 wants 10 at least" in lines[note + 1]
     assert hpcai500("score", "c", cwd=story["cwd"]).stdout == printed
 
 

@@ -215,7 +215,7 @@ def test_a_run_does_not_die_of_its_last_line(weather: Path, tmp_path: Path, stre
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-"])
 def test_a_command_keeps_its_exit_code(tmp_path: Path, streams: str) -> None:
-    ended = closed(["hpcai500.data", "check", "ewa", str(tmp_path / "nowhere")], streams)
+    ended = closed(["hpcai500.cli", "data", "check", "ewa", str(tmp_path / "nowhere")], streams)
     assert ended.returncode == 64
     assert "Traceback" not in ended.stderr
 

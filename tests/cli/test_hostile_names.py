@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -13,18 +12,16 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from builders.campaigns import SHORT, write_campaign
+from builders.commands import started_here
 
 from hpcai500.cli import commands
-from hpcai500.data import command as data_command
 from hpcai500.errors import RecipeError
-from hpcai500.measure import flops_command
 from hpcai500.progress import track
 from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.streams import prepare_streams, say, show, spelt_out, tell, tell_at_once
@@ -49,12 +46,9 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield from leaves(child, (*path, name))
 
 
-# Two hand their arguments to parsers of their own, below.
-COMMANDS = {
-    path: command
-    for path, command in leaves(typer.main.get_command(commands.app))
-    if path not in (("data",), ("flops",))
-}
+COMMANDS = dict(leaves(typer.main.get_command(commands.app)))
+# Commands that become another program of ours, which is told the same.
+BECOMING = [path for path in COMMANDS if path[0] in ("data", "flops")]
 
 
 def call_lines(command: Any, name: str) -> Iterator[list[str]]:
@@ -149,36 +143,16 @@ def test_no_argument_of_a_command_and_nothing_under_it_reaches_the_terminal_as_i
             assert harm_in(said(commands.run)) == [], words
 
 
-def data_calls() -> Iterator[tuple[str, ...]]:
-    """Words that call each command of `hpcai500 data`, and its options that take a value."""
-    for name in data_command.COMMANDS:
-        for workload in data_command.WORKLOADS:
-            parser = argparse.ArgumentParser()
-            if (add := getattr(workload, f"add_{name}", None)) is None:
-                continue
-            add(parser)
-            places = [NAME for one in parser._actions if not one.option_strings]
-            yield (name, workload.NAME, *places)
-            for one in parser._actions:
-                if one.option_strings and one.nargs != 0:
-                    yield (name, workload.NAME, *places, one.option_strings[0], NAME)
-
-
-@pytest.mark.parametrize("words", list(data_calls()), ids=lambda words: " ".join(map(ascii, words))[:60])
-def test_no_argument_of_a_data_command_reaches_the_terminal_as_it_is(
-    words: tuple[str, ...], hostile: dict[str, Path], said: Said
+@pytest.mark.parametrize("path", BECOMING, ids=" ".join)
+def test_no_argument_of_a_program_that_a_command_becomes_reaches_the_terminal_as_it_is(
+    path: tuple[str, ...], hostile: dict[str, Path], said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Where nothing is, or an empty folder, one would be made.
-    for kind in ("file",) if words[0] == "make" else ("missing", "file", "folder"):
-        arguments = [str(hostile[kind]) if word == NAME else word for word in words]
-        assert harm_in(said(partial(data_command.main, arguments))) == [], arguments
-
-
-@pytest.mark.parametrize("words", [(NAME,), ("ic", "--recipe", NAME), ("ic", "--set", NAME), ("ic", "--classes", NAME)])
-def test_no_argument_of_flops_reaches_the_terminal_as_it_is(words: tuple[str, ...], said: Said) -> None:
-    text = said(lambda: flops_command.main(words))
-    assert harm_in(text) == []
-    assert "VERIFIED" in text
+    started_here(monkeypatch)
+    # Where nothing is, or an empty folder, a set would be made.
+    for kind in ("file",) if "make" in path else ("missing", "file", "folder"):
+        for words in call_lines(COMMANDS[path], str(hostile[kind])):
+            monkeypatch.setattr(sys, "argv", ["hpcai500", *path, *words])
+            assert harm_in(said(commands.run)) == [], words
 
 
 def test_a_verdict_is_one_line_that_spells_its_file_out(

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import typer
-from builders.commands import HPCAI500, INVALID, Ended, Typed, error_of, hpcai500, python_with
+from builders.commands import HPCAI500, INVALID, Typed, error_of, python_with
 from builders.ranks import start
 from builders.runs import TINY
 
@@ -59,7 +59,8 @@ MISTAKES = [
     ("score", "Missing argument"),
     ("ic --trials 0", "--trials"),
     ("flops icc", "icc"),
-    ("data chek ic x", "chek"),
+    ("data chek ic x", "No such command 'chek'. Did you mean 'check'?"),
+    ("data stage ic a b --limit much", "--limit: 'much' are no bytes: write 200G, 1.5T or a plain number"),
     (f"{SMOKE} --procs 0", "Invalid value for '--procs'"),
     (f"{SMOKE} --procs many", "Invalid value for '--procs'"),
     # Estimates and predictions.
@@ -92,16 +93,6 @@ MISTAKES = [
 ]
 
 
-@pytest.fixture
-def answer(typed: Typed, tmp_path: Path) -> Typed:
-    """As `typed`, but for two commands which become other programs: they get a process."""
-
-    def run(*words: str | Path) -> Ended:
-        return hpcai500(*words, cwd=tmp_path) if words[0] in ("data", "flops") else typed(*words)
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("line", "told", "printed"),
     [
@@ -110,9 +101,9 @@ def answer(typed: Typed, tmp_path: Path) -> Typed:
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    answer: Typed, images: Path, tmp_path: Path, line: str, told: str, printed: str
+    typed: Typed, images: Path, tmp_path: Path, line: str, told: str, printed: str
 ) -> None:
-    ended = answer(*line.format(images=images).split())
+    ended = typed(*line.format(images=images).split())
     error = error_of(ended)
     assert told in error
     assert (ended.stdout, ended.stderr) == (printed, f"{error}\n")
@@ -196,8 +187,8 @@ LAUNCHERS = ("--procs N", "mpirun, torchrun or horovodrun", "docs/launching.md")
         ("campaign heads --help", ("hpcai500 verify FILE --heads HEADS",)),
     ],
 )
-def test_help_teaches(answer: Typed, line: str, taught: Sequence[str]) -> None:
-    ended = answer(*line.split())
+def test_help_teaches(typed: Typed, line: str, taught: Sequence[str]) -> None:
+    ended = typed(*line.split())
     text = " ".join(ended.stdout.split())
     assert (ended.returncode, len(text.split()) > 20) == (0, True)
     assert [words for words in taught if words not in text] == []
@@ -212,8 +203,6 @@ def commands_of(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]
 
 
 COMMANDS = dict(commands_of(typer.main.get_command(app)))
-# They are programs of their own, with a parser of their own.
-OF_TYPER = [path for path in COMMANDS if path not in (("data",), ("flops",))]
 
 
 def test_commands_are_listed_by_what_people_want(typed: Typed) -> None:
@@ -223,7 +212,7 @@ def test_commands_are_listed_by_what_people_want(typed: Typed) -> None:
     assert {path[0] for path in COMMANDS} <= set(listed.split())
 
 
-@pytest.mark.parametrize("path", OF_TYPER, ids=" ".join)
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_each_command_has_examples_that_its_parser_takes(path: tuple[str, ...]) -> None:
     examples = COMMANDS[path].epilog.splitlines()
     for example in examples:
@@ -238,13 +227,13 @@ def test_each_command_has_examples_that_its_parser_takes(path: tuple[str, ...]) 
     assert any(f"hpcai500 {' '.join(path)}" in example for example in examples)
 
 
-@pytest.mark.parametrize("path", OF_TYPER, ids=" ".join)
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_values_are_named_for_people(typed: Typed, path: tuple[str, ...]) -> None:
     named = [line for line in typed(*path, "--help").stdout.splitlines() if line.startswith("  -")]
     assert [line for line in named if re.match(r"  \S+( \S+)?  ?<", line) or " range>" in line] == []
 
 
-@pytest.mark.parametrize("group", ["", "campaign", "ensemble", "slurm"])
+@pytest.mark.parametrize("group", ["", "campaign", "data", "data make", "ensemble", "slurm"])
 def test_a_group_that_is_called_bare_shows_its_help(typed: Typed, group: str) -> None:
     bare = typed(*group.split())
     assert (bare.returncode, bare.stdout) == (0, typed(*group.split(), "--help").stdout)
@@ -252,7 +241,11 @@ def test_a_group_that_is_called_bare_shows_its_help(typed: Typed, group: str) ->
 
 def test_a_shell_completes_commands_and_recipes(tmp_path: Path) -> None:
     command = python_with(tmp_path / "python").with_name("hpcai500")
-    for words, last, completed in (("hpcai500 tim", 1, ["timeline"]), ("hpcai500 ic --recipe ic/smo", 3, ["ic/smoke"])):
+    for words, last, completed in (
+        ("hpcai500 tim", 1, ["timeline"]),
+        ("hpcai500 ic --recipe ic/smo", 3, ["ic/smoke"]),
+        ("hpcai500 data make e", 3, ["ewa"]),
+    ):
         asked = {"_HPCAI500_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(last)}
         ended = subprocess.run([command], capture_output=True, text=True, env={**os.environ, **asked}, check=False)
         assert ended.stdout.split() == completed

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from builders.commands import started_here
 
-from hpcai500.data.command import main
+from hpcai500.cli import commands
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +40,17 @@ def without_progress() -> Callable[[str], str]:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], without_progress: Callable[[str], str]) -> Callable[..., tuple[str, str]]:
+def call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, without_progress: Callable[[str], str]
+) -> Callable[..., tuple[str, str]]:
     """Runs `hpcai500 data WORDS` in this process to the exit code `code`; returns stdout and stderr."""
+
+    started_here(monkeypatch)
 
     def run(*words: object, code: int = 0) -> tuple[str, str]:
         capsys.readouterr()
-        assert main([str(word) for word in words]) == code
+        monkeypatch.setattr(sys, "argv", ["hpcai500", "data", *map(str, words)])
+        assert commands.run() == code
         out, err = capsys.readouterr()
         return out, without_progress(err)
 

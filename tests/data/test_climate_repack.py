@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from builders.commands import HPCAI500
 from builders.data import LAYOUTS, SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
 
 from hpcai500.data.climate import repack as repacking_module
@@ -334,7 +335,7 @@ def test_a_full_disk_is_one_line_and_years_that_are_done_stay(
 def test_killed_at_any_time_it_goes_on(tmp_path: Path, target: Path) -> None:
     for year in (1979, 1980, 1981):
         write_year(tmp_path / "source", year, images_of(60, 48, 72, seed=year), **SHIPPED)
-    command = [sys.executable, "-m", "hpcai500.data", "repack", "ewa", str(tmp_path / "source"), str(target), "--json"]
+    command = [*HPCAI500, "data", "repack", "ewa", str(tmp_path / "source"), str(target), "--json"]
     for seen in (".climo_1979.h5.part", "climo_1979.h5", ".climo_1981.h5.part"):
         process = subprocess.Popen(
             [*command, "--workers", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True

@@ -10,7 +10,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 import zlib
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders.commands import HPCAI500
 from builders.data import encoded_picture, picture, settle, write_tree
 from builders.needs import needs_dali
 from numpy.typing import NDArray
@@ -355,7 +355,7 @@ def test_each_reason_has_a_remedy_of_its_own(
     assert mistake("index", "ic", root) == f"hpcai500: error: {said}\n"
 
 
-COMMAND = [sys.executable, "-m", "hpcai500.data", "index", "ic"]
+COMMAND = [*HPCAI500, "data", "index", "ic"]
 
 
 def test_an_index_stays_where_a_new_one_has_no_room(root: Path, without_progress: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.commands import HPCAI500
 from builders.data import encoded_picture, picture, settle, write_tree
 from builders.runs import member_recipe, written
 from staged_sets import files_of, parts_of, staged
@@ -32,7 +33,7 @@ from hpcai500.progress import Progress, silent
 from hpcai500.system import process
 from hpcai500.system.process import is_gone, owner_of
 
-STAGE = [sys.executable, "-m", "hpcai500.data", "stage", "ic"]
+STAGE = [*HPCAI500, "data", "stage", "ic"]
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ def test_an_incomplete_ensemble_that_is_accepted_votes_and_says_so_everywhere(tm
     assert result.images == 2 * 2 * 640
     text = said(collected, accepted=True)
     assert "INCOMPLETE: 2 of 3 members count" in text
-    assert "NOTE not rankable: incomplete: 1 of 3 members is missing: 1" in text
+    assert "\n  - incomplete: 1 of 3 members is missing: 1\n" in text
     assert "HPCAI500 FOM members_done=2 members" in text
     assert (report.exit_code, text.splitlines()[-1]) == (0, "HPCAI500 RESULT PASS")
     assert "INCOMPLETE" in (tmp_path / "e" / "quality.svg").read_text()

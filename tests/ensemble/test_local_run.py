@@ -95,7 +95,7 @@ def test_a_member_that_diverges_is_final_and_the_others_run_on(tmp_path: Path, i
     ensemble = planned(tmp_path / "e", images, 1, *settings)
     end = run_ensemble(RunOrder(ensemble.path))
     assert (end.failed, end.jobs[0].restarts) == ([0], 0)
-    assert end.jobs[0].reason == "exit code 2, after 1 failure(s): see members/00000/output.txt"
+    assert end.jobs[0].reason == "exit code 2, after 1 failure: see members/00000/output.txt"
 
 
 def test_a_stop_ends_all_members_with_a_checkpoint_and_the_same_order_goes_on(tmp_path: Path, images: Path) -> None:
@@ -148,7 +148,7 @@ def test_accelerators_that_are_not_there_are_told(
     ensemble = planned(tmp_path / "e", images, 2, "accelerator.device=cuda", degree=2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     assert [slot.devices for slot in slots(ensemble, None)] == ["0,1"]
-    with pytest.raises(EnvironmentLacksError, match=r"3 accelerators are seen here, and 2 member\(s\) of 2 take 4"):
+    with pytest.raises(EnvironmentLacksError, match=r"3 accelerators are seen here, and 2 members of 2 take 4"):
         slots(ensemble, 2)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.commands import HPCAI500
 from builders.ranks import clean_environment
 from builders.runs import member_recipe, same_weights, train_member, written
 
@@ -22,6 +23,7 @@ from hpcai500.ensemble.mapping import member_places, shape_of
 from hpcai500.ensemble.member import staged
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.hosts import find_placement
+from hpcai500.job_options import StageOptions, as_argument
 from hpcai500.launch.launcher import launcher_of
 from hpcai500.launch.rendezvous import listen_at
 from hpcai500.record import iterate, read_record
@@ -169,11 +171,11 @@ def test_a_rank_that_cannot_stage_ends_all_of_them_with_its_exit_code(images: Pa
     recipe = member_recipe("ic", *RANKS)
     file = written(recipe, tmp_path / "recipe.toml")
     launcher = launcher_of(find_placement({}), 2)
-    arguments = ["stage", "ic", images, tmp_path / "node", "--recipe", file, "--limit", "1K"]
-    assert launcher.run(recipe, arguments, module="data") == EnvironmentLacksError.exit_code
+    tight = StageOptions(images, tmp_path / "node", (str(file),), limit_bytes=1000)
     # A node on which a variable differs would train on another folder.
-    arguments = ["stage", "ic", images, "$HOME/set", "--recipe", file, "--expand", tmp_path / "elsewhere"]
-    assert launcher.run(recipe, arguments, module="data") == UsageError.exit_code
+    elsewhere = StageOptions(images, Path("$HOME/set"), (str(file),), expand=tmp_path / "elsewhere")
+    for options, error in ((tight, EnvironmentLacksError), (elsewhere, UsageError)):
+        assert launcher.run(recipe, ["stage", "ic", as_argument(options)], module="data") == error.exit_code
 
 
 def test_ranks_on_several_nodes_end_together(images: Path, tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_ranks_on_several_nodes_end_together(images: Path, tmp_path: Path) -> No
         # As two nodes with a rank each: what one node stages the other one does not see.
         started = [
             subprocess.Popen(
-                [sys.executable, "-m", "hpcai500.data", "stage", "ic", images, tmp_path / root, "--recipe", file],
+                [*HPCAI500, "data", "stage", "ic", images, tmp_path / root, "--recipe", file],
                 env={**clean_environment(), "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0",
                      "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
                 stderr=subprocess.PIPE, text=True,

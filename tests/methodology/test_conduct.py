@@ -147,7 +147,7 @@ def test_a_norm_of_micro_batches_is_that_of_one_device_where_it_sees_no_batch(
 def test_more_ranks_than_the_recipe_asks_for_are_another_batch() -> None:
     recipe = tables("hardware.accelerators_per_node=4")
     assert broken(complete(), recipe)["equivalent parallelism"][0] == (
-        "the run was started on 8 rank(s); its recipe asks for 4"
+        "the run was started on 8 ranks; its recipe asks for 4"
     )
 
 

@@ -286,18 +286,18 @@ def test_efficiency_of_a_scaling_file_is_computed_from_its_records(scaled: tuple
 
     assert (told().measured, told().note) == (0.8, "against 1 process")
     assert told(points=[first]).verdict == "missing"
-    with pytest.raises(WrongAnswerError, match=r"efficiency of 2 process\(es\) is 0.99, but the records give 0.8"):
+    with pytest.raises(WrongAnswerError, match=r"efficiency of 2 processes is 0.99, but the records give 0.8"):
         told(points=[first, {**last, "parallel_efficiency": 0.99}])
     with pytest.raises(UsageError, match="a prediction, which is no evidence"):
         told(kind="prediction")
     with pytest.raises(UsageError, match="no result of `hpcai500 scale --json`: a rank is lost"):
         told(error="a rank is lost")
     for key in ("nodes", "processes"):
-        with pytest.raises(WrongAnswerError, match=rf"{key} of \d+ process\(es\) is 16, but the records give 2"):
+        with pytest.raises(WrongAnswerError, match=rf"{key} of \d+ processes is 16, but the records give 2"):
             told(points=[first, {**last, key: 16}])
     shutil.rmtree(scaled[0])
     assert "the records that it names are not here" in told().note
-    with pytest.raises(WrongAnswerError, match=r"nodes of 2 process\(es\) is 16, but the records give 2"):
+    with pytest.raises(WrongAnswerError, match=r"nodes of 2 processes is 16, but the records give 2"):
         told(points=[first, {**last, "nodes": 16}])
 
 

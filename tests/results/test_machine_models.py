@@ -121,8 +121,8 @@ def test_one_rank_communicates_nothing_and_needs_no_link(tmp_path: Path) -> None
     [
         ([(2, 1)], {"node": Level(accelerators=2, ceilings={"CONV fp32": 1e12})},
          "no bandwidth between them: measure it: hpcai500 micro --procs N"),
-        ([(4, 2), (2, 1)], {}, r"run-1: a run on 1 node\(s\) has its place in --model node, not system"),
-        ([(4, 1)], {}, r"4 rank\(s\) share the cores of a node.* of 2 a node: .*micro --procs 4"),
+        ([(4, 2), (2, 1)], {}, r"run-1: a run on 1 node has its place in --model node, not system"),
+        ([(4, 1)], {}, r"4 ranks a node share its cores.* are of 2: .*micro --procs 4"),
         ([(4, 2)], {"system": None}, "no model `system`: it has only --model node"),
     ],
     ids=["no link", "one node and several", "other shares of a CPU", "no such model"],

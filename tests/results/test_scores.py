@@ -114,8 +114,10 @@ def test_the_verdict_over_a_campaign_says_whether_it_may_be_ranked(rankable: Pat
     told = {"path": str(rankable), "identity": identity, "rankable": True, "reasons": []}
     assert whole.document()["campaign"] == told
     assert not [line for line in whole.lines() if "not rankable" in line]
-    notes = [line for line in outcome(expand([unfinished])).lines() if "NOTE not rankable" in line]
-    assert f"{FEW}; trials 4, 5, 6 were planned" in notes[0]
+    lines = list(outcome(expand([unfinished])).lines())
+    first = next(number for number, line in enumerate(lines) if line.startswith("HPCAI500 NOTE not rankable: "))
+    assert lines[first + 1] == f"  - {FEW}"
+    assert lines[first + 2].startswith("  - trials 4, 5, 6 were planned")
     # Some of its runs are not the campaign.
     assert outcome(expand([rankable])[:3]).document()["campaign"] is None
 
@@ -205,8 +207,8 @@ def test_runs_of_one_backend_are_averaged(tmp_path: Path) -> None:
     [
         ({"backend": "horovod"}, "ran on the backend horovod, .* on the backend torch"),
         ({"library": "NCCL 2.27"}, "ran on NCCL 2.27, .* on Gloo"),
-        ({"world_size": 4}, "ran on 4 rank.s., .* on 2 rank.s."),
-        ({"nodes": 2}, "ran on 2 node.s., .* on 1 node.s."),
+        ({"world_size": 4}, "ran on 4 ranks, .* on 2 ranks"),
+        ({"nodes": 2}, "ran on 2 nodes, .* on 1 node$"),
     ],
 )
 def test_what_really_ran_decides_although_the_recipes_agree(tmp_path: Path, world: dict[str, Any], reason: str) -> None:
@@ -230,7 +232,7 @@ def test_recipes_of_two_backends_are_not_averaged(tmp_path: Path) -> None:
 def test_a_person_and_a_harness_see_what_communication_cost(tmp_path: Path) -> None:
     lines = set(outcome([write_record(tmp_path / "one", *settings_of_ranks(2), world=GLOO, costs=COSTS)]).lines())
     assert lines >= {
-        "benchmark   ic, edition v2.0, 2 process(es), torch (Gloo)",
+        "benchmark   ic, edition v2.0, 2 processes, torch (Gloo)",
         "comm wait   12.5% of training time",
         "bytes       4 MB of gradients a rank and step, 3 MB sent",
         "stragglers  rank 1 on n1",
@@ -453,7 +455,7 @@ def test_threads_that_follow_the_number_of_processes_are_refused(tmp_path: Path)
 
 def test_each_number_of_processes_comes_once_and_whole(tmp_path: Path) -> None:
     alone = point(tmp_path, 1)
-    with pytest.raises(UsageError, match=r"1 process\(es\), as .*: give one record for each"):
+    with pytest.raises(UsageError, match=r"1 process, as .*: give one record for each"):
         read_scaling([alone, point(tmp_path, 1, "hyperparameters.seed=2")])
     for records in ([alone], []):
         with pytest.raises(UsageError, match="expected records of two numbers of processes or more"):

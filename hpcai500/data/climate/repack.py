@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
@@ -63,6 +63,7 @@ from hpcai500.data.derived import map_in_order, workers_or_all
 from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError, RunError
 from hpcai500.files import lock, nearest, sync_folder, write_atomically
+from hpcai500.job_options import Filter
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import size
 
@@ -122,7 +123,6 @@ def _origins(folder: Path) -> dict[str, Any]:
 # One year repacked: written under another name, range by range, read back, and only then given its own name.
 
 
-Filter = Literal["none", "lzf"]
 FILTERS: dict[Filter, tuple[str, ...]] = {"none": (), "lzf": ("shuffle", "lzf")}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from hpcai500.data.climate.years import BOX_COLUMNS, BOXES, CHANNELS, CLASSES, I
 from hpcai500.data.derived import claim_folder, map_in_order, part_folder, workers_or_all
 from hpcai500.errors import DataError
 from hpcai500.files import sync_folder
+from hpcai500.job_options import MadeLayout, YearSet
 from hpcai500.progress import Progress, Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
@@ -41,11 +42,7 @@ from hpcai500.progress import Progress, Tracker, silent
 
 
 SHIPPED = "shipped"
-LAYOUTS = {
-    "image": "one uncompressed chunk an image",
-    "contiguous": "one uncompressed piece",
-    SHIPPED: "as ExtremeWeather ships: gzip, HDF5's default chunks",
-}
+LAYOUTS: tuple[str, ...] = get_args(MadeLayout)
 
 Image = npt.NDArray[np.float32]
 Boxes = npt.NDArray[np.int32]
@@ -151,21 +148,11 @@ _LARGEST_SIDE = 16384
 
 
 @dataclass(frozen=True)
-class SyntheticYears:
+class SyntheticYears(YearSet):
     """What a set is made of: these numbers alone decide every byte (of one version of NumPy, on one kind of processor).
 
-    `last_year` is included; each year is one file. `layout` is how it stores images, one of LAYOUTS. `class_shares` are
-    of the storms, by class, in any scale. Raises DataError for values that cannot be made.
+    Raises DataError for values that cannot be made.
     """
-
-    first_year: int = 1979
-    last_year: int = 1982
-    images_per_year: int = 200
-    height: int = 128
-    width: int = 192
-    layout: str = "image"
-    class_shares: tuple[float, ...] = (0.06, 0.43, 0.46, 0.05)
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.first_year <= self.last_year <= 9999:

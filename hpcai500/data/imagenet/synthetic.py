@@ -19,6 +19,7 @@ from hpcai500.data.derived import claim_folder, map_in_order, part_folder, worke
 from hpcai500.data.imagenet.index import SPLIT_NAMES
 from hpcai500.errors import DataError
 from hpcai500.files import write_unsynced
+from hpcai500.job_options import ImageSet
 from hpcai500.progress import Progress, Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
@@ -200,17 +201,13 @@ _SMALLEST_SIDE, _LARGEST_SIDE = 16, 4096
 
 
 @dataclass(frozen=True)
-class SyntheticSet:
+class SyntheticSet(ImageSet):
     """What a set is made of: these numbers alone decide every byte (with one version of Pillow and NumPy).
 
     `smallest_side` and `largest_side` bound both sides of an image, in pixels. Raises DataError for values that
     cannot be made.
     """
 
-    classes: int = 20
-    train_per_class: int = 150
-    val_per_class: int = 25
-    seed: int = 0
     smallest_side: int = 72
     largest_side: int = 128
 

@@ -276,7 +276,7 @@ def _efficiency_of_file(source: GivenFile, nodes: int, judged: Sequence[Run], *,
         return None
     value = number(point.get("parallel_efficiency"))
     if value is None:
-        raise UsageError(f"{path}: the point of {nodes} node(s) has no parallel_efficiency")
+        raise UsageError(f"{path}: the point of {count(nodes, 'node')} has no parallel_efficiency")
     if verified and doubt and source.doubt:
         return Measured(
             missing=f"{path}: {doubt}, and the contract demands verified runs: give their submissions, no --scaling"
@@ -337,7 +337,7 @@ def _check(path: Path, point: Mapping[str, Any], expected: Mapping[str, float]) 
     for key, value in expected.items():
         told = number(point.get(key))
         if told is None or not math.isclose(told, value, rel_tol=_ROUNDING):
-            what = f"{key.replace('_', ' ')} of {point['processes']} process(es) is {point.get(key)}"
+            what = f"{key.replace('_', ' ')} of {count(point['processes'], 'process', 'processes')} is {point.get(key)}"
             raise WrongAnswerError(f"{path}: {what}, but the records give {value}")
 
 
@@ -516,7 +516,16 @@ def _other_work(before: Sequence[Run], runs: Sequence[Run]) -> Iterator[str]:
         for what, of in _WORK.items():
             left, right = of(old), of(new)
             if left != right:
-                yield f"{what}: {short(left, 60)} in {old.name}, {short(right, 60)} in {new.name}"
+                field, left, right = _first_difference(left, right)
+                yield f"{what}{field}: {short(left, 60)} in {old.name}, {short(right, 60)} in {new.name}"
+
+
+def _first_difference(left: Any, right: Any) -> tuple[str, Any, Any]:
+    """Of two tables, the name of the first field that differs and its two values; anything else as it is."""
+    if not (isinstance(left, Mapping) and isinstance(right, Mapping)):
+        return "", left, right
+    name = next(name for name in {**left, **right} if left.get(name) != right.get(name))
+    return f", {name}", left.get(name), right.get(name)
 
 
 _WORK: dict[str, Callable[[Run], Any]] = {

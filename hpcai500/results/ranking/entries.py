@@ -246,7 +246,7 @@ class Entry:
     @property
     def accelerators(self) -> str:
         """How many of which."""
-        return shown(self.manifest.accelerators)
+        return shown(self.manifest.accelerators_in_words)
 
     @property
     def framework(self) -> str:

@@ -39,7 +39,7 @@ from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.node import describe_node
 from hpcai500.system.software import version_document
 from hpcai500.system.tables import memory, processors
-from hpcai500.text import counted
+from hpcai500.text import count, counted
 
 # ----------------------------------------------------------------------------------------------------
 # The system of a submission beside this machine.
@@ -229,7 +229,7 @@ they show whether the original's were lucky ones (`--same-seeds` takes those).""
     return f"""\
 ## 3. The runs
 
-The original ran on {started.get("nodes")} node(s) with {started.get("world_size")} ranks, backend
+The original ran on {count(started.get("nodes"), "node")} with {count(started.get("world_size"), "rank")}, backend
 {_cell(str(started.get("backend")))} ({_cell(str(started.get("library")))}), started by:
 
 {commands}

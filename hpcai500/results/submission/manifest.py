@@ -114,6 +114,12 @@ class Manifest(_Part):
     left_out: Annotated[list[LeftOut], FailFast()] = Field(description="files left out")
     files: Annotated[list[FileEntry], FailFast()] = Field(description="all other files, by path")
 
+    @property
+    def accelerators_in_words(self) -> str:
+        """The accelerators for people. Of a run on processors alone the manifest says `none (2 x AMD EPYC)`."""
+        alone = re.fullmatch(r"none \((.*)\)", self.accelerators)
+        return f"no accelerators; processors: {alone[1]}" if alone else self.accelerators
+
 
 # ----------------------------------------------------------------------------------------------------
 # Limits: how much of a submission is read. It is untrusted input, and no honest one is near these numbers.
