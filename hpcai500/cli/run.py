@@ -28,6 +28,7 @@ from hpcai500.cli.options import (
     new_group,
     on_ranks,
     recipes_with,
+    say_next,
     told,
 )
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
@@ -58,7 +59,7 @@ def run_and_report(runs: Callable[[Launcher], Iterator[Outcome]], procs: int | N
     if placement.rank > 0:
         raise typer.Exit(follow(placement))
     launcher = launcher_of(placement, procs)
-    code = report_runs(((run.record, run.exit_code) for run in runs(launcher)), as_json)
+    code = report_runs(((run.record, run.exit_code) for run in runs(launcher)), as_json, with_next=True)
     # A launcher ends all copies when one ends with a failure: what is printed is out before.
     sys.stdout.flush()
     launcher.end(code)
@@ -78,11 +79,16 @@ def failing(error: HpcAi500Error) -> Iterator[tuple[Path, int]]:
 
 
 def report_runs(
-    runs: Iterable[tuple[Path, int]], as_json: bool, edition: str | None = None, convention: str = "analytic"
+    runs: Iterable[tuple[Path, int]],
+    as_json: bool,
+    edition: str | None = None,
+    convention: str = "analytic",
+    *,
+    with_next: bool = False,
 ) -> int:
     """Score `runs` = (record, exit code of its job) as they come, and print the outcome; returns the exit code.
 
-    Whatever fails, stdout ends with a verdict, or is one JSON document.
+    Whatever fails, stdout ends with a verdict, or is one JSON document. `with_next`: stderr has what to type now.
     """
     from hpcai500.results.outcome import CommandOutcome, RunOutcome  # keeps `--help` fast
     from hpcai500.results.score import score_record
@@ -101,6 +107,8 @@ def report_runs(
     except (HpcAi500Error, KeyboardInterrupt) as error:
         ended = CommandOutcome(outcomes, *told(error))
     show(ended.document() if as_json else ended.lines())
+    if with_next and not as_json:
+        say_next(ended.next_lines())
     return ended.exit_code
 
 
