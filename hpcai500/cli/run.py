@@ -34,6 +34,7 @@ from hpcai500.cli.options import (
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import find_placement
 from hpcai500.streams import say, show, tell
+from hpcai500.text import next_lines, text_table
 
 if TYPE_CHECKING:
     from hpcai500.launch.launcher import Launcher, Outcome
@@ -259,6 +260,35 @@ def _examples(name: str, data: str) -> tuple[str, ...]:
         f"srun -N 4 --ntasks-per-node=8 --kill-on-bad-exit=1 hpcai500 {name} --data /data/{data}",
         f"hpcai500 {name} --resume                     # after Ctrl-C, a kill or a full disk",
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 demo`: what all the pages look like, before anything is run.
+
+
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder, not there yet or empty.")] = Path(
+        "hpcai500-demo"
+    ),
+) -> None:
+    """Lay out finished runs and all that hpcai500 makes of them, in seconds: nothing is trained.
+
+    Real, tiny runs of both benchmarks, a campaign, a submission, an ensemble; their reports, comparison, ranking and
+    acceptance pages; and index.html, which links them. None of it can be ranked.
+    """
+    from hpcai500.demo.layout import lay_out  # keeps `--help` fast
+    from hpcai500.progress import track
+
+    made = lay_out(folder, track)
+    show(text_table("", [(str(folder / one.path), one.sentence) for one in made]))
+    show(["", f"Open {folder / 'index.html'} in a browser. Try a command on the records:"])
+    steps = (
+        (("score", folder / "ic"), "the result of a run again"),
+        (("campaign", "status", folder / "campaign"), "all runs, and why they are not rankable"),
+        (("verify", folder / "submission.zip"), "refused, and why"),
+        (("watch", folder / "ewa"), "how far a run is"),
+    )
+    show(next_lines(steps))
 
 
 def score(
