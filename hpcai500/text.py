@@ -56,6 +56,15 @@ def text_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] 
     return [title, *(f"  {line}" for line in aligned(lines, right))] if title else list(aligned(lines, right))
 
 
+_BAR = 30
+
+
+def progress_bar(share: float) -> str:
+    """`[######------]` for a share from 0 to 1."""
+    done = round(_BAR * min(max(share, 0.0), 1.0))
+    return f"[{'#' * done}{'-' * (_BAR - done)}]"
+
+
 def next_lines(steps: Sequence[tuple[Sequence[object], str]]) -> Iterator[str]:
     """What one would type now: the words of each command (paths are quoted for a shell), and what it gives."""
     if steps:

@@ -295,7 +295,7 @@ def status(
 
     if following and as_json:
         raise UsageError("--follow --json: --json prints one document: leave one of them out")
-    watch = Watch(folder, {"slurm": lambda: _slurm(site)})
+    watch = Watch(folder, {"slurm": lambda: slurm_of(site)})
     if following:
         raise typer.Exit(_follow(watch, interval))
     found = watch.look_at_all(track if watch.members > _MANY else silent)
@@ -324,7 +324,8 @@ def _follow(watch: Watch, interval: float) -> int:
 
 
 @cache
-def _slurm(site: str | None) -> Scheduler:
+def slurm_of(site: str | None) -> Scheduler:
+    """Slurm as the site file says, made once."""
     from hpcai500.ensemble.slurm import SlurmScheduler
     from hpcai500.launch.slurm.site import Site, load_site
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -33,12 +36,14 @@ from hpcai500.cli.options import (
 )
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import find_placement
+from hpcai500.stopping import Stopped
 from hpcai500.streams import say, show, tell
 from hpcai500.text import next_lines, text_table
 
 if TYPE_CHECKING:
     from hpcai500.launch.launcher import Launcher, Outcome
     from hpcai500.plugins import Found
+    from hpcai500.results.watch import Look
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -289,6 +294,79 @@ def demo(
         (("watch", folder / "ewa"), "how far a run is"),
     )
     show(next_lines(steps))
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 watch`: how far a run is, while it goes on and afterwards.
+
+
+_STYLES = {
+    r"\b(ended without a result|silent|failed|lost|diverged)\b": "bold red",
+    r"\b(training|evaluating|running)\b": "green",
+}
+
+
+def watch(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RECORD|CAMPAIGN|ENSEMBLE", help="Folder that a run writes, or has written.")
+    ],
+    interval: Annotated[float, typer.Option(min=0.5, metavar="SECONDS", help="Between two looks.")] = 2.0,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page as well, which renews itself.")
+    ] = None,
+) -> None:
+    """Show how far a run is, live: step, epoch, loss, rate, time left, ranks that lag, watts.
+
+    Only the files of the record are read, so it works from any machine that sees the folder. Ctrl-C ends the watching;
+    the run goes on. What has ended is shown once. Where stdout is no terminal, each change is a line.
+    """
+    from hpcai500.progress import Redrawn, is_terminal  # keeps `--help` fast
+    from hpcai500.results.watch import follow
+
+    is_live = is_terminal(sys.stdout)
+    screen, last = Redrawn(sys.stdout, _STYLES), [""]
+
+    def display(look: Look) -> None:
+        if look.is_over and not last[0]:
+            show(look.lines)
+        elif is_live:
+            screen.draw(look.lines)
+        elif look.headline != last[0]:
+            say(look.headline, prefix="", stream=sys.stdout)
+        last[0] = look.headline
+
+    try:
+        follow(_looker(folder), display, interval, html)
+    except KeyboardInterrupt as error:
+        if isinstance(error, Stopped) and error.number != signal.SIGINT:
+            raise
+        screen.close()
+        say(f"no longer watched; the run goes on. Look again: hpcai500 watch {shlex.quote(str(folder))}")
+    finally:
+        screen.close()
+
+
+def _looker(folder: Path) -> Callable[[], Look]:
+    from hpcai500.ensemble.journal import is_ensemble  # keeps `--help` fast
+    from hpcai500.results.watch import Look, watch_of
+
+    if not is_ensemble(folder):
+        return watch_of(folder).look
+    from hpcai500.cli.ensemble import slurm_of
+    from hpcai500.ensemble.status import Watch, headline
+    from hpcai500.progress import is_ascii, is_terminal
+
+    members = Watch(folder, {"slurm": lambda: slurm_of(None)})
+
+    def look() -> Look:
+        found = members.look()
+        size = shutil.get_terminal_size((100, 40))
+        width, rows = (size.columns, max(5, size.lines - 24)) if is_terminal(sys.stdout) else (None, 20)
+        lines = tuple(found.lines(width, rows, ascii_only=is_ascii(sys.stdout), whole=False))
+        is_over = not found.is_going_on and not found.states["unread"]
+        return Look(folder, is_over, headline(found), lines, found.progress)
+
+    return look
 
 
 def score(
