@@ -369,7 +369,7 @@ def _after(record: Path) -> Iterator[Step]:
     folders = (root / f"{benchmark}-campaign{number}" for number in ("", *(f"-{count}" for count in range(2, 1000))))
     folder = next((one for one in folders if not one.exists()), None)
     if folder is not None:
-        data = next((event["value"] for event in iterate(read_record(record).events, "dataset")), {})
+        data: Mapping[str, Any] = next((event["value"] for event in iterate(read_record(record).events, "dataset")), {})
         where = () if data.get("synthetic") or not data.get("root") else ("--data", data["root"])
         words = ("campaign", "init", folder, "--recipe", record / "recipe.toml", *where)
         yield words, "plan all runs of a result"

@@ -136,6 +136,8 @@ class RecordWatch:
                 event = json.loads(line)
                 self._values[str(event["key"])] = event.get("value")
                 self._progress.fold([event])
+            except RecordError as error:
+                raise RecordError(f"{path}: {error}") from error
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise RecordError(f"{path}:{self._lines}: not an event: {type(error).__name__}") from error
 
@@ -210,7 +212,7 @@ class RecordWatch:
             yield f"error       {error}"
 
     def _ranks(self, seen: Progress) -> Iterator[str]:
-        ranks = number(table(self._values.get("run_start") or self._values.get("run_resume")).get("world_size"))
+        ranks = number(table(self._values.get("run_resume") or self._values.get("run_start")).get("world_size"))
         if ranks is None:
             return
         hosts = list(dict.fromkeys(seen.hosts))
