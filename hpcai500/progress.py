@@ -9,11 +9,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcai500.streams import beneath, prepare_streams, say, spelt_out
+
+if TYPE_CHECKING:
+    from rich.live import Live as RichLive
 
 PLAIN_INTERVAL_SECONDS = 5.0
 
@@ -48,7 +51,7 @@ def track(total: int, description: str, unit: str, doing: Callable[[], str] | No
     before the first interval. `doing` says what is done now, for items that take long and differ: it is shown instead
     of rate and seconds left, also while no item ends.
     """
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+    if is_terminal(sys.stderr):
         with _live_bar(total, description, unit, doing) as bar:
             yield bar
         return
@@ -147,3 +150,58 @@ def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] 
                 bar.advance(task, n)
 
         yield _Bar()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Lines that are drawn again in place.
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal on which lines can be drawn again."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def is_ascii(stream: TextIO) -> bool:
+    """Whether the encoding of `stream` lacks the characters of the bars."""
+    try:
+        "▁█…".encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
+class Redrawn:
+    """Lines on a terminal, each time in place of those before.
+
+    `styles` are rich's styles of what patterns match.
+    """
+
+    def __init__(self, stream: TextIO, styles: Mapping[str, str]) -> None:
+        self._stream, self._styles = stream, styles
+        self._live: RichLive | None = None
+
+    def draw(self, lines: Iterable[str]) -> None:
+        """Show `lines` in place of those before."""
+        if self._live is None:
+            # rich costs about 0.1 s to import: only a terminal pays for it.
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=beneath(self._stream))
+            self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+            self._live.start()
+            prepare_streams()
+        self._live.update(self._painted("\n".join(map(spelt_out, lines))), refresh=True)
+
+    def close(self) -> None:
+        """Leave the last lines there."""
+        if self._live:
+            self._live.stop()
+
+    def _painted(self, text: str) -> Any:
+        from rich.text import Text
+
+        painted = Text(text, no_wrap=True, overflow="crop")
+        for pattern, style in self._styles.items():
+            painted.highlight_regex(pattern, style)
+        return painted

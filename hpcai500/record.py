@@ -5,7 +5,7 @@
         system.json      captured by the job itself
         events.jsonl     one JSON object a line; `prev` is the SHA-256 of the line before
         result.json      derived from the above
-        progress.json    of a member of an ensemble: how far it is, for who looks at it (`run_progress`)
+        progress.json    how far it is, for who looks at it (`run_progress`)
         checkpoints/     atomic; the last one resumes the run
         pictures/        what the last evaluation saw, for people
         predictions/     of a member of an ensemble: what it says of each sample, for the vote
@@ -406,15 +406,15 @@ class RecordWriter:
                 self._progress.take(event)
             return event
 
-    def keep_progress(self, owner: str, events: Iterable[Event] = ()) -> None:
+    def keep_progress(self, owner: str, events: Iterable[Event] = (), *, is_one_of_many: bool = False) -> None:
         """From now on keep `progress.json`; `owner` is this process's token, `events` are those so far."""
-        self._progress = ProgressFile(self.path, owner, events)
+        self._progress = ProgressFile(self.path, owner, events, is_one_of_many=is_one_of_many)
 
-    def step(self, done: int) -> None:
-        """So many updates of this epoch are done."""
+    def step(self, done: int, loss: float | None = None) -> None:
+        """So many updates of this epoch are done; `loss` is of one of the last."""
         if self._progress:
             with self._turn:
-                self._progress.step(done)
+                self._progress.step(done, loss)
 
     def write_system(self, system: Mapping[str, Any]) -> None:
         """Write `system.json`, and the same as an event, so that the chain vouches for it."""

@@ -1,4 +1,4 @@
-"""How far a run has come: RECORD/progress.json, which a member of an ensemble keeps for whoever looks at it.
+"""How far a run has come: RECORD/progress.json, which a run keeps for whoever looks at it.
 
 It is small and always whole, so that thousands of members can be looked at without reading their logs. Nothing is
 scored by it. A record of an older version has none: the end of its log adds up to the same (`Progress.fold`).
@@ -37,8 +37,9 @@ from hpcai500.methodology.events import (
 from hpcai500.streams import say
 
 PROGRESS = "progress.json"
-# Between two writes while steps go by; events are written at once. Thousands of members share one metadata server.
-_INTERVAL_SECONDS = 30.0
+# Between two writes while steps go by; events are written at once. Thousands of members share one metadata server, so
+# that their pauses grow to the longest one: in the first minute people see that all goes on.
+SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 30.0
 _LONGEST_REASON = 600
 _TOLD_BY = (
     "init_start", "model", "run_start", "run_resume", "prediction_start", "epoch_start", "interrupted", "epoch_stop",
@@ -63,6 +64,7 @@ class Progress(BaseModel):
         epochs_done: epochs trained and evaluated.
         step: updates done in this epoch.
         steps: updates in an epoch.
+        loss: of one of the last steps, or the mean of the last epoch.
         quality: of the last evaluation.
         images_per_second: over the last epoch of training.
         pace_seconds: from the beginning of the last epoch to that of the next, evaluation and checkpoint included.
@@ -84,6 +86,7 @@ class Progress(BaseModel):
     epochs_done: Count = 0
     step: Count = 0
     steps: Count | None = None
+    loss: float | None = None
     quality: float | None = None
     images_per_second: Amount | None = None
     pace_seconds: Amount | None = None
@@ -133,6 +136,7 @@ class Progress(BaseModel):
                     self.epoch_began_ms = None if value.step else self.last_ms
             case EpochStop():
                 self.step = self.steps = value.steps
+                self.loss = self.loss if value.loss is None else value.loss
                 rate = value.samples / value.seconds if value.seconds else math.inf
                 self.images_per_second = rate if math.isfinite(rate) else None
             case Evaluation():
@@ -180,9 +184,11 @@ class ProgressFile:
     Args:
         owner: token of this process.
         events: that the record has already.
+        is_one_of_many: whether many runs at once write such files.
     """
 
-    def __init__(self, folder: Path, owner: str, events: Iterable[Event] = ()) -> None:
+    def __init__(self, folder: Path, owner: str, events: Iterable[Event] = (), *, is_one_of_many: bool = False) -> None:
+        self._pause_seconds, self._growth = SHORTEST_SECONDS, 1.5 if is_one_of_many else 1.0
         self._path = folder / PROGRESS
         self._progress = Progress(owner=owner)
         self._written_seconds = -math.inf
@@ -197,10 +203,13 @@ class ProgressFile:
                 self._progress.fold([event])
                 self._write()
 
-    def step(self, done: int) -> None:
+    def step(self, done: int, loss: float | None = None) -> None:
         """Tell that so many updates of this epoch are done, if nothing was told for a while."""
-        if self._is_kept and time.monotonic() - self._written_seconds >= _INTERVAL_SECONDS:
+        if self._is_kept and time.monotonic() - self._written_seconds >= self._pause_seconds:
+            self._pause_seconds = min(_LONGEST_SECONDS, self._growth * self._pause_seconds)
             self._progress.step, self._progress.last_ms = done, time.time_ns() // 1_000_000
+            if loss is not None and math.isfinite(loss):
+                self._progress.loss = loss
             with self._only_warning():
                 self._write()
 

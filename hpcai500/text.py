@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,6 +54,23 @@ def text_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] 
     lines = [[spelt_out(cell) for cell in row] for row in ([header, *rows] if header else rows)]
     right = range(1, len(header) - 1) if header else ()
     return [title, *(f"  {line}" for line in aligned(lines, right))] if title else list(aligned(lines, right))
+
+
+_BAR = 30
+
+
+def progress_bar(share: float) -> str:
+    """`[######------]` for a share from 0 to 1."""
+    done = round(_BAR * min(max(share, 0.0), 1.0))
+    return f"[{'#' * done}{'-' * (_BAR - done)}]"
+
+
+def next_lines(steps: Sequence[tuple[Sequence[object], str]]) -> Iterator[str]:
+    """What one would type now: the words of each command (paths are quoted for a shell), and what it gives."""
+    if steps:
+        rows = [(spelt_out(shlex.join(["hpcai500", *map(str, words)])), gives) for words, gives in steps]
+        for index, line in enumerate(aligned(rows)):
+            yield f"{'' if index else 'next':12}{line}"
 
 
 def size(count_bytes: int) -> str:

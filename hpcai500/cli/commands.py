@@ -18,7 +18,7 @@ from hpcai500.cli.ensemble import app as ensemble
 from hpcai500.cli.options import add_command, new_group
 from hpcai500.cli.procure import accept, rank
 from hpcai500.cli.prove import replicate, submit, verify
-from hpcai500.cli.run import RUN, Benchmarks, add_benchmarks, failing, report_runs, score
+from hpcai500.cli.run import RUN, Benchmarks, add_benchmarks, demo, failing, report_runs, score, watch
 from hpcai500.cli.run import app as campaign
 from hpcai500.cli.site import app as slurm
 from hpcai500.cli.site import doctor, micro, self_test, system, version
@@ -58,6 +58,21 @@ def _root(
 add_benchmarks(app)
 app.add_typer(campaign, name="campaign", short_help="Plan, run and follow all runs of a result.", rich_help_panel=RUN)
 app.add_typer(ensemble, name="ensemble", short_help="Train many models that vote (V3.0).", rich_help_panel=RUN)
+add_command(
+    app,
+    watch,
+    "Show how far a run is, live.",
+    "hpcai500 watch runs/ic-20261123-110500",
+    "hpcai500 watch runs/campaign --html progress.html",
+    heading=RUN,
+)
+add_command(
+    app,
+    demo,
+    "Lay out finished runs and their pages: seconds, no training.",
+    "hpcai500 demo                             # then open hpcai500-demo/index.html",
+    heading=RUN,
+)
 
 _UNDERSTAND, _PROVE, _PROCURE, _SITE = "Understand", "Prove", "Procure", "Site"
 add_command(

@@ -290,12 +290,12 @@ def status(
 
     Ends with 0 where all is well or goes on, with 2 where a member has failed, diverged or is lost.
     """
-    from hpcai500.ensemble.status import Watch, is_ascii, is_terminal  # keeps `--help` fast
-    from hpcai500.progress import silent, track
+    from hpcai500.ensemble.status import Watch  # keeps `--help` fast
+    from hpcai500.progress import is_ascii, is_terminal, silent, track
 
     if following and as_json:
         raise UsageError("--follow --json: --json prints one document: leave one of them out")
-    watch = Watch(folder, {"slurm": lambda: _slurm(site)})
+    watch = Watch(folder, {"slurm": lambda: slurm_of(site)})
     if following:
         raise typer.Exit(_follow(watch, interval))
     found = watch.look_at_all(track if watch.members > _MANY else silent)
@@ -309,7 +309,8 @@ def status(
 
 
 def _follow(watch: Watch, interval: float) -> int:
-    from hpcai500.ensemble.status import Screen, follow, is_terminal
+    from hpcai500.ensemble.status import Screen, follow
+    from hpcai500.progress import is_terminal
 
     try:
         with Screen(sys.stdout, interval, prefix="") as screen:
@@ -324,7 +325,8 @@ def _follow(watch: Watch, interval: float) -> int:
 
 
 @cache
-def _slurm(site: str | None) -> Scheduler:
+def slurm_of(site: str | None) -> Scheduler:
+    """Slurm as the site file says, made once."""
     from hpcai500.ensemble.slurm import SlurmScheduler
     from hpcai500.launch.slurm.site import Site, load_site
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -287,6 +287,13 @@ def told(error: HpcAi500Error | KeyboardInterrupt) -> tuple[str, int]:
     if isinstance(error, HpcAi500Error):
         return tell(error), error.exit_code
     return tell(why_stopped(error)), ExitCode.RUN_FAILED
+
+
+def say_next(lines: Iterable[str]) -> None:
+    """Say on stderr what to type now, after the result on stdout."""
+    sys.stdout.flush()
+    for line in lines:
+        say(line, prefix="")
 
 
 def write_asked_for(target: Path, content: bytes, option: str) -> None:

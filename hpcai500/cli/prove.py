@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hpcai500.cli.options import Heads, Json, Registered, Set
+from hpcai500.cli.options import Heads, Json, Registered, Set, say_next
 from hpcai500.errors import UsageError
 from hpcai500.streams import say, show
+from hpcai500.text import next_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -101,6 +102,9 @@ def submit(
         say(f"{output}: was there, and is replaced")
     if not packed.manifest.claim.rankable:
         say("not rankable: it will be verified, and listed without a rank")
+    if not as_json:
+        steps = ((("verify", output), "as whoever gets it will"), (("rank", output, "--html", "site"), "as a ranking"))
+        say_next(next_lines(steps))
 
 
 def _require_choice(campaign: Path, output: Path, key: Path | None, *, unsigned: bool) -> None:
@@ -244,6 +248,12 @@ def verify(
         width=shutil.get_terminal_size((100, 24)).columns,
     )
     show(document if as_json else lines)
+    if not as_json and verification.verdict == "verified":
+        steps = (
+            (("rank", file, "--html", "site"), "its place, as a web site"),
+            (("replicate", file, "-o", f"{file.stem}-replication"), "repeat it here"),
+        )
+        say_next(next_lines(steps))
     raise typer.Exit(verification.exit_code)
 
 

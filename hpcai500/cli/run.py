@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,15 +31,19 @@ from hpcai500.cli.options import (
     new_group,
     on_ranks,
     recipes_with,
+    say_next,
     told,
 )
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import find_placement
+from hpcai500.stopping import Stopped
 from hpcai500.streams import say, show, tell
+from hpcai500.text import next_lines, text_table
 
 if TYPE_CHECKING:
     from hpcai500.launch.launcher import Launcher, Outcome
     from hpcai500.plugins import Found
+    from hpcai500.results.watch import Look
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -58,7 +65,7 @@ def run_and_report(runs: Callable[[Launcher], Iterator[Outcome]], procs: int | N
     if placement.rank > 0:
         raise typer.Exit(follow(placement))
     launcher = launcher_of(placement, procs)
-    code = report_runs(((run.record, run.exit_code) for run in runs(launcher)), as_json)
+    code = report_runs(((run.record, run.exit_code) for run in runs(launcher)), as_json, with_next=True)
     # A launcher ends all copies when one ends with a failure: what is printed is out before.
     sys.stdout.flush()
     launcher.end(code)
@@ -78,11 +85,16 @@ def failing(error: HpcAi500Error) -> Iterator[tuple[Path, int]]:
 
 
 def report_runs(
-    runs: Iterable[tuple[Path, int]], as_json: bool, edition: str | None = None, convention: str = "analytic"
+    runs: Iterable[tuple[Path, int]],
+    as_json: bool,
+    edition: str | None = None,
+    convention: str = "analytic",
+    *,
+    with_next: bool = False,
 ) -> int:
     """Score `runs` = (record, exit code of its job) as they come, and print the outcome; returns the exit code.
 
-    Whatever fails, stdout ends with a verdict, or is one JSON document.
+    Whatever fails, stdout ends with a verdict, or is one JSON document. `with_next`: stderr has what to type now.
     """
     from hpcai500.results.outcome import CommandOutcome, RunOutcome  # keeps `--help` fast
     from hpcai500.results.score import score_record
@@ -101,6 +113,8 @@ def report_runs(
     except (HpcAi500Error, KeyboardInterrupt) as error:
         ended = CommandOutcome(outcomes, *told(error))
     show(ended.document() if as_json else ended.lines())
+    if with_next and not as_json:
+        say_next(ended.next_lines())
     return ended.exit_code
 
 
@@ -251,6 +265,108 @@ def _examples(name: str, data: str) -> tuple[str, ...]:
         f"srun -N 4 --ntasks-per-node=8 --kill-on-bad-exit=1 hpcai500 {name} --data /data/{data}",
         f"hpcai500 {name} --resume                     # after Ctrl-C, a kill or a full disk",
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 demo`: what all the pages look like, before anything is run.
+
+
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder, not there yet or empty.")] = Path(
+        "hpcai500-demo"
+    ),
+) -> None:
+    """Lay out finished runs and all that hpcai500 makes of them, in seconds: nothing is trained.
+
+    Real, tiny runs of both benchmarks, a campaign, a submission, an ensemble; their reports, comparison, ranking and
+    acceptance pages; and index.html, which links them. None of it can be ranked.
+    """
+    from hpcai500.demo.layout import lay_out  # keeps `--help` fast
+    from hpcai500.progress import track
+
+    made = lay_out(folder, track)
+    show(text_table("", [(str(folder / one.path), one.sentence) for one in made]))
+    show(["", f"Open {folder / 'index.html'} in a browser. Try a command on the records:"])
+    steps = (
+        (("score", folder / "ic"), "the result of a run again"),
+        (("campaign", "status", folder / "campaign"), "all runs, and why they are not rankable"),
+        (("verify", folder / "submission.zip"), "refused, and why"),
+        (("watch", folder / "ewa"), "how far a run is"),
+    )
+    show(next_lines(steps))
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 watch`: how far a run is, while it goes on and afterwards.
+
+
+_STYLES = {
+    r"\b(ended without a result|silent|failed|lost|diverged)\b": "bold red",
+    r"\b(training|evaluating|running)\b": "green",
+}
+
+
+def watch(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RECORD|CAMPAIGN|ENSEMBLE", help="Folder that a run writes, or has written.")
+    ],
+    interval: Annotated[float, typer.Option(min=0.5, metavar="SECONDS", help="Between two looks.")] = 2.0,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page as well, which renews itself.")
+    ] = None,
+) -> None:
+    """Show how far a run is, live: step, epoch, loss, rate, time left, ranks that lag, watts.
+
+    Only the files of the record are read, so it works from any machine that sees the folder. Ctrl-C ends the watching;
+    the run goes on. What has ended is shown once. Where stdout is no terminal, each change is a line.
+    """
+    from hpcai500.progress import Redrawn, is_terminal  # keeps `--help` fast
+    from hpcai500.results.watch import follow
+
+    is_live = is_terminal(sys.stdout)
+    screen, last = Redrawn(sys.stdout, _STYLES), [""]
+
+    def display(look: Look) -> None:
+        if look.is_over and not last[0]:
+            show(look.lines)
+        elif is_live:
+            screen.draw(look.lines)
+        elif look.headline != last[0]:
+            say(look.headline, prefix="", stream=sys.stdout)
+        last[0] = look.headline
+
+    try:
+        follow(_looker(folder), display, interval, html)
+    except KeyboardInterrupt as error:
+        if isinstance(error, Stopped) and error.number != signal.SIGINT:
+            raise
+        screen.close()
+        say(f"no longer watched; the run goes on. Look again: hpcai500 watch {shlex.quote(str(folder))}")
+    finally:
+        screen.close()
+
+
+def _looker(folder: Path) -> Callable[[], Look]:
+    from hpcai500.ensemble.journal import is_ensemble  # keeps `--help` fast
+    from hpcai500.results.watch import Look, watch_of
+
+    if not is_ensemble(folder):
+        return watch_of(folder).look
+    from hpcai500.cli.ensemble import slurm_of
+    from hpcai500.ensemble.status import Watch, headline
+    from hpcai500.progress import is_ascii, is_terminal
+
+    members = Watch(folder, {"slurm": lambda: slurm_of(None)})
+
+    def look() -> Look:
+        found = members.look()
+        size = shutil.get_terminal_size((100, 40))
+        width, rows = (size.columns, max(5, size.lines - 24)) if is_terminal(sys.stdout) else (None, 20)
+        lines = tuple(found.lines(width, rows, ascii_only=is_ascii(sys.stdout), whole=False))
+        is_over = not found.is_going_on and not found.states["unread"]
+        return Look(folder, is_over, headline(found), lines, found.progress)
+
+    return look
 
 
 def score(

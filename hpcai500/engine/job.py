@@ -228,8 +228,8 @@ def start(
         require_size(recipe, ranks.world.size, going_on=False)
         writer = RecordWriter.create(out, recipe) if ranks.leads else None
         with _kept(writer, ranks), ranks.reading(data, stop):
-            if writer and recipe.ensemble:
-                writer.keep_progress(owner_of(os.getpid()))
+            if writer:
+                writer.keep_progress(owner_of(os.getpid()), is_one_of_many=bool(recipe.ensemble))
             journal = writer or SilentJournal(out)
             _run(Job(recipe, data, journal, power=power, campaign=campaign), ranks, stop)
             _conclude(writer)
@@ -247,8 +247,8 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _kept(writer, ranks):
-            if writer and recipe.ensemble:
-                writer.keep_progress(owner_of(os.getpid()), old.events)
+            if writer:
+                writer.keep_progress(owner_of(os.getpid()), old.events, is_one_of_many=bool(recipe.ensemble))
             is_trained = has_reached_its_end(old)
             if not is_trained or ranks.world.broadcast_object(missing_kinds(recipe, old)):
                 journal = writer or SilentJournal(out)

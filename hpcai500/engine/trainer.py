@@ -233,7 +233,7 @@ class Trainer:
             self._look_at_losses()
         if self._updater.is_alarmed:
             self._require_finite(epoch, self._not_finite)
-        self._journal.step(self._step)
+        self._journal.step(self._step, self._last_loss)
         self._console.step(self._status(epoch))
 
     def _look_at_losses(self) -> None:

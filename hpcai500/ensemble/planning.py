@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from hpcai500.hosts import expand_hosts
 from hpcai500.launch.made_data import make_data
 from hpcai500.layers import SEEDS, Recipe
 from hpcai500.recipe import ENSEMBLE, load_edition, load_recipe
+from hpcai500.text import next_lines
 
 # The first edition with ensembles; recipes of older editions are planned under it.
 _EDITION = "v3.0"
@@ -97,9 +97,8 @@ class Planned:
             yield f"{place.member:6}  {place.seed:4}  {on}"
         if len(self.places) > _MOST_ROWS:
             yield f"        …     {len(self.places) - _MOST_ROWS} more in {folder / 'plan.toml'}"
-        name = shlex.quote(str(folder))
-        yield f"next        hpcai500 ensemble run {name}        on this machine"
-        yield f"            hpcai500 ensemble submit {name}     to Slurm"
+        steps = ((("ensemble", "run", folder), "on this machine"), (("ensemble", "submit", folder), "to Slurm"))
+        yield from next_lines(steps)
 
 
 def plan_ensemble(request: PlanRequest) -> Planned:

@@ -7,7 +7,6 @@ or followed on a terminal as a table that is drawn again, elsewhere as a line no
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import shutil
 import statistics
@@ -21,7 +20,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from hpcai500.ensemble.journal import RECIPE, Ensemble, read_ensemble
 from hpcai500.ensemble.members import (
@@ -37,13 +36,9 @@ from hpcai500.ensemble.members import (
 )
 from hpcai500.ensemble.scheduler import Scheduler
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RecordError, RunError
-from hpcai500.progress import PLAIN_INTERVAL_SECONDS, Tracker, silent
-from hpcai500.streams import beneath, prepare_streams, say, spelt_out
-from hpcai500.text import aligned, scaled
-
-if TYPE_CHECKING:
-    from rich.live import Live as RichLive
-
+from hpcai500.progress import PLAIN_INTERVAL_SECONDS, Redrawn, Tracker, is_ascii, is_terminal, silent
+from hpcai500.streams import say, spelt_out
+from hpcai500.text import aligned, progress_bar
 
 # ----------------------------------------------------------------------------------------------------
 # Statistics over all members: percentiles, who is slow, who is silent, and when the last one will be done. Pure.
@@ -123,12 +118,6 @@ def eta_seconds(rows: Sequence[MemberStatus], epochs: int, usual: float | None, 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LETTERS = "_.-=+*#@"
 _WIDTH = 30
-
-
-def progress_bar(share: float) -> str:
-    """`[######------]` for a share from 0 to 1."""
-    done = round(_WIDTH * min(max(share, 0.0), 1.0))
-    return f"[{'#' * done}{'-' * (_WIDTH - done)}]"
 
 
 def spread_bar(values: Sequence[float], *, ascii_only: bool, width: int = _WIDTH) -> str:
@@ -347,12 +336,22 @@ def _summary(status: Status, *, ascii_only: bool) -> Iterator[str]:
         silent += f" ({'none' if unasked == len(status.rows) else f'{unasked} not'} submitted yet)"
     yield f"members    {shape.members} of {shape.degree} {many} each: {counts}{silent}"
     left = f", about {duration(status.eta_seconds)} left" if status.eta_seconds is not None else ""
-    yield f"progress   {progress_bar(status.progress)} {percent(status.progress)} of all epochs{left}"
+    yield f"progress   {progress_bar(status.progress)} {percent(status.progress)} of all epochs{_steps(status)}{left}"
     yield from _ranges(status, ascii_only=ascii_only)
     yield f"scheduler  {_scheduler(status)}"
     yield f"looked at  {_looked(status)}"
     if line := next_line(status):
         yield f"next       {line}"
+
+
+def _steps(status: Status) -> str:
+    """While no member has ended an epoch: how many steps of the first they have done."""
+    begun = [row for row in status.rows if row.steps and row.epoch is not None]
+    if not begun or any(row.epochs_done for row in status.rows):
+        return ""
+    least, most = min(row.step for row in begun), max(row.step for row in begun)
+    done = f"{least}" if least == most else f"{least} to {most}"
+    return f", {done} of {max(row.steps or 0 for row in begun)} steps of the first one"
 
 
 def _ranges(status: Status, *, ascii_only: bool) -> Iterator[str]:
@@ -390,11 +389,9 @@ def _scheduler(status: Status) -> str:
 
 def _looked(status: Status) -> str:
     polls, looked = status.polls, [row.looked_s for row in status.rows if row.state == "running" and row.looked_s]
-    members, files, size, seconds = (
-        sum(getattr(poll, name) for poll in polls) for name in ("members", "files", "read_bytes", "seconds")
-    )
+    members = sum(poll.members for poll in polls)
     oldest = f"; the oldest look at a running one is {duration(status.now_s - min(looked))} old" if looked else ""
-    return f"{members} members ({files} files opened, {scaled(size, 'B')} read, {seconds:.2f} s){oldest}"
+    return f"{members} members{oldest}"
 
 
 def _table(status: Status, rows: Sequence[MemberStatus], width: int | None, *, whole: bool) -> Iterator[str]:
@@ -656,7 +653,7 @@ class Screen:
     ) -> None:
         self._stream, self._interval_seconds, self._prefix = stream, interval_seconds, prefix
         self._is_terminal = is_terminal(stream)
-        self._live: RichLive | None = None
+        self._redrawn = Redrawn(stream, _LOUD)
         self._told: set[tuple[int, str]] = set()
         self._printed_s: float | None = None
         self._last_line = ""
@@ -667,8 +664,7 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live:
-            self._live.stop()
+        self._redrawn.close()
 
     def show(self, status: Status, *, is_last: bool = False) -> None:
         """Show `status` in place of the one before it; the last one is shown whatever the interval."""
@@ -681,11 +677,7 @@ class Screen:
         size = shutil.get_terminal_size((100, 40))
         rows = max(_LEAST_ROWS, size.lines - _OTHER_LINES)
         lines = status.lines(size.columns, rows, ascii_only=is_ascii(self._stream), whole=False)
-        if self._live is None:
-            self._live = _live(self._stream)
-            self._live.start()
-            prepare_streams()
-        self._live.update(_painted("\n".join(map(spelt_out, lines))), refresh=True)
+        self._redrawn.draw(lines)
 
     def _print(self, status: Status, *, is_last: bool) -> None:
         troubles = [sentence for sentence in trouble(status) if sentence not in self._told]
@@ -749,37 +741,6 @@ class Live:
 
     def _look(self, jobs: Jobs, *, is_last: bool = False) -> None:
         self._screen.show(read_status(self._ensemble, jobs, self._memory, self._source), is_last=is_last)
-
-
-def is_terminal(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal on which lines can be drawn again."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def is_ascii(stream: TextIO) -> bool:
-    """Whether the encoding of `stream` lacks the characters of the bars."""
-    try:
-        "▁█…".encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return True
-    return False
-
-
-def _live(stream: TextIO) -> RichLive:
-    # rich costs about 0.1 s to import, so only a terminal pays for it.
-    from rich.console import Console
-    from rich.live import Live as RichLive
-
-    return RichLive(console=Console(file=beneath(stream)), auto_refresh=False, vertical_overflow="crop")
-
-
-def _painted(text: str) -> Any:
-    from rich.text import Text
-
-    painted = Text(text, no_wrap=True, overflow="crop")
-    for pattern, style in _LOUD.items():
-        painted.highlight_regex(pattern, style)
-    return painted
 
 
 # ----------------------------------------------------------------------------------------------------

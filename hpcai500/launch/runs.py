@@ -40,6 +40,7 @@ from hpcai500.record import is_being_written, iterate, read_record, require_unus
 from hpcai500.streams import say
 from hpcai500.system.doctor import Subject, require_healthy
 from hpcai500.system.power import parse_power
+from hpcai500.text import next_lines
 
 # ----------------------------------------------------------------------------------------------------
 # A benchmark's own command: one run, a new campaign, or what is resumed.
@@ -227,7 +228,12 @@ class Plan:
         yield f"data        {campaign.start['data'] or 'made by hpcai500'}"
         yield "Register the identity before the first run: it shows that the plan was made before the runs. It cannot"
         yield "rule out a second copy of the campaign. To rule that out, send each HPCAI500 HEAD line as it is printed."
-        yield f"Then: hpcai500 campaign run {campaign.path}"
+        yield from next_lines(
+            (
+                (("campaign", "run", campaign.path), "here; the same line goes on after whatever stopped it"),
+                (("campaign", "status", campaign.path), "what is done, and whether it is rankable"),
+            )
+        )
 
     def document(self) -> dict[str, Any]:
         """For programs."""

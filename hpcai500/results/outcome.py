@@ -5,9 +5,11 @@ Stable lines for harnesses are `HPCAI500 FOM <name>=<value> <unit>` and, last, `
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ from hpcai500.campaign.standing import Standing, standing
 from hpcai500.errors import ExitCode, RecordError
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
-from hpcai500.record import json_object
+from hpcai500.record import iterate, json_object, read_record
 from hpcai500.results.score import summarise_trials, why_no_mean
 from hpcai500.system.container import short_image
-from hpcai500.text import count, scaled
+from hpcai500.text import count, next_lines, scaled
 
 # ----------------------------------------------------------------------------------------------------
 # One result as people read it, and as stable lines.
@@ -293,6 +295,26 @@ class CommandOutcome:
                 yield f"FAILED: {quality.metric} {quality.achieved} is below the target {quality.target:g}"
         yield f"HPCAI500 RESULT {self.verdict}"
 
+    def next_lines(self) -> Iterator[str]:
+        """What one would type now, after the runs were made; nothing where none has a result."""
+        if self._good:
+            done = [run.record for run in self.runs if run.result]
+            yield from next_lines(list(self._after_campaign(done) if is_campaign(done[0].parent) else _after(done[-1])))
+
+    def _after_campaign(self, done: Sequence[Path]) -> Iterator[Step]:
+        folder = done[0].parent
+        yield ("campaign", "status", folder), "all attempts, and whether it is rankable"
+        yield ("report", folder, "-o", f"{folder.name}.html"), "a page: score, curves, machine"
+        try:
+            campaign = read_campaign(folder)
+        except RecordError:
+            return
+        if len(campaign.done()) < len(campaign.trials):
+            yield ("campaign", "run", folder), "run what is not done yet"
+        else:
+            names = ("--system", "NAME", "--organisation", "NAME", "--key", "SSHKEY")
+            yield ("submit", folder, "-o", f"{folder.name}.zip", *names), "one signed file"
+
     def document(self) -> dict[str, Any]:
         """As JSON: `result.json` for one good run, a summary of all for anything else."""
         if len(self.runs) == 1 and self.error is None and self.runs[0].result:
@@ -339,6 +361,53 @@ class CommandOutcome:
 
     def _summaries(self) -> dict[str, TrialSummary]:
         return summarise_trials(self._good) if len(self._good) > 1 and not self._why_no_mean() else {}
+
+
+Step = tuple[Sequence[object], str]
+
+
+def _after(record: Path) -> Iterator[Step]:
+    """What to type after one run."""
+    yield ("report", record, "-o", "report.html"), "a page: score, curves, machine"
+    benchmark, root = benchmark_of(record), record.parent
+    if benchmark is None:
+        return
+    if (before := _earlier(record, benchmark)) is not None:
+        yield ("compare", before, record), "with the run before it"
+    folders = (root / f"{benchmark}-campaign{number}" for number in ("", *(f"-{count}" for count in range(2, 1000))))
+    folder = next((one for one in folders if not one.exists()), None)
+    if folder is not None:
+        data: Mapping[str, Any] = next((event["value"] for event in iterate(read_record(record).events, "dataset")), {})
+        where = () if data.get("synthetic") or not data.get("root") else ("--data", data["root"])
+        words = ("campaign", "init", folder, "--recipe", record / "recipe.toml", *where)
+        yield words, "plan all runs of a result"
+
+
+_MOST_LOOKED_AT = 1000
+
+
+def benchmark_of(record: Path) -> str | None:
+    """The benchmark of the record in a folder, by its recipe; None where it has none that can be read."""
+    try:
+        name = tomllib.loads((record / "recipe.toml").read_text(encoding="utf-8")).get("benchmark")
+    except (OSError, ValueError):
+        return None
+    return name if isinstance(name, str) else None
+
+
+def _earlier(record: Path, benchmark: str) -> Path | None:
+    """The last complete record of `benchmark` in the same folder that ended before this one."""
+    try:
+        ended = (record / "DONE").stat().st_mtime_ns
+        found = []
+        for done in islice(record.parent.glob("*/DONE"), _MOST_LOOKED_AT):
+            moment = done.stat().st_mtime_ns
+            if moment < ended and done.parent.name != record.name:
+                found.append((moment, done.parent))
+    except OSError:
+        return None
+    newest_first = (folder for _, folder in sorted(found, reverse=True))
+    return next((folder for folder in newest_first if benchmark_of(folder) == benchmark), None)
 
 
 def _passed(result: Result | None) -> bool:

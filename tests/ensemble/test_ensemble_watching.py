@@ -33,17 +33,17 @@ from hpcai500.ensemble.status import (
     duration,
     follow,
     headline,
-    is_ascii,
     map_lines,
     next_line,
     percent,
-    progress_bar,
     read_status,
     spread_bar,
     trouble,
 )
 from hpcai500.errors import EnvironmentLacksError, RecordError, RunError
 from hpcai500.launch.slurm.site import Site
+from hpcai500.progress import is_ascii
+from hpcai500.text import progress_bar
 
 
 @pytest.fixture(scope="module")

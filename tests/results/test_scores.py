@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 from pathlib import Path
@@ -120,6 +121,30 @@ def test_the_verdict_over_a_campaign_says_whether_it_may_be_ranked(rankable: Pat
     assert lines[first + 2].startswith("  - trials 4, 5, 6 were planned")
     # Some of its runs are not the campaign.
     assert outcome(expand([rankable])[:3]).document()["campaign"] is None
+
+
+def test_a_run_names_the_commands_to_type_next_and_the_run_before_it(tmp_path: Path) -> None:
+    first, second = write_record(tmp_path / "first"), write_record(tmp_path / "a second")
+    os.utime(first / "DONE", (1, 1))
+    (tmp_path / "ic-campaign").mkdir()
+    outcome = CommandOutcome([RunOutcome(second, score_record(second))])
+    assert [" ".join(line.split()) for line in outcome.next_lines()] == [
+        f"next hpcai500 report '{second}' -o report.html a page: score, curves, machine",
+        f"hpcai500 compare {first} '{second}' with the run before it",
+        f"hpcai500 campaign init {tmp_path / 'ic-campaign-2'} --recipe '{second / 'recipe.toml'}' "
+        "plan all runs of a result",
+    ]
+    assert not list(CommandOutcome([RunOutcome(second, error="broken")]).next_lines())
+
+
+def test_a_campaign_is_gone_on_with_before_it_is_submitted(rankable: Path, unfinished: Path) -> None:
+    def next_of(folder: Path) -> str:
+        runs = [RunOutcome(record, score_record(record)) for record in expand([folder])]
+        return " ".join(CommandOutcome(runs).next_lines())
+
+    assert f"hpcai500 campaign run {unfinished}" in next_of(unfinished)
+    assert "submit" not in next_of(unfinished)
+    assert f"hpcai500 submit {rankable} -o {rankable.name}.zip" in next_of(rankable)
 
 
 def test_runs_around_which_a_journal_is_broken_are_still_scored(tmp_path: Path) -> None:

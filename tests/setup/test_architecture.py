@@ -60,7 +60,8 @@ LOGIN: dict[str, set[str]] = {
     "launch": CONTRACTS | {"campaign", "system"},
     "results": CONTRACTS | {"campaign", "system"},
     "ensemble": CONTRACTS | {"campaign", "launch", "results", "system"},
-    "cli": CONTRACTS | {"campaign", "ensemble", "launch", "results", "system"},
+    "demo": CONTRACTS | {"ensemble", "results"},
+    "cli": CONTRACTS | {"campaign", "demo", "ensemble", "launch", "results", "system"},
 }
 PARTS = CONTRACTS | {"system", "side_stream", "data", "comm", "optim", "measure"}
 IN_JOB: dict[str, set[str]] = {

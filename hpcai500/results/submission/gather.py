@@ -39,7 +39,6 @@ Content = Path | bytes
 _CHECKPOINTS = "checkpoints"
 _FOLDERS = ("pictures", "power", "predictions", "trace")
 _FOREIGN = "no file of a record or a campaign"
-_PROGRESS = "how far the run was, for whoever looked at it: nothing is scored by it"
 NOT_NEEDED = "of checkpoints only the last one of a run that is done is needed, and the first at its target quality"
 
 
@@ -121,7 +120,8 @@ def _gather_record(found: Gathered, folder: Path, attempt: Attempt | None, *, wi
 def _take(found: Gathered, path: str, file: Path) -> None:
     kind = kind_of(path)
     if kind is None or not file.is_file():
-        found.leave(path, _PROGRESS if file.name == PROGRESS else _FOREIGN)
+        if file.name != PROGRESS:  # how far the run was, for whoever looked at it: nothing is scored by it
+            found.leave(path, _FOREIGN)
         return
     _require_room(path, file.stat().st_size, str(file))
     found.files[path] = file
