@@ -78,7 +78,7 @@ def story(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     assert stopped.returncode == -signal.SIGKILL, stopped.stderr
     closing, killed = campaign("status"), campaign("status", "--json")
     broken = Path(shutil.copytree(images, cwd / "broken"))
-    shutil.rmtree(broken / "val")
+    next((broken / "val").iterdir()).rename(broken / "val" / "a-class-that-train-lacks")
     failed = campaign("run", "--only", "2", "--data", broken)
     return {
         "cwd": cwd, "closing": closing, "killed": json.loads(killed.stdout), "failed": failed,
