@@ -126,6 +126,8 @@ LINES: dict[str, tuple[str, bool]] = {
     "timeline": ("{record}", False),
     "verify": ("{submission} --replay {images} --device cpu", True),
     "version": ("", False),
+    "demo": ("new-demo", False),
+    "watch": ("{record}", False),
 }
 
 
