@@ -420,7 +420,7 @@ def test_a_baseline_of_the_same_runs_or_of_other_work_is_refused(campaign: Path,
         (campaign, UsageError, same),
         (copy_campaign(campaign, tmp_path / "copy"), UsageError, same),
         (campaign / "trial-02", UsageError, same),
-        (other, UsageError, r"--baseline .*: not the same work: problem \(layer 9\)"),
+        (other, UsageError, r"--baseline .*: not the same work: problem \(layer 9\), epochs: 2 in .*, 3 in "),
         (alone, UsageError, r"not the same work: ranks: 8 in .*, 16 in "),
         (broken, WrongAnswerError, r"--baseline: .*trial-01: the run has not come to its end"),
     ):
