@@ -610,7 +610,7 @@ def _alike(evidence: Evidence) -> Requirement:
     for run in evidence.runs:
         groups.setdefault((run.result.benchmark, run.result.world_size), []).append(run.record.path)
     reasons = [reason for group in groups.values() if len(group) > 1 and (reason := why_no_mean(group))]
-    found = "they differ in more, or two are the same" if reasons else "so they do"
+    found = "they differ in more, or two are the same" if reasons else "they do"
     return _judged(
         "runs belong together", "they differ in the seed only", found, kept=not reasons,
         detail=evidence.told(reasons[0]) if reasons else "",
