@@ -105,7 +105,7 @@ LINES: dict[str, tuple[str, bool]] = {
     "ensemble run": ("{ensemble}", True),
     "ensemble status": ("{ensemble}", False),
     "ensemble submit": ("{ensemble}", False),
-    "ewa": ("--recipe ewa/smoke --data {images} --procs 1", True),
+    "ewa": ("--recipe ewa/smoke --data {weather} --procs 1", True),
     "export": ("{record} --mllog", False),
     "flops": ("ic", True),
     "ic": ("--recipe ic/smoke --out record " + TINY, True),
@@ -224,7 +224,10 @@ def places(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         ended = CliRunner().invoke(app, list(map(str, words)))
         assert ended.exit_code == 0, (ended.output, ended.exception)
     record = campaign / "trial-01"
-    found = {name: folder / name for name in ("planned", "ensemble")}
+    (folder / "weather").mkdir()
+    # Nothing gets so far as to read it.
+    (folder / "weather" / "climo_1979.h5").touch()
+    found = {name: folder / name for name in ("planned", "ensemble", "weather")}
     return {"images": images, "campaign": campaign, "record": record, "submission": folder / "s.zip", **found}
 
 

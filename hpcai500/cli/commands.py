@@ -93,8 +93,9 @@ add_command(
 add_command(
     app,
     compare,
-    "Show two records side by side, with what differs.",
+    "Compare records: what differs, each number, curves.",
     "hpcai500 compare runs/before runs/after",
+    "hpcai500 compare runs/a runs/b runs/c -o compare.html",
     heading=_UNDERSTAND,
 )
 add_command(

@@ -151,7 +151,8 @@ def _lines(checked: Checked) -> list[str]:
         f"campaign    {manifest.campaign}",
         f"system      {manifest.system}: {manifest.accelerators_in_words}; {manifest.framework}",
         f"level       {checked.verification.level or 'none: no level allows what was changed'}",
-        f"runs        {vflops.runs if vflops else 0} of {manifest.trials} planned, {manifest.attempts} attempts",
+        f"runs        {max((one.runs for one in claim.metrics.values()), default=0)} of {manifest.trials} planned, "
+        f"{manifest.attempts} attempts",
         *([f"vflops      {with_unit('vflops', vflops.mean)}"] if vflops else []),
         f"rankable    {'yes' if claim.rankable else 'no'}",
         *(f"            {reason}" for reason in claim.reasons),

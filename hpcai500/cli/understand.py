@@ -68,21 +68,29 @@ def report(
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="Folder that a run wrote, or a series.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    others: Annotated[list[Path], typer.Argument(metavar="B", help="Others that are compared with it, up to five.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE.html", help="Write a page as well.")
     ] = None,
     as_json: JsonDocument = False,
 ) -> None:
-    """Put two records side by side: what differs between them, then each number and the ratio B/A."""
-    from hpcai500.results.compare import compare_records, comparison_lines, comparison_page
+    """Compare records with a first one: what differs between them, then each number and the ratio B/A.
+
+    A page (-o) also draws the curves of quality and loss over each other.
+    """
+    from hpcai500.results.compare import compare_all, comparison_lines, comparison_page
     from hpcai500.results.report.page import write_page
 
-    comparison = compare_records(a, b)
+    comparisons = compare_all(a, others)
     if output:
-        write_page(output, comparison_page(comparison))
+        write_page(output, comparison_page(*comparisons))
         say(f"{output}: written")
-    show(comparison.document() if as_json else comparison_lines(comparison))
+    if as_json:
+        documents = [one.document() for one in comparisons]
+        show(documents[0] if len(documents) == 1 else {"comparisons": documents})
+        return
+    for number, one in enumerate(comparisons):
+        show(["", *comparison_lines(one)] if number else comparison_lines(one))
 
 
 # ----------------------------------------------------------------------------------------------------

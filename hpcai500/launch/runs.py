@@ -187,7 +187,10 @@ def _campaign_failed(folder: Path, benchmark: str) -> bool | None:
     """Whether the last attempt at a run of the campaign has failed; None if there is nothing to resume."""
     campaign = read_campaign(folder)
     left = {trial.trial for trial in campaign.trials} - {attempt.trial for attempt in campaign.done()}
-    if campaign.benchmark != benchmark or not left or any(_is_run(campaign, trial) for trial in left):
+    # A plan of which no run was begun has nothing that was stopped.
+    if campaign.benchmark != benchmark or not (left and campaign.attempts):
+        return None
+    if any(_is_run(campaign, trial) for trial in left):
         return None
     return any(attempts[-1].status == "failed" for trial in left if (attempts := campaign.attempts_at(trial)))
 

@@ -1,23 +1,27 @@
-"""`hpcai500 compare`: two records, or two series of them, side by side: what differs in the work comes first."""
+"""`hpcai500 compare`: records, or series of them, beside a first one: what differs in the work comes first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcai500.errors import UsageError
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.statistics import Compared, Side, compare, side
 from hpcai500.recipe import Difference, table_differences
 from hpcai500.results.report.blocks import Block, Cell, Row, Section, Table, Text, Tone, render, without_folders
 from hpcai500.results.report.reading import Subject, read_subject
+from hpcai500.results.report.sections import curves_section
 from hpcai500.results.score import expand, metric_title, why_no_mean
 from hpcai500.text import UNKNOWN, duration, listed, plain, quantity, share, short, table, tables
 
 Better = Literal["higher", "lower", ""]
+# A page has so many colours for curves.
+MOST_SIDES = 6
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Comparison:
         problems: why the numbers are not comparable; shown first.
         recipe: fields in which the recipes differ; `reference` is A's value, `value` B's.
         system: (what, A, B) in which the machines and the software differ.
+        name: of side B, where several are compared with one A.
     """
 
     a: Sequence[Subject]
@@ -46,6 +51,7 @@ class Comparison:
     recipe: Sequence[Difference]
     system: Sequence[tuple[str, str, str]]
     numbers: Sequence[tuple[Metric, Compared]]
+    name: str = "B"
 
     @property
     def comparable(self) -> bool:
@@ -65,6 +71,19 @@ class Comparison:
                 for metric, compared in self.numbers
             ],
         }
+
+
+def compare_all(a: Path, others: Sequence[Path]) -> list[Comparison]:
+    """Each of `others` compared with `a`; they are named B, C, ...
+
+    Raises:
+        RecordError: one is no record, or does not hold together.
+        UsageError: there are too many to draw, or the same run is on two sides.
+    """
+    if len(others) >= MOST_SIDES:
+        raise UsageError(f"compare: at most {MOST_SIDES} records or series, got {len(others) + 1}")
+    expand([a, *others])
+    return [replace(compare_records(a, other), name=name) for name, other in zip("BCDEF", others, strict=False)]
 
 
 def compare_records(a: Path, b: Path) -> Comparison:
@@ -240,7 +259,7 @@ _SAME = 5e-4
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
     """What differs first, then each number and its ratio."""
     yield from _side_lines("A", comparison.a)
-    yield from _side_lines("B", comparison.b)
+    yield from _side_lines(comparison.name, comparison.b)
     if comparison.problems:
         yield ""
         yield "NOT COMPARABLE"
@@ -255,39 +274,46 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield f"  {short(_words(field), 60):38} {short(a, 26):28} {short(b, 26)}"
     if comparison.numbers:
         yield ""
-        yield f"{'':34} {'A':>22} {'B':>22} {'B/A':>8}"
+        yield f"{'':34} {'A':>22} {comparison.name:>22} {f'{comparison.name}/A':>8}"
         for metric, compared in comparison.numbers:
             a, b = (_with_spread(metric, one) for one in (compared.a, compared.b))
             judgement = _judgement(metric, compared) if comparison.comparable else ""
             yield f"{metric_title(metric.name):34} {a:>22} {b:>22} {_ratio(compared):>8}  {judgement}".rstrip()
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """The same as a page in the report's style."""
-    sections = [
-        Section("The two sides", [_side_table(comparison)]),
-        Section("What differs", list(_differences(comparison))),
-        Section(
-            "Numbers", [_number_table(comparison)] if comparison.numbers else [Text("Neither has a result.", "flag")]
-        ),
-    ]
+def comparison_page(*comparisons: Comparison) -> str:
+    """The same as a page in the report's style, with the curves of all sides over each other."""
+    first = comparisons[0]
+    sides = [("A", first.a), *((one.name, one.b) for one in comparisons)]
+    sections = [Section("The sides", [_side_table(sides)])]
+    if curves := curves_section([(name, subjects[0]) for name, subjects in sides]):
+        sections.append(curves)
+    for one in comparisons:
+        of = f": {one.name}" if len(comparisons) > 1 else ""
+        sections.append(Section(f"What differs{of}", list(_differences(one))))
+        numbers = [_number_table(one)] if one.numbers else [Text("Neither has a result.", "flag")]
+        sections.append(Section(f"Numbers{of}", numbers))
     html = render(
         "compare.html.j2",
-        title="HPC AI500: two sides compared",
-        comparison=comparison,
-        sentence=_sentence(comparison),
+        title=f"HPC AI500: {'two' if len(sides) == 2 else len(sides)} sides compared",
+        comparable=all(one.comparable for one in comparisons),
+        names=[one.name for one in comparisons if not one.comparable],
+        problems=list(dict.fromkeys(problem for one in comparisons for problem in one.problems)),
+        sentences=[_sentence(one) for one in comparisons],
         sections=sections,
     )
-    return without_folders(html, [subject.path for subject in (*comparison.a, *comparison.b)])
+    return without_folders(html, [subject.path for _, subjects in sides for subject in subjects])
 
 
 def _sentence(comparison: Comparison) -> str:
     """What a reader is to know first: what B has of the first number that both sides have."""
-    said = "Both sides did the same work and finished it"
+    name = comparison.name
+    said = f"A and {name} did the same work and finished it"
     for metric, compared in comparison.numbers:
         if compared.ratio is not None and (judgement := _judgement(metric, compared)):
             return (
-                f"{said}. {metric_title(metric.name)}: B has {compared.ratio:.3f} times the value of A ({judgement})."
+                f"{said}. {metric_title(metric.name)}: {name} has {compared.ratio:.3f} times the value of A "
+                f"({judgement})."
             )
     return f"{said}."
 
@@ -306,7 +332,7 @@ def _side_lines(name: str, subjects: Sequence[Subject]) -> Iterator[str]:
             yield f"            VFLOPS not shown: {subject.result.why_no_vflops}"
 
 
-def _side_table(comparison: Comparison) -> Table:
+def _side_table(sides: Sequence[tuple[str, Sequence[Subject]]]) -> Table:
     rows: list[Row] = [
         (
             side,
@@ -316,10 +342,12 @@ def _side_table(comparison: Comparison) -> Table:
             Cell(subject.verdict, "good" if subject.verdict == "PASS" else "bad"),
             short(subject.problem or ""),
         )
-        for side, subjects in (("A", comparison.a), ("B", comparison.b))
+        for side, subjects in sides
         for subject in subjects[:_MOST_ROWS]
     ]
-    return Table("A and B", ("side", "record", "benchmark", "ranks", "verdict", "why"), rows, (3,))
+    return Table(
+        listed([name for name, _ in sides]), ("side", "record", "benchmark", "ranks", "verdict", "why"), rows, (3,)
+    )
 
 
 def _differences(comparison: Comparison) -> Iterator[Block]:
@@ -329,7 +357,7 @@ def _differences(comparison: Comparison) -> Iterator[Block]:
             for one in comparison.recipe[:_MOST_ROWS]
         ]
         left_out = max(0, len(comparison.recipe) - _MOST_ROWS)
-        yield Table("Recipes differ in", ("field", "layer", "A", "B"), recipe, (1,), left_out)
+        yield Table("Recipes differ in", ("field", "layer", "A", comparison.name), recipe, (1,), left_out)
     else:
         yield Text("The recipes are the same (but for the seed).", "good")
     if comparison.system:
@@ -337,7 +365,7 @@ def _differences(comparison: Comparison) -> Iterator[Block]:
         rows = [
             (short(_words(field), 60), short(a, 60), short(b, 60)) for field, a, b in comparison.system[:_MOST_ROWS]
         ]
-        yield Table("Systems differ in", ("field", "A", "B"), rows, left_out=left_out)
+        yield Table("Systems differ in", ("field", "A", comparison.name), rows, left_out=left_out)
     else:
         yield Text("The systems are the same, as far as the records tell.", "good")
 
@@ -349,9 +377,10 @@ def _number_table(comparison: Comparison) -> Table:
         tone: Tone = "good" if "better" in judgement else "bad" if "worse" in judgement else ""
         a, b = (_with_spread(metric, one) for one in (compared.a, compared.b))
         rows.append((metric_title(metric.name), a, b, _ratio(compared), Cell(judgement, tone)))
+    name = comparison.name
     return Table(
-        "B compared with A; ± is the coefficient of variation of the runs",
-        ("number", "A", "B", "B/A", "B is"),
+        f"{name} compared with A; ± is the coefficient of variation of the runs",
+        ("number", "A", name, f"{name}/A", f"{name} is"),
         rows,
         (1, 2, 3),
     )

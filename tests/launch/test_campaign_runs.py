@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -302,6 +303,17 @@ def test_what_is_no_latest_attempt_or_of_another_benchmark_is_refused_by_name(pl
         list(run_benchmark(Request("ic", out=folder / "trial-09", resume=True), ActedLauncher()))
     with pytest.raises(UsageError, match=f"runs of ic; run `hpcai500 ic --resume --out {folder}`"):
         list(run_benchmark(Request("ewa", out=folder, resume=True), ActedLauncher()))
+
+
+def test_a_plan_of_which_no_run_was_begun_is_not_resumed(planned: Plan) -> None:
+    stopped = planned(1)
+    ran(stopped, ActedLauncher(is_stopped))
+    newest = planned_beside(stopped)
+    os.utime(newest, ns=(stopped.stat().st_mtime_ns + 10**9,) * 2)
+    assert latest_unfinished(stopped.parent, "ic") == stopped
+    ran(stopped, ActedLauncher(finishes))
+    with pytest.raises(RecordError, match="no unfinished ic run to resume"):
+        latest_unfinished(stopped.parent, "ic")
 
 
 def test_what_failed_comes_after_what_was_stopped(planned: Plan) -> None:

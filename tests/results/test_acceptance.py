@@ -411,6 +411,14 @@ def test_a_baseline_judges_each_metric_the_way_it_is_better(campaign: Path, old:
     assert "vflops against the baseline" in [one.name for one in both.criteria]
 
 
+def test_a_campaign_with_a_run_left_out_is_not_accepted(tmp_path: Path) -> None:
+    write_campaign(tmp_path / "runs", "problem.epochs=3", "hyperparameters.warmup_epochs=1", trials=3, done=2)
+    made = judge(tmp_path / "runs")
+    [planned] = [one for one in made.requirements if one.name == "planned runs"]
+    assert (planned.verdict, planned.found, made.exit_code) == ("fail", "2 of 3 runs", 2)
+    assert "finish it by `hpcai500 campaign run`" in planned.detail
+
+
 def test_a_baseline_of_the_same_runs_or_of_other_work_is_refused(campaign: Path, alone: Path, tmp_path: Path) -> None:
     other = write_campaign(tmp_path / "other", "problem.epochs=2", "hyperparameters.warmup_epochs=1", trials=2)
     broken = copy_campaign(campaign, tmp_path / "broken")
@@ -420,7 +428,7 @@ def test_a_baseline_of_the_same_runs_or_of_other_work_is_refused(campaign: Path,
         (campaign, UsageError, same),
         (copy_campaign(campaign, tmp_path / "copy"), UsageError, same),
         (campaign / "trial-02", UsageError, same),
-        (other, UsageError, r"--baseline .*: not the same work: problem \(layer 9\)"),
+        (other, UsageError, r"--baseline .*: not the same work: problem \(layer 9\), epochs: 2 in .*, 3 in "),
         (alone, UsageError, r"not the same work: ranks: 8 in .*, 16 in "),
         (broken, WrongAnswerError, r"--baseline: .*trial-01: the run has not come to its end"),
     ):

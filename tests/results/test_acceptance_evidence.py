@@ -144,7 +144,7 @@ def test_what_was_registered_is_compared_with_submissions_and_campaigns(folder: 
         assert made.exit_code == 0
         assert made.document()["judged"][0]["campaign"] == identity
     other = judge(folder, folder / "campaign", trust=Trust(registered="0" * 64))
-    assert (other.exit_code, other.requirements[3].verdict) == (2, "fail")
+    assert (other.exit_code, of(other, "registered").verdict) == (2, "fail")
     with pytest.raises(WrongAnswerError, match=r"mine.zip: refused: registered: 0{64} was registered, and this"):
         judge(folder, folder / "mine.zip", trust=Trust(registered="0" * 64))
     with pytest.raises(UsageError, match=r"--registered 0{64}: the contract says"):

@@ -21,7 +21,7 @@ from hpcai500.cli.commands import app
 from hpcai500.errors import ExitCode, RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.statistics import compare, side
 from hpcai500.results.campaign_status import CampaignStatus, dropped_places, spread_lines
-from hpcai500.results.compare import Comparison, compare_records, comparison_lines, comparison_page
+from hpcai500.results.compare import Comparison, compare_all, compare_records, comparison_lines, comparison_page
 from hpcai500.results.outcome import CommandOutcome, RunOutcome
 from hpcai500.results.scaling import read_scaling, report_broken_scaling, report_scaling
 from hpcai500.results.score import expand, score_record, why_no_mean
@@ -315,6 +315,23 @@ def series(folder: Path, slower: float, spread: float) -> Path:
     for seed in (1, 2, 3):
         write_reported(folder / f"trial-{seed}", seed=seed, step_seconds=slower * (1 + spread * (seed - 2)))
     return folder
+
+
+def test_several_records_are_compared_with_the_first_and_their_curves_are_drawn_over_each_other(tmp_path: Path) -> None:
+    first, second, third = (
+        write_reported(tmp_path / name, seed=seed, step_seconds=seconds)
+        for name, seed, seconds in (("a", 1, 4), ("b", 2, 2), ("c", 3, 1))
+    )
+    compared = compare_all(first, [second, third])
+    assert [one.name for one in compared] == ["B", "C"]
+    assert number(compared[1], "seconds")["ratio"] == number(compare_records(first, third), "seconds")["ratio"]
+    assert any("C/A" in line for line in lines(compared[1]))
+    page = comparison_page(*compared)
+    for words in ("3 sides compared", "What differs: C", "A ends at 0.9 after epoch 3; B ends at 0.9", "C is"):
+        assert words in page
+    assert page.count('class="line c1"') == page.count('class="line c3"') == 2, "quality and loss of A and of C"
+    with pytest.raises(UsageError, match="at most 6"):
+        compare_all(first, [second] * 6)
 
 
 def test_numbers_come_with_their_ratio_and_which_way_is_better(tmp_path: Path) -> None:

@@ -189,7 +189,8 @@ def test_convolutions_that_this_machine_gets_wrong_fail_the_command(tmp_path: Pa
 
 def test_ctrl_c_prints_what_was_found_so_far(tmp_path: Path) -> None:
     # A pipe that nobody writes to: reading it takes until the end of patience.
-    (tmp_path / "set" / "train" / "a").mkdir(parents=True)
+    for part in ("train", "val"):
+        (tmp_path / "set" / part / "a").mkdir(parents=True)
     os.mkfifo(tmp_path / "set" / "train" / "a" / "1.JPEG")
     command = [sys.executable, "-c", f"{MAIN}sys.exit(code)", "doctor", "ic", "--recipe", "ic/smoke", "--data", "set"]
     with (tmp_path / "said").open("w") as said:

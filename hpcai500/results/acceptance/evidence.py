@@ -515,7 +515,9 @@ def judge_requirements(
     trust: Trust | None = None,
     sources: Sequence[GivenFile] = (),
 ) -> list[Requirement]:
-    """Judge each demand; whole records, right answers and runs that belong together are always demanded.
+    """Judge each demand.
+
+    Whole records, right answers, runs that belong together and campaigns without a missing run are always demanded.
 
     Args:
         require: what the contract demands.
@@ -524,6 +526,8 @@ def judge_requirements(
         sources: files of figures that were measured outside of the runs.
     """
     found = [_whole(evidence), _quality(evidence.runs, by_edition=require.rankable), _alike(evidence)]
+    if evidence.campaigns:
+        found.append(_planned(evidence))
     if require.verified:
         found.append(_verified(evidence.runs))
     if trust and trust.registered:
@@ -610,10 +614,25 @@ def _alike(evidence: Evidence) -> Requirement:
     for run in evidence.runs:
         groups.setdefault((run.result.benchmark, run.result.world_size), []).append(run.record.path)
     reasons = [reason for group in groups.values() if len(group) > 1 and (reason := why_no_mean(group))]
-    found = "they differ in more, or two are the same" if reasons else "so they do"
+    found = "they differ in more, or two are the same" if reasons else "they do"
     return _judged(
         "runs belong together", "they differ in the seed only", found, kept=not reasons,
         detail=evidence.told(reasons[0]) if reasons else "",
+    )  # fmt: skip
+
+
+def _planned(evidence: Evidence) -> Requirement:
+    """Who may leave out runs that were planned can choose a mean: those that failed, or would have been slower."""
+    planned = sum(len(campaign.trials) for campaign in evidence.campaigns)
+    done = sum(len(campaign.done()) for campaign in evidence.campaigns)
+    unfinished = [
+        f"{campaign.path.name}: {len(campaign.done())} of {len(campaign.trials)}: finish it by `hpcai500 campaign run`"
+        for campaign in evidence.campaigns
+        if len(campaign.done()) < len(campaign.trials)
+    ]
+    return _judged(
+        "planned runs", "all of the campaign are done", f"{done} of {count(planned, 'run')}", kept=not unfinished,
+        detail=unfinished[0] if unfinished else "",
     )  # fmt: skip
 
 

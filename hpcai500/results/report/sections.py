@@ -111,6 +111,37 @@ def _loss_chart(epochs: Mapping[int, Mapping[str, Any]]) -> Chart | None:
     return Chart("Loss", drawing, said, [Key("mean loss of the training steps", 4, "line")])
 
 
+def curves_section(sides: Sequence[tuple[str, Subject]]) -> Section | None:
+    """Quality and loss by epoch of several runs, (name, run), over each other; None where no run has any."""
+    problem = table(sides[0][1].record.tables.get("problem"))
+    metric = short(problem.get("metric", "quality"), 30)
+    charts = [
+        _overlaid(title, axis, [(name, _points(_last_pass(subject, event), key)) for name, subject in sides])
+        for title, axis, event, key in (
+            ("Quality", metric, "eval_accuracy", "value"),
+            ("Loss", "loss", "epoch_stop", "loss"),
+        )
+    ]
+    drawn = [chart for chart in charts if chart]
+    return Section("Quality and loss", [Charts(drawn)]) if drawn else None
+
+
+def _overlaid(title: str, axis: str, curves: Sequence[tuple[str, list[tuple[float, float]]]]) -> Chart | None:
+    known = [(colour, name, points) for colour, (name, points) in enumerate(curves, 1) if points]
+    if not known:
+        return None
+    together = [point for _, _, points in known for point in points]
+    said = "; ".join(f"{name} ends at {points[-1][1]:.4g} after epoch {points[-1][0]:g}" for _, name, points in known)
+    drawing = Plot(
+        f"{title} by epoch",
+        f"{said}.",
+        _epoch_axis(together),
+        spanning(axis, [value for _, value in together]),
+        [Line(points, colour, marked=True) for colour, _, points in known],
+    ).draw()
+    return Chart(title, drawing, f"{said}.", [Key(name, colour, "line") for colour, name, _ in known])
+
+
 def _class_table(metric: str, classes: Mapping[str, Any]) -> Table:
     ordered = sorted(classes.items(), key=lambda item: (number(item[1]) is None, number(item[1]) or 0.0))
     rows = [
