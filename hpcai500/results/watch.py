@@ -194,7 +194,7 @@ class RecordWatch:
         yield f"record      {self.path}: {kind}"
         yield f"state       {place}"
         more = "" if left is None else f", about {duration(left)} left"
-        yield f"progress    {progress_bar(share)} {int(100 * share + 1e-9)} % of all epochs{more}"
+        yield f"progress    {progress_bar(share)} {int(100 * share + 1e-9)} %{more}"
         if seen.loss is not None:
             yield f"loss        {seen.loss:.4f}"
         if seen.quality is not None:
@@ -348,7 +348,7 @@ pre {{ overflow-x: auto; line-height: 1.5 }}
 </head>
 <body>
 <h1>{escape(spelt_out(title))}</h1>
-<progress max="100" value="{100 * share:.1f}">{100 * share:.0f} %</progress>
+<progress max="100" value="{100 * share:.1f}">{int(100 * share + 1e-9)} %</progress>
 <pre>{text}</pre>
 <footer>{note} Last look: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC.</footer>
 </body>
