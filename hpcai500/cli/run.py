@@ -112,9 +112,10 @@ def report_runs(
                 outcomes.append(RunOutcome(record, error=tell(error), exit_code=error.exit_code))
     except (HpcAi500Error, KeyboardInterrupt) as error:
         ended = CommandOutcome(outcomes, *told(error))
-    show(ended.document() if as_json else ended.lines())
+    # Before the result: a batch job's log holds both streams, and its last line is the verdict.
     if with_next and not as_json:
         say_next(ended.next_lines())
+    show(ended.document() if as_json else ended.lines())
     return ended.exit_code
 
 

@@ -55,7 +55,8 @@ def doctor(folder: Path) -> Doctor:
 
 def test_a_bind_that_is_missing_is_told_and_helps(doctor: Doctor, folder: Path) -> None:
     data = folder / "set"
-    (data / "train").mkdir(parents=True)
+    for part in ("train", "val"):
+        (data / part).mkdir(parents=True)
     lacking = doctor([], "ic", "--data", str(data))["data"]
     assert (lacking["status"], lacking["detail"]) == ("fail", f"{data}: no such folder inside the container")
     told = re.match(r"add (--bind) (\S+): apptainer exec --bind \2 \S+/image hpcai500 ic --data", lacking["fix"] or "")
