@@ -291,6 +291,9 @@ def told(error: HpcAi500Error | KeyboardInterrupt) -> tuple[str, int]:
 
 def say_next(lines: Iterable[str]) -> None:
     """Say on stderr what to type now, after the result on stdout."""
+    # A job's log holds both streams, in any order, and its last line is the verdict.
+    if any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")):
+        return
     sys.stdout.flush()
     for line in lines:
         say(line, prefix="")
