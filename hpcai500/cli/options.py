@@ -290,8 +290,10 @@ def told(error: HpcAi500Error | KeyboardInterrupt) -> tuple[str, int]:
 
 
 def say_next(lines: Iterable[str]) -> None:
-    """Say on stderr what to type now, after the result on stdout."""
-    # A job's log holds both streams, in any order, and its last line is the verdict.
+    """Say on stderr what to type now; nothing in a batch job, where nobody types.
+
+    The log of one holds both streams, in any order, and its last line must be the verdict.
+    """
     if any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")):
         return
     sys.stdout.flush()

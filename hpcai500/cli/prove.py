@@ -14,7 +14,7 @@ import typer
 from hpcai500.cli.options import Heads, Json, Registered, Set, say_next
 from hpcai500.errors import UsageError
 from hpcai500.streams import say, show
-from hpcai500.text import next_lines
+from hpcai500.text import count, next_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -152,7 +152,7 @@ def _lines(checked: Checked) -> list[str]:
         f"system      {manifest.system}: {manifest.accelerators_in_words}; {manifest.framework}",
         f"level       {checked.verification.level or 'none: no level allows what was changed'}",
         f"runs        {max((one.runs for one in claim.metrics.values()), default=0)} of {manifest.trials} planned, "
-        f"{manifest.attempts} attempts",
+        f"{count(manifest.attempts, 'attempt')}",
         *([f"vflops      {with_unit('vflops', vflops.mean)}"] if vflops else []),
         f"rankable    {'yes' if claim.rankable else 'no'}",
         *(f"            {reason}" for reason in claim.reasons),
@@ -161,16 +161,14 @@ def _lines(checked: Checked) -> list[str]:
         f"verified    {_verdict(checked)}",
     ]
     if manifest.anonymised:
-        count = manifest.anonymised.hosts
-        lines.append(f"anonymised  {count} {'name of a host' if count == 1 else 'names of hosts'}")
+        lines.append(f"anonymised  {count(manifest.anonymised.hosts, 'name of a host', 'names of hosts')}")
     return lines
 
 
 def _verdict(checked: Checked) -> str:
     judged = sum(one.severity == "warning" for one in checked.verification.findings)
     told = "yes, all but the signature, which is missing" if checked.packed.signer is None else "yes"
-    warnings = f"{judged} warning{'' if judged == 1 else 's'}"
-    return f"{told}; {warnings}: see `hpcai500 verify {checked.packed.path}`" if judged else told
+    return f"{told}; {count(judged, 'warning')}: see `hpcai500 verify {checked.packed.path}`" if judged else told
 
 
 def _left_out_lines(left_out: Sequence[LeftOut], usual: str) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -112,7 +111,7 @@ def report_runs(
                 outcomes.append(RunOutcome(record, error=tell(error), exit_code=error.exit_code))
     except (HpcAi500Error, KeyboardInterrupt) as error:
         ended = CommandOutcome(outcomes, *told(error))
-    # Before the result: a batch job's log holds both streams, and its last line is the verdict.
+    # Before the result: where both streams are one file, its last line is the verdict.
     if with_next and not as_json:
         say_next(ended.next_lines())
     show(ended.document() if as_json else ended.lines())
@@ -354,18 +353,14 @@ def _looker(folder: Path) -> Callable[[], Look]:
     if not is_ensemble(folder):
         return watch_of(folder).look
     from hpcai500.cli.ensemble import slurm_of
-    from hpcai500.ensemble.status import Watch, headline
-    from hpcai500.progress import is_ascii, is_terminal
+    from hpcai500.ensemble.status import Watch, headline, lines_for
 
     members = Watch(folder, {"slurm": lambda: slurm_of(None)})
 
     def look() -> Look:
         found = members.look()
-        size = shutil.get_terminal_size((100, 40))
-        width, rows = (size.columns, max(5, size.lines - 24)) if is_terminal(sys.stdout) else (None, 20)
-        lines = tuple(found.lines(width, rows, ascii_only=is_ascii(sys.stdout), whole=False))
         is_over = not found.is_going_on and not found.states["unread"]
-        return Look(folder, is_over, headline(found), lines, found.progress)
+        return Look(folder, is_over, headline(found), tuple(lines_for(sys.stdout, found)), found.progress)
 
     return look
 

@@ -70,6 +70,9 @@ class Made:
     command: str
 
 
+Maker = Callable[[Path, Path], None]
+
+
 def lay_out(folder: Path, tracker: Tracker = silent) -> Sequence[Made]:
     """Write the demonstration into `folder`, and say what to look at.
 
@@ -87,7 +90,7 @@ def lay_out(folder: Path, tracker: Tracker = silent) -> Sequence[Made]:
     with tracker(len(_STEPS), "writing pages", "pages") as progress:
         made = []
         for what, make in _STEPS:
-            make(folder)
+            make(folder, folder / what.path)
             made.append(what)
             progress.advance()
     index = Made("index.html", "All of these, with a sentence each", "hpcai500 demo")
@@ -97,22 +100,24 @@ def lay_out(folder: Path, tracker: Tracker = silent) -> Sequence[Made]:
     return [index, *made]
 
 
-def _report(*names: str, to: str) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        write_page(folder / to, make_report([folder / name for name in names]).html)
+# Each makes one thing of what lies in `folder`, at `target`.
+
+
+def _report(name: str) -> Maker:
+    def make(folder: Path, target: Path) -> None:
+        write_page(target, make_report([folder / name]).html)
 
     return make
 
 
-def _compare(folder: Path) -> None:
-    comparison = compare_records(folder / "campaign" / "trial-01", folder / "ic")
-    write_page(folder / "compare.html", comparison_page(comparison))
+def _compare(folder: Path, target: Path) -> None:
+    write_page(target, comparison_page(compare_records(folder / "campaign" / "trial-01", folder / "ic")))
 
 
-def _submit(folder: Path) -> None:
+def _submit(folder: Path, target: Path) -> None:
     request = SubmitRequest(
         folder / "campaign",
-        folder / "submission.zip",
+        target,
         "Demonstration",
         "nobody (hpcai500 demo)",
         checkpoints=False,
@@ -121,38 +126,38 @@ def _submit(folder: Path) -> None:
     pack(request)
 
 
-def _rank(folder: Path) -> None:
-    make_ranking([folder / "submission.zip"], site=folder / "ranking", signers=None, heads=None)
+def _rank(folder: Path, target: Path) -> None:
+    make_ranking([folder / "submission.zip"], site=target.parent)
 
 
-def _accept(name: str) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
+def _accept(name: str) -> Maker:
+    def make(folder: Path, target: Path) -> None:
         title, rate, seconds = _CONTRACTS[name]
         contract = folder / f"contract-{name}.toml"
         contract.write_text(_CONTRACT.format(title=title, rate=rate, seconds=seconds), encoding="utf-8")
         verdict = accept(Request(load_contract(contract), (folder / "campaign",)))
-        write_page(folder / f"acceptance-{name}.html", acceptance_page(verdict))
+        write_page(target, acceptance_page(verdict))
 
     return make
 
 
-def _ensemble(folder: Path) -> None:
+def _ensemble(folder: Path, target: Path) -> None:
     lines = [line for line in Watch(folder / "ensemble", {}).look_at_all().lines() if not line.startswith("looked at")]
-    (folder / "ensemble-status.txt").write_text("\n".join(["Demonstration", *lines, ""]), encoding="utf-8")
+    target.write_text("\n".join(["Demonstration", *lines, ""]), encoding="utf-8")
 
 
-_STEPS: Sequence[tuple[Made, Callable[[Path], None]]] = (
+_STEPS: Sequence[tuple[Made, Maker]] = (
     (
         Made("ic.html", "The report of one run of Image Classification", "hpcai500 report ic -o ic.html"),
-        _report("ic", to="ic.html"),
+        _report("ic"),
     ),
     (
         Made("ewa.html", "The report of one run of Extreme Weather Analytics", "hpcai500 report ewa -o ewa.html"),
-        _report("ewa", to="ewa.html"),
+        _report("ewa"),
     ),
     (
         Made("campaign.html", "The report of a campaign of three runs", "hpcai500 report campaign -o campaign.html"),
-        _report("campaign", to="campaign.html"),
+        _report("campaign"),
     ),
     (
         Made(

@@ -641,6 +641,13 @@ _MOST_TROUBLES = 10
 _LOUD = {r"\b(failed|diverged|lost)\b": "bold red", r"\bsilent\b": "yellow", r"\brunning\b": "green"}
 
 
+def lines_for(stream: TextIO, status: Status) -> Iterator[str]:
+    """`status` with as many columns and rows as the terminal `stream` has; elsewhere 20 rows of any width."""
+    size = shutil.get_terminal_size((100, 40))
+    width, rows = (size.columns, max(_LEAST_ROWS, size.lines - _OTHER_LINES)) if is_terminal(stream) else (None, 20)
+    return iter(status.lines(width, rows, ascii_only=is_ascii(stream), whole=False))
+
+
 class Screen:
     """Shows one status after the other.
 
@@ -674,10 +681,7 @@ class Screen:
             self._print(status, is_last=is_last)
 
     def _draw(self, status: Status) -> None:
-        size = shutil.get_terminal_size((100, 40))
-        rows = max(_LEAST_ROWS, size.lines - _OTHER_LINES)
-        lines = status.lines(size.columns, rows, ascii_only=is_ascii(self._stream), whole=False)
-        self._redrawn.draw(lines)
+        self._redrawn.draw(lines_for(self._stream, status))
 
     def _print(self, status: Status, *, is_last: bool) -> None:
         troubles = [sentence for sentence in trouble(status) if sentence not in self._told]

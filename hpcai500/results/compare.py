@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +20,8 @@ from hpcai500.results.score import expand, metric_title, why_no_mean
 from hpcai500.text import UNKNOWN, duration, listed, plain, quantity, share, short, table, tables
 
 Better = Literal["higher", "lower", ""]
-# A page has so many colours for curves.
-MOST_SIDES = 6
+# Of the sides that are compared with A: a page has six colours for curves.
+_NAMES = "BCDEF"
 
 
 @dataclass(frozen=True)
@@ -74,35 +74,33 @@ class Comparison:
 
 
 def compare_all(a: Path, others: Sequence[Path]) -> list[Comparison]:
-    """Each of `others` compared with `a`; they are named B, C, ...
+    """Each record, or folder of a series, in `others` compared with `a`; they are named B, C, ...
 
     Raises:
         RecordError: one is no record, or does not hold together.
         UsageError: there are too many to draw, or the same run is on two sides.
     """
-    if len(others) >= MOST_SIDES:
-        raise UsageError(f"compare: at most {MOST_SIDES} records or series, got {len(others) + 1}")
+    if len(others) > len(_NAMES):
+        raise UsageError(f"compare: at most {len(_NAMES) + 1} records or series, got {len(others) + 1}")
     expand([a, *others])
-    return [replace(compare_records(a, other), name=name) for name, other in zip("BCDEF", others, strict=False)]
+    ours, *rest = ([read_subject(path) for path in expand([one])] for one in (a, *others))
+    return [
+        Comparison(
+            ours,
+            theirs,
+            problems=list(_problems(ours, theirs, name)),
+            recipe=_recipe_differences(ours[0], theirs[0]),
+            system=_system_differences(ours[0], theirs[0]),
+            numbers=_numbers(ours, theirs),
+            name=name,
+        )
+        for name, theirs in zip(_NAMES, rest, strict=False)
+    ]
 
 
 def compare_records(a: Path, b: Path) -> Comparison:
-    """The records, or the folders of series, `a` and `b`.
-
-    Raises:
-        RecordError: one is no record, or does not hold together.
-        UsageError: the same run is on both sides.
-    """
-    expand([a, b])
-    ours, theirs = ([read_subject(path) for path in expand([one])] for one in (a, b))
-    return Comparison(
-        ours,
-        theirs,
-        problems=list(_problems(ours, theirs)),
-        recipe=_recipe_differences(ours[0], theirs[0]),
-        system=_system_differences(ours[0], theirs[0]),
-        numbers=_numbers(ours, theirs),
-    )
+    """The records, or the folders of series, `a` and `b`; raises as `compare_all`."""
+    return compare_all(a, [b])[0]
 
 
 def metrics_of(results: Sequence[Result]) -> list[Metric]:
@@ -167,8 +165,8 @@ def _numbers(ours: Sequence[Subject], theirs: Sequence[Subject]) -> list[tuple[M
     return [(metric, both) for metric, both in found if any(one and one.mean for one in (both.a, both.b))]
 
 
-def _problems(ours: Sequence[Subject], theirs: Sequence[Subject]) -> Iterator[str]:
-    for name, one in (("A", ours), ("B", theirs)):
+def _problems(ours: Sequence[Subject], theirs: Sequence[Subject], other: str) -> Iterator[str]:
+    for name, one in (("A", ours), (other, theirs)):
         for subject in one:
             if subject.result is None or subject.verdict == "INVALID":
                 yield f"{name} has no result: {short(subject.path)}: {short(subject.problem)}"
@@ -180,29 +178,30 @@ def _problems(ours: Sequence[Subject], theirs: Sequence[Subject]) -> Iterator[st
     left, right = ours[0].record.tables, theirs[0].record.tables
     for key in ("benchmark", "edition"):
         if left.get(key) != right.get(key):
-            yield f"other {key}: A is {short(left.get(key), 60)}, B is {short(right.get(key), 60)}"
+            yield f"other {key}: A is {short(left.get(key), 60)}, {other} is {short(right.get(key), 60)}"
     if left.get("benchmark") == right.get("benchmark"):
         yield from (
             f"the problem (layer 9) differs: {_words(one.field.removeprefix('problem.'))} is "
-            f"{short(one.reference, 60)} in A, {short(one.value, 60)} in B"
+            f"{short(one.reference, 60)} in A, {short(one.value, 60)} in {other}"
             for one in _recipe_differences(ours[0], theirs[0])
             if one.layer == 9
         )
-    yield from _other_work(ours[0], theirs[0])
+    yield from _other_work(ours[0], theirs[0], other)
 
 
-def _other_work(one: Subject, other: Subject) -> Iterator[str]:
-    left, right = one.last("dataset"), other.last("dataset")
+def _other_work(one: Subject, two: Subject, other: str) -> Iterator[str]:
+    left, right = one.last("dataset"), two.last("dataset")
     key = (
         "content_fingerprint" if left.get("content_fingerprint") and right.get("content_fingerprint") else "fingerprint"
     )
     if left.get(key) != right.get(key):
-        yield f"other data: A has {short(left.get(key), 16)}, B has {short(right.get(key), 16)} (by {_words(key)})"
-    if one.result and other.result:
+        found = [short(side_.get(key), 16) for side_ in (left, right)]
+        yield f"other data: A has {found[0]}, {other} has {found[1]} (by {_words(key)})"
+    if one.result and two.result:
         for name in ("flops_convention", "input"):
-            values = [getattr(subject.result, name, None) for subject in (one, other)]
+            values = [getattr(subject.result, name, None) for subject in (one, two)]
             if values[0] != values[1]:
-                yield f"other {name.replace('_', ' ')}: A has {values[0]}, B has {values[1]}"
+                yield f"other {name.replace('_', ' ')}: A has {values[0]}, {other} has {values[1]}"
 
 
 def _recipe_differences(one: Subject, other: Subject) -> list[Difference]:
@@ -345,9 +344,7 @@ def _side_table(sides: Sequence[tuple[str, Sequence[Subject]]]) -> Table:
         for side, subjects in sides
         for subject in subjects[:_MOST_ROWS]
     ]
-    return Table(
-        listed([name for name, _ in sides]), ("side", "record", "benchmark", "ranks", "verdict", "why"), rows, (3,)
-    )
+    return Table("Each is compared with A", ("side", "record", "benchmark", "ranks", "verdict", "why"), rows, (3,))
 
 
 def _differences(comparison: Comparison) -> Iterator[Block]:

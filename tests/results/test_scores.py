@@ -330,6 +330,8 @@ def test_several_records_are_compared_with_the_first_and_their_curves_are_drawn_
     for words in ("3 sides compared", "What differs: C", "A ends at 0.9 after epoch 3; B ends at 0.9", "C is"):
         assert words in page
     assert page.count('class="line c1"') == page.count('class="line c3"') == 2, "quality and loss of A and of C"
+    other = write_reported(tmp_path / "d", epochs=4)
+    assert ["3 in A, 4 in C" in problem for problem in compare_all(first, [second, other])[1].problems] == [True]
     with pytest.raises(UsageError, match="at most 6"):
         compare_all(first, [second] * 6)
 
