@@ -339,7 +339,7 @@ def differing_keys(written: Mapping[str, Any], computed: Mapping[str, Any]) -> l
 
     A file of an older version lacks keys that are derived today; that is no difference.
     """
-    older = {*_judged_by_fewer_rules(written, computed), *_held_against_any_target(written, computed)}
+    older = {*_by_fewer_rules(written, computed), *_held_against_any_target(written, computed)}
     if "parallel_efficiency_note" not in written:
         # An older version gave an estimate by its fastest steps, however uncertain.
         older.add("parallel_efficiency")
@@ -380,12 +380,12 @@ def _shown(value: Any) -> str:
     return repr(value)[:_MOST_SHOWN]
 
 
-def _judged_by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
-    """Keys that differ only because an older version had fewer rules, or did not judge levels yet."""
+def _by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
+    """Keys that differ only because an older version had fewer rules, other words for a reason, or no levels yet."""
     if "level_changes" not in written and written.get("level") is None:
         yield "level"
     reasons = written.get("reasons")
-    if isinstance(reasons, list) and all(reason in computed["reasons"] for reason in reasons):
+    if isinstance(reasons, list) and len(reasons) <= len(computed["reasons"]):
         yield "reasons"
         if written.get("rankable") is (not reasons):
             yield "rankable"
