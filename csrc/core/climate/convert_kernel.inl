@@ -45,8 +45,8 @@ struct Source {
 
 template <class To, bool normalise, class Form>
 void convert(const Form& form, const ConvertRun& run) {
-    const Source<Form, normalise> source{form, run.scale, run.bias};
-    write_run<To>(source, run.out, run.count, run.stream, run.count, [](long, long) {});
+    Source<Form, normalise> source{form, run.scale, run.bias};
+    write_run<To>(source, run.out, run.count, run.stream);
 }
 template <class To, bool normalise>
 void convert_values(const ConvertRun& run) {

@@ -4,67 +4,61 @@ namespace hpcai500 {
 namespace {
 namespace compression {
 
-// How far ahead a loop asks for what it reads: the hardware's own prefetching ends at every page.
-inline constexpr long ahead_bytes = 2048;
-
-inline void prefetch_behind(const void* from) {
-    const char* const place = static_cast<const char*>(from) + ahead_bytes;
-    __builtin_prefetch(place);
-    __builtin_prefetch(place + line_bytes);
-}
-
 // ---- From float32 to the wire's type and back.
 
-// Values of a type in memory, times `scale` if they are `scaled`.
-template <class Type, bool scaled>
+// Whose squares are summed: of the values before the scale, or after it.
+enum class Squared { none, before_scale, after_scale };
+
+// Values of a type in memory, times `scale`, and the sum of their squares.
+//
+// The order of the sum depends on the values alone: lane i of 32 sums values i, i + 32, ... But steps begin
+// where memory has a line, `head` values later. So lane i of `squares` is lane (i + head) % 32 of the sum.
+template <class Type, Squared squared>
 struct Source {
     using Item = typename Type::Item;
     const Item* first;
     float scale;
-    HPCAI500_INLINE Vec32 load(long at) const {
-        prefetch_behind(first + at);
-        const Vec32 values = load_two<Type>(first + at);
-        return scaled ? values * scale : values;
+    long head = 0;
+    Squares32 squares{};
+
+    HPCAI500_INLINE Vec32 scaled(const Vec32& stored) {
+        if (squared == Squared::before_scale) add_squares(squares, stored);
+        const Vec32 values = stored * scale;
+        if (squared == Squared::after_scale) add_squares(squares, values);
+        return values;
     }
-    Vec32 load_some(long at, long count) const {
-        alignas(64) Item scratch[step] = {};
-        std::memcpy(scratch, first + at, static_cast<std::size_t>(count) * sizeof(Item));
-        const Vec32 values = load_two<Type>(scratch);
-        return scaled ? values * scale : values;
+    HPCAI500_INLINE Vec32 load(long at) { return scaled(load_two<Type>(first + at)); }
+    Vec32 load_some(long at, long count) {
+        // The head's values end where the first step begins; zeros add nothing to the other sums.
+        const long lane = at < head ? step - head : 0;
+        alignas(64) Item scratch[2 * step] = {};
+        std::memcpy(scratch + lane, first + at, static_cast<std::size_t>(count) * sizeof(Item));
+        const Vec32 values = scaled(load_two<Type>(scratch));
+        if (lane == 0) return values;
+        return load_two<Type>(scratch + lane) * scale;
     }
+    double sum() const { return total(squares, step - head); }
 };
 
-template <class From>
-HPCAI500_INLINE void sum_squares(Squares32& squares, From source, long begin, long end) {
-    long at = begin;
-    for (; at + step <= end; at += step) add_squares(squares, source.load(at));
-    if (at < end) add_squares(squares, source.load_some(at, end - at));
-}
-
-// Squares and casts take turns over parts that stay in the first-level cache. Both passes read the same
-// values, but the sum's lanes are counted from the run's start and the lines from where memory has them.
-template <class To, bool squared, class From, class Squared>
-inline double cast_run(const From& source, const Squared& summed, const CastRun& run) {
-    constexpr long part = 4096;
-    Squares32 squares{};
-    write_run<To>(source, run.out, run.count, run.stream, squared ? part : run.count,
-                  [&squares, summed](long begin, long end) {
-                      if (squared) sum_squares(squares, summed, begin, end);
-                  });
-    return squared ? total(squares) : 0.0;
+template <class To, class From>
+inline double cast_run(From source, const CastRun& run) {
+    source.head = before_line<To>(run.out, run.count, run.stream);
+    write_run<To>(source, run.out, run.count, run.stream);
+    return source.sum();
 }
 
 template <class Wire, bool squared>
 double pack_run(const CastRun& run) {
     const auto* const values = static_cast<const float*>(run.source);
-    return cast_run<Wire, squared>(Source<Float32, true>{values, run.scale},
-                                   Source<Float32, false>{values, 1.0f}, run);
+    return cast_run<Wire>(Source<Float32, squared ? Squared::before_scale : Squared::none>{values, run.scale},
+                          run);
 }
 
 template <class Wire, bool squared>
 double unpack_run(const CastRun& run) {
-    const Source<Wire, true> source{static_cast<const typename Wire::Item*>(run.source), run.scale};
-    return cast_run<Float32, squared>(source, source, run);
+    const auto* const values = static_cast<const typename Wire::Item*>(run.source);
+    return cast_run<Float32>(Source<Wire, squared ? Squared::after_scale : Squared::none>{values, run.scale},
+                             run);
 }
 
 // ---- Blocks of 256 floats to a scale and codes, and back.
@@ -120,12 +114,10 @@ double quantise_run(const QuantiseRun& run) {
         float* const residual = run.residual != nullptr ? run.residual + block * quantised_block : nullptr;
         Ints16 peak{};
         for (long v = 0; v < block_vectors; v += 2) {
-            prefetch_behind(source + 16 * v);
             const Vec32 given = load_two<Float32>(source + 16 * v);
             if (squared) add_squares(squares, given);
             Vec32 scaled = given * run.scale;
             if (residual != nullptr) {
-                prefetch_behind(residual + 16 * v);
                 scaled = scaled + load_two<Float32>(residual + 16 * v);
             }
             for (int i = 0; i < 2; ++i) {
@@ -152,11 +144,9 @@ double dequantise_run(const DequantiseRun& run) {
         std::memcpy(&scale, run.buffer + scale_place(place), sizeof scale);
         float* const target = run.target + block * quantised_block;
         for (long v = 0; v < block_vectors; v += 2) {
-            prefetch_behind(codes + 16 * v);
             const Vec32 stored{{widen(load_bytes(codes + 16 * v)), widen(load_bytes(codes + 16 * v + 16))}};
             Vec32 values = stored * scale * run.scale;
             if (accumulate) {
-                prefetch_behind(target + 16 * v);
                 values = load_two<Float32>(target + 16 * v) + values;
             }
             store_two<Float32>(target + 16 * v, values, stream);
@@ -170,7 +160,11 @@ double dequantise_run(const DequantiseRun& run) {
 
 inline double squares_of(const float* values, std::int64_t count) {
     Squares32 squares{};
-    sum_squares(squares, Source<Float32, false>{values, 1.0f}, 0, count);
+    long at = 0;
+    for (; at + step <= count; at += step) add_squares(squares, load_two<Float32>(values + at));
+    alignas(64) float rest[step] = {};
+    std::memcpy(rest, values + at, static_cast<std::size_t>(count - at) * sizeof(float));
+    add_squares(squares, load_two<Float32>(rest));
     return total(squares);
 }
 
@@ -185,7 +179,6 @@ inline std::uint32_t read_lines(const void* from, std::int64_t lines) {
     Ints16 even{}, odd{};
     std::int64_t i = 0;
     for (; i + 2 <= lines; i += 2) {
-        prefetch_behind(source + 16 * i);
         even = larger_magnitude(even, load(source + 16 * i));
         odd = larger_magnitude(odd, load(source + 16 * i + 16));
     }

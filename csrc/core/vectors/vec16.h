@@ -130,10 +130,11 @@ HPCAI500_INLINE void add_squares(Squares32& squares, const Vec32& of) {
         squares.part[2 * i + 1] = multiply_add(second, second, squares.part[2 * i + 1]);
     }
 }
-/// The sum of the 32 sums, pairwise in a fixed order.
-HPCAI500_INLINE double total(const Squares32& squares) {
-    double lane[32];
-    std::memcpy(lane, &squares, sizeof lane);
+/// The sum of the 32 sums, pairwise in a fixed order, of which lane `first` of `squares` is the first.
+HPCAI500_INLINE double total(const Squares32& squares, long first = 0) {
+    double given[32], lane[32];
+    std::memcpy(given, &squares, sizeof given);
+    for (long i = 0; i < 32; ++i) lane[i] = given[(i + first) % 32];
     for (int width = 16; width > 0; width /= 2)
         for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
     return lane[0];
