@@ -16,7 +16,6 @@ endif
 CORE       := CMakeLists.txt $(shell find csrc cmake -type f 2>/dev/null)
 CPP        := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CORE))
 SCRIPTS    := $(shell grep -l '^\#!.*python' scripts/* containers/* 2>/dev/null)
-BENCHMARKS := benchmarks/decode_crop.py benchmarks/decode_accuracy.py benchmarks/decode_stages.py benchmarks/dali_loader.py benchmarks/climate_reader.py benchmarks/compression.py benchmarks/detection_operators.py benchmarks/engine_step.py benchmarks/micro_ceilings.py benchmarks/training_step.py benchmarks/staging.py benchmarks/ensemble_scaling.py benchmarks/ensemble_status.py benchmarks/rank_submissions.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -46,7 +45,7 @@ help:
 ##   make docs         build the documentation as a web site in build/docs, and check its links
 ##   make lint         ruff, mypy, clang-format: report only
 ##   make format       ruff, clang-format: rewrite the files
-##   make bench        measure against the rivals (installs them first)
+##   make bench        measure against the rivals (installs them first), beside what is recorded; ARGS=--quick for two minutes
 ##   make bench-gpu    measure a CUDA device against its rivals, and write docs/performance.md anew; ARGS="--only ic_mixed ewa_step"
 ##   make fuzz         fuzz the JPEG decoder by libFuzzer (needs clang; docs/fuzzing.md); ARGS="--runs 1000000 jpeg_planes"
 ##   make lock         resolve constraints.txt anew after pyproject.toml changed
@@ -104,7 +103,7 @@ format: $(VENV)/.extra-dev
 
 .PHONY: bench
 bench: $(VENV)/.dali $(VENV)/.extra-benchmark $(VENV)/.horovod
-	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+	@$(BIN)/python benchmarks/cpu.py $(ARGS)
 
 # Without a device nothing is downloaded. The page is written after a part failed, too: what was measured until then is in
 # the results.

@@ -21,6 +21,13 @@ MEAN = np.array([280.0, 0.0, 8e-3, 1e5] * 4)
 STD = np.array([20.0, 7.0, 6e-3, 5e3] * 4)
 
 
+def shrink(scale: int) -> None:
+    """Make images of a `scale`-th of the rows and columns."""
+    global ROWS, COLUMNS, IMAGE_BYTES  # noqa: PLW0603  # the one setting of these files
+    ROWS, COLUMNS = ROWS // scale, COLUMNS // scale
+    IMAGE_BYTES //= scale * scale
+
+
 def channel(image: int, number: int) -> NDArray[np.float32]:
     """A smooth field that moves from image to image, with noise in its last bits, as a model's output has."""
     random = np.random.default_rng((image, number))

@@ -159,7 +159,7 @@ COMPARISONS = (
         "fp16 pack and norms against _foreach_copy_ and _foreach_norm",
         "pack fp16, norms",
         ("_foreach_copy_ fp16", "_foreach_norm"),
-        2.2,
+        2.6,
     ),
     Comparison("int8 with error feedback against torch.compile", "int8", ("int8 compiled",), 1.3),
     Comparison("int8 with error feedback against eager torch", "int8", ("int8 eager",), 20),

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+# What is wanted at least, by row and rival.
+WANTED = {
+    ("JPEG, `plain`", "dali"): 5.0,
+    ("JPEG, `heavy`", "dali"): 4.0,
+    ("JPEG, `large`", "dali"): 3.0,
+    ("climate image, contiguous", "h5py + NumPy"): 25.0,
+    ("climate image, contiguous", "h5py read_direct + torch"): 5.0,
+    ("climate image, image chunks", "h5py + NumPy"): 25.0,
+    ("climate image, image chunks", "h5py read_direct + torch"): 5.0,
+    ("climate image, shipped gzip", "h5py, whole windows + torch"): 4.0,
+    ("step on two ranks", "DistributedDataParallel"): 1.15,
+    ("step on two ranks, gradients alone", "DistributedDataParallel"): 1.15,
+    ("step on two ranks, gradients alone", "hvd.DistributedOptimizer"): 1.5,
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """How many times as fast as `rival` ours is at `what`: `ratio`, the median of the rounds' `ratios`.
+    """How many times as fast as `rival` ours is at `what`: `ratio`, the median of `ratios`, of rounds or of visits.
 
-    `required` is what the benchmark asked for, if anything.
+    `required` is what is wanted at least, if anything. `share` is how near ours is to `limit`, what the machine can do
+    at most, where that was measured beside it.
     """
 
     what: str
@@ -19,6 +36,12 @@ class Row:
     ratio: float
     ratios: Sequence[float]
     required: float | None = None
+    limit: str | None = None
+    share: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.what, self.rival
 
 
 @dataclass(frozen=True)
@@ -31,8 +54,33 @@ class Source:
     rows: Callable[[dict[str, Any]], Iterator[Row]]
 
 
+def rows_of(source: Source, document: dict[str, Any]) -> list[Row]:
+    """The rows of a document. Of several visits, a row's ratios are those of the visits, each a median of rounds."""
+    visits: dict[tuple[str, str], list[Row]] = {}
+    for one in visits_of(document):
+        for row in source.rows(one):
+            visits.setdefault(row.key, []).append(row)
+    return [_joined(rows) for rows in visits.values()]
+
+
+def visits_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The documents of several runs of one benchmark; a document alone is one visit."""
+    visits: list[dict[str, Any]] = document.get("visits", [document])
+    return visits
+
+
+def _joined(visits: Sequence[Row]) -> Row:
+    row = visits[0]
+    if len(visits) > 1:
+        ratios = [one.ratio for one in visits]
+        share = None if row.share is None else statistics.median(one.share for one in visits if one.share is not None)
+        row = replace(row, ratio=statistics.median(ratios), ratios=ratios, share=share)
+    return replace(row, required=WANTED.get(row.key, row.required))
+
+
 def machine(document: dict[str, Any]) -> str:
     """The processor that the document names; its architecture where it names none."""
+    document = visits_of(document)[0]
     facts = document["machine"] if isinstance(document["machine"], dict) else document
     return str(facts.get("processor") or facts["machine"]).replace("(R)", "").removesuffix(" Processor")
 
@@ -54,20 +102,45 @@ def _decode(document: dict[str, Any]) -> Iterator[Row]:
                     yield Row(f"JPEG, `{name}`, index", rival, ratio, ratios)
 
 
+_INFLATE = "inflate of libdeflate on all threads"
+
+
 def _climate(document: dict[str, Any]) -> Iterator[Row]:
     for name in ("contiguous", "image chunks", "shipped gzip", "contiguous, cold"):
         contestants = document["tables"].get(name, {})
         for rival, found in contestants.items():
-            if rival != "ours":
+            if rival not in ("ours", _INFLATE):
                 ratios = _each(found["rounds"], contestants["ours"]["rounds"])
-                yield Row(f"climate image, {name}", rival, found["to_ours"], ratios)
+                row = Row(f"climate image, {name}", rival, found["to_ours"], ratios)
+                if name == "contiguous" and "copy_gigabytes_per_second" in document:
+                    share = document["reader_gigabytes_per_second"] / document["copy_gigabytes_per_second"]
+                    row = replace(row, limit="non-temporal copy", share=share)
+                if name == "shipped gzip" and _INFLATE in contestants:
+                    row = replace(row, limit=_INFLATE, share=contestants[_INFLATE]["to_ours"])
+                yield row
+
+
+# Of the rows of compression, whose kernel they measure.
+_KERNELS = {
+    "fp16 pack": "pack fp16",
+    "fp16 pack and norms": "pack fp16, norms",
+    "bf16 pack": "pack bf16",
+    "fp16 unpack": "unpack fp16",
+    "int8 with error feedback": "int8",
+    "all norms": "norms",
+}
 
 
 def _compression(document: dict[str, Any]) -> Iterator[Row]:
+    kernels = {one["kernel"]: one for one in document["results"]["memory"]}
     for found in document["results"]["comparisons"]:
         what, _, rival = found["comparison"].partition(" against ")
-        what = f"gradients: {what.removesuffix(',')}"
-        yield Row(what, rival, found["median_ratio"], found["ratios"], found["required"])
+        row = Row(
+            f"gradients: {what.removesuffix(',')}", rival, found["median_ratio"], found["ratios"], found["required"]
+        )
+        if kernel := kernels.get(_KERNELS.get(what, "")):
+            row = replace(row, limit=kernel["stream"], share=kernel["median_share"])
+        yield row
 
 
 def _detection(document: dict[str, Any]) -> Iterator[Row]:

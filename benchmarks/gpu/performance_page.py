@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cpu_ratios import SOURCES, machine
+from cpu_ratios import SOURCES, machine, rows_of
 from parts import PARTS
 from results_file import SCHEMA
 from tables import number, ratios, row_lines, tables, verdict
@@ -45,7 +45,9 @@ not run:"""
 
 _HOW = """## Measure again
 
-    make bench                                      # the CPU results
+    make bench                                      # the CPU results: prints them beside what is recorded
+    make bench ARGS="--visits 5 --record"           # and records them
+    make bench ARGS=--quick                         # two minutes: only checks that the code runs
     make bench-gpu                                  # all parts; requires a CUDA device and a torch built for it
     make bench-gpu ARGS="--only ceilings ic_mixed"  # some parts; the other results stay in the file
     make bench-gpu ARGS="--data /data/imagenet"     # real images instead of synthetic ones
@@ -257,18 +259,19 @@ def _cpu(results: Path) -> Iterator[str]:
     if found:
         yield _CPU
         yield ""
-        yield "| work | rival | ratio | target |"
-        yield "|---|---|---|---|"
+        yield "| work | rival | ratio | share of the limit | target |"
+        yield "|---|---|---|---|---|"
     missed = []
     for source, document in found.items():
-        for row in source.rows(document):
+        for row in rows_of(source, document):
             bound = ""
             if row.required:
                 bound = f"{number(row.required)}: {'met' if row.ratio >= row.required else '**missed**'}"
                 missed += [row.what] if row.ratio < row.required else []
             spread = "-".join(number(round(one, 2)) for one in (min(row.ratios), max(row.ratios)))
             value = f"{number(round(row.ratio, 2))} ({spread})"
-            yield f"| {row.what} | {row.rival} | {value} | {bound} |"
+            share = "" if row.share is None else f"{number(round(row.share, 2))} of {row.limit}"
+            yield f"| {row.what} | {row.rival} | {value} | {share} | {bound} |"
     yield ""
     yield "| work | machine, as recorded | numbers | page |"
     yield "|---|---|---|---|"

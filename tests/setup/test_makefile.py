@@ -168,12 +168,6 @@ def test_make_alone_teaches(tree: Path) -> None:
     assert "make test" in result.stdout
 
 
-def test_benchmarks_of_the_makefile_exist() -> None:
-    listed = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("BENCHMARKS"))
-    missing = [name for name in listed.split(":=")[1].split() if not (ROOT / name).exists()]
-    assert not missing
-
-
 def test_an_image_is_built_from_what_is_collected_first(tree: Path) -> None:
     commands = would_run(tree, "image")
     assert in_order(

@@ -1,0 +1,64 @@
+"""`make bench`: every comparison of a CPU, in visits. Documents stand in for the benchmarks, which take minutes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cpu_ratios import SOURCES, rows_of
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+
+import cpu  # noqa: E402
+
+COMPRESSION = next(source for source in SOURCES if source.document == "compression")
+
+
+def document(ratio: float, share: float = 0.9) -> dict[str, Any]:
+    """What compression.py writes, cut down to a row."""
+    comparison = {
+        "comparison": "fp16 pack against _foreach_copy_ into the bucket's views",
+        "median_ratio": ratio,
+        "ratios": [ratio - 0.1, ratio, ratio + 0.1],
+        "required": 1.4,
+    }
+    memory = {"kernel": "pack fp16", "stream": "non-temporal copy", "median_share": share}
+    return {"machine": {"machine": "x86_64"}, "results": {"comparisons": [comparison], "memory": [memory]}}
+
+
+def test_several_visits_make_one_row_of_their_medians() -> None:
+    (row,) = rows_of(COMPRESSION, {"visits": [document(1.2, 0.8), document(1.6, 1.0), document(1.3, 0.9)]})
+    assert (row.ratio, row.ratios) == (1.3, [1.2, 1.6, 1.3])
+    assert (row.limit, row.share) == ("non-temporal copy", 0.9)
+
+
+def test_one_document_keeps_the_ratios_of_its_rounds() -> None:
+    (row,) = rows_of(COMPRESSION, document(1.5))
+    assert (row.ratio, row.ratios, row.required) == (1.5, [1.4, 1.5, 1.6], 1.4)
+
+
+@pytest.mark.parametrize(("ratio", "slower"), [(1.35, True), (1.45, False), (1.9, False)])
+def test_a_row_is_called_slower_below_the_range_that_was_recorded(
+    ratio: float, slower: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "compression.json").write_text(json.dumps(document(1.5)))
+    monkeypatch.setattr(cpu, "RESULTS", tmp_path)
+    monkeypatch.setattr(cpu, "visit", lambda *_: document(ratio))
+    assert cpu.main(["--only", "compression", "--visits", "2"]) == int(slower)
+    printed = capsys.readouterr().out
+    assert ("recorded 1.50, slower" in printed) == slower
+    assert ("wanted 1.4, missed" in printed) == (ratio < 1.4)
+
+
+def test_a_quick_run_is_never_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cpu.main(["--quick", "--record"])
+    assert "too little to be recorded" in capsys.readouterr().err
+
+
+def test_every_benchmark_has_a_short_run() -> None:
+    assert cpu.QUICK.keys() == {source.document for source in SOURCES}
