@@ -12,6 +12,7 @@
 #include "core/gradients/layer_norms.h"
 #include "core/gradients/memory_streams.h"
 #include "core/gradients/quantise.h"
+#include "core/gradients/shared_sum.h"
 #include "python.h"
 
 namespace py = pybind11;
@@ -296,6 +297,12 @@ std::uint32_t read_stream(const py::object& source, int threads) {
     return stream_read(lines.data, static_cast<std::size_t>(lines.count()), threads);
 }
 
+void shared_all_reduce(SharedSum& sum, const py::object& values) {
+    const DenseFloats floats = read_dense_floats(values, {"values"}, processor, true);
+    const ReleasedGil released;
+    sum.all_reduce({floats.data, static_cast<std::size_t>(floats.count)});
+}
+
 void register_device(py::module_& module) {
     module.def("compression_cuda_workspace", &compression_cuda_workspace, "tensors"_a, "elements"_a,
                "Bytes of device memory that a bucket's functions need.");
@@ -338,6 +345,10 @@ void register_gradients(py::module_& module) {
                "Copies bytes past the cache.");
     module.def("stream_read", &read_stream, "source"_a, py::kw_only(), "threads"_a,
                "Reads bytes and returns the largest 32-bit word without its highest bit.");
+    py::class_<SharedSum>(module, "SharedSum", "Sums of float32 values over the processes of one host.")
+        .def(py::init<const std::string&, int, int>(), "path"_a, "rank"_a, "ranks"_a)
+        .def("all_reduce", &shared_all_reduce, "values"_a, "Replaces values by their sum over all ranks.")
+        .def("close", &SharedSum::close, "The other ranks no longer wait for this one.");
     register_device(module);
 }
 

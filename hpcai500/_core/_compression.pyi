@@ -181,3 +181,20 @@ def layer_norms_cuda(
     tensors: Sequence[_CudaArray], out: _CudaArray, workspace: _CudaArray, *, device: int, stream: int
 ) -> None:
     """As layer_norms."""
+
+class SharedSum:
+    """One rank's view of a file in memory through which the processes of a host add up float32 values.
+
+    Rank 0 makes the file at `path`; the others must come later. Raises ValueError, and RuntimeError where memory is
+    short or the file cannot be had.
+    """
+
+    def __init__(self, path: str, rank: int, ranks: int) -> None: ...
+    def all_reduce(self, values: _HostTensor) -> None:
+        """Replace `values` by their sum over all ranks, the same on each to the bit.
+
+        All ranks call it with as many values. Raises RuntimeError when a rank has ended, or has closed.
+        """
+
+    def close(self) -> None:
+        """The other ranks no longer wait for this one."""
