@@ -1,4 +1,4 @@
-"""`hpcai500 data make|check|anchors|repack ewa`, and how results are shown."""
+"""The commands `hpcai500 data make|check|anchors|repack ewa`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcai500.progress import track
 from hpcai500.streams import say, show
 from hpcai500.text import size
 
-# Above this size, which takes minutes, users want to know before.
+# Above this size, writing takes minutes, and the size is printed first.
 _LARGE_BYTES = 10e9
 
 
@@ -52,7 +52,7 @@ def make(chosen: MakeOptions[SyntheticYears]) -> int:
     document = {"years": list(wanted.years), "images": images, "boxes": counts, "written": written}
     sentence = (
         f"{chosen.dir}: {images} images of {wanted.height} x {wanted.width} in {len(wanted.years)} years, "
-        f"{sum(counts.values())} boxes ({written} years written now)"
+        f"{sum(counts.values())} boxes ({written} years written)"
     )
     show(document if chosen.as_json else sentence, indent=1)
     return ExitCode.PASS
@@ -84,21 +84,21 @@ def repack(chosen: RepackOptions) -> int:
         progress=track,
     )
     expected = repacking.estimate()
-    told = _told(expected, chosen.target)
+    text = _estimate_text(expected, chosen.target)
     document: dict[str, Any] = {"estimate": asdict(expected)}
     if chosen.estimate:
-        show(document if chosen.as_json else told, indent=1)
+        show(document if chosen.as_json else text, indent=1)
         return ExitCode.PASS
-    say(told)
+    say(text)
     report = repacking.run()
     document |= {**asdict(report), "root": str(report.root)}
     show(document if chosen.as_json else _sentence(report), indent=1)
     return ExitCode.PASS
 
 
-def _told(expected: Estimate, target: Path) -> str:
+def _estimate_text(expected: Estimate, target: Path) -> str:
     if not expected.images:
-        return f"{target}: nothing is left to write"
+        return f"{target}: nothing left to write"
     return (
         f"{target}: {expected.images} images, {size(expected.write_bytes)} to write "
         f"({size(expected.needed_bytes)} needed, {size(expected.free_bytes)} free), about "
@@ -108,8 +108,8 @@ def _told(expected: Estimate, target: Path) -> str:
 
 def _sentence(report: RepackReport) -> str:
     converted = f"; boxes of {spans(report.converted)} converted" if report.converted else ""
-    written = f"; {spans(report.written)} written, read back and equal" if report.written else ""
-    kept = f"; {spans(report.kept)} kept as found" if report.kept else ""
+    written = f"; {spans(report.written)} written and verified" if report.written else ""
+    kept = f"; {spans(report.kept)} kept" if report.kept else ""
     return (
         f"{report.root}: {report.samples} images of {spans([*report.written, *report.kept])}, "
         f"{size(report.stored_bytes)}{written}{kept}{converted}; fingerprint {report.fingerprint}"

@@ -85,7 +85,7 @@ def test_two_ranks_stage_once_and_take_it_away_in_the_end(images: Path, tmp_path
     assert list((tmp_path / "node" / "deep").iterdir()) == []
     err = capfd.readouterr().err
     # One rank speaks, and one has copied.
-    assert err.count(" copied in ") + err.count("all of it was there") == 1
+    assert err.count(" copied in ") + err.count("all present already") == 1
     assert err.count("2 ranks on this host, torch") == 2
 
 
@@ -198,7 +198,7 @@ def test_ranks_on_several_nodes_end_together(images: Path, tmp_path: Path) -> No
         assert [process.returncode for process in started] == codes, told
         if codes[0]:
             assert "rank 1 on " in told[0]
-            assert "could not stage what it needs (see above)" in told[0]
+            assert "could not stage its files (see its error above)" in told[0]
     assert is_staged(tmp_path / "a")
 
 

@@ -1,6 +1,6 @@
 """Writes a learnable synthetic set of years in ExtremeWeather's format.
 
-For machines without ExtremeWeather: smoke runs train on it through the same code as the reference run.
+For machines without ExtremeWeather. Smoke runs train on it with the same code as the reference run.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def image_bytes(height: int, width: int) -> int:
 class Part:
     """The `count` images from `first` on, of `image_shape`, of the year whose file is `path`.
 
-    `addresses` are the bytes in it where they begin. The layout `shipped` has none: there, a part is the images that
-    share chunks of the shape `chunk`.
+    `addresses` are their byte offsets in it. The layout `shipped` has none: there, a part is the images that share
+    chunks of the shape `chunk`.
     """
 
     path: Path
@@ -142,16 +142,16 @@ def finish(path: Path, boxes: Boxes, layout: str) -> None:
 # The whole set: its parameters, and the processes that draw and write it.
 
 
-# To be raised when the same parameters begin to give other weather: sets of two versions must not mix.
+# Increase it when the same parameters give different weather: sets of two versions must not mix.
 _GENERATOR_VERSION = 1
 _LARGEST_SIDE = 16384
 
 
 @dataclass(frozen=True)
 class SyntheticYears(YearSet):
-    """What a set is made of: these numbers alone decide every byte (of one version of NumPy, on one kind of processor).
+    """Parameters of a set, which alone decide every byte (with one version of NumPy, on one kind of processor).
 
-    Raises DataError for values that cannot be made.
+    Raises DataError for invalid values.
     """
 
     def __post_init__(self) -> None:
@@ -201,8 +201,8 @@ def make_years(
 ) -> int:
     """Write the set `wanted` to `root` and return how many years were missing and have been written.
 
-    A second call writes nothing; a call after an interrupted one writes the missing years. Files of others are never
-    touched. `workers` processes share the work (default: one a core of this job); the bytes do not depend on it. With
+    A second call writes nothing; a call after an interrupted one writes the missing years. Other files are never
+    touched. `workers` processes share the work (default: one per core of this job); the bytes do not depend on it. With
     more than one, a script's main module must be importable, as always with Python's "spawn". A worker holds one
     image in memory, in the layout `shipped` as many as share a chunk (46 of the shipped size are 2.6 GB).
 
@@ -226,18 +226,18 @@ def make_years(
 
 
 def _reason(error: OSError) -> str:
-    # HDF5's own text is several lines of addresses and sizes.
+    # HDF5's message has several lines of addresses and sizes.
     return os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
 
 
 def _claim(root: Path, wanted: SyntheticYears) -> list[int]:
-    """Make `root` ours, or find that it is, and return the years that it lacks."""
+    """Claim `root` for this set, or check that it already belongs to it, and return the missing years."""
     present = {path.name: year_of(path.name) for path in root.iterdir()} if root.is_dir() else {}
     years = sorted(name for name, year in present.items() if year is not None)
     claim_folder(root, {"generator_version": _GENERATOR_VERSION, **asdict(wanted)}, years)
-    strange = [name for name in years if present[name] not in wanted.years]
-    if strange:
-        raise DataError(f"{root} has {', '.join(strange)}, not made by this command: choose another folder")
+    foreign = [name for name in years if present[name] not in wanted.years]
+    if foreign:
+        raise DataError(f"{root} has {', '.join(foreign)}, not made by this command: choose another folder")
     return [year for year in wanted.years if file_name(year) not in present]
 
 
