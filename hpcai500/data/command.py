@@ -147,17 +147,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, ending)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, ending)
-    words = sys.argv[1:] if arguments is None else arguments
+    argv = sys.argv[1:] if arguments is None else arguments
     try:
-        kind, run = _chosen(*words[:2])
-        return run(read_options(kind, words[2:]))
+        kind, run = _chosen(*argv[:2])
+        return run(read_options(kind, argv[2:]))
     except HpcAi500Error as error:
         if ending.terminated:
             return _TERMINATED  # the error is that of a worker killed by the same signal
         tell(error)
         return error.exit_code
     except KeyboardInterrupt:
-        say(f"interrupted: {_KEPT_INDEX if 'index' in words[:1] else _KEPT}")
+        say(f"interrupted: {_KEPT_INDEX if 'index' in argv[:1] else _KEPT}")
         return _INTERRUPTED
     except BrokenPipeError:
         # `hpcai500 data check … | head`: the reader has closed the pipe.

@@ -112,7 +112,7 @@ class OneEpochAtATime(ABC, Generic[Item]):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Streams for copies to a device, beside the computation. The two wait for each other by events; the host never waits.
+# Streams for copies to a device, beside the computation. The two wait for each other by events, without the host.
 
 
 class CopyStream(Protocol):
@@ -249,7 +249,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 # The computation uses one batch while the next is copied. A third would wait for the same computation.
-_PLACES = 2
+_BUFFERS = 2
 
 
 class ImagesOfBatch(Protocol):
@@ -353,13 +353,13 @@ class DeviceBatches(Generic[B]):
             self._running = None
 
     def _run(self, source: Iterator[B]) -> Generator[B, None, None]:
-        places = [_Place(self._device, self._batch_size, self._form) for _ in range(_PLACES)]
+        buffers = [_Buffer(self._device, self._batch_size, self._form) for _ in range(_BUFFERS)]
         staging = _Staging(self._device, self._batch_size)
         number = 0
 
         def begin() -> _Moved[B] | Exception | None:
             nonlocal number
-            place = places[number % _PLACES]
+            buffer = buffers[number % _BUFFERS]
             number += 1
             try:
                 # This waits for no step: the loader records the end of the previous copy, and waits for that.
@@ -367,9 +367,9 @@ class DeviceBatches(Generic[B]):
                     batch = next(source, None)
                 if batch is None:
                     return None
-                with self._stream.beside(*place.marks):
-                    images = place.fill(batch.images, staging)
-                    return _Moved(replace(batch, images=images), self._stream.mark(), place)
+                with self._stream.beside(*buffer.marks):
+                    images = buffer.fill(batch.images, staging)
+                    return _Moved(replace(batch, images=images), self._stream.mark(), buffer)
             except Exception as error:  # noqa: BLE001  # raised in place of its batch
                 return error
 
@@ -385,7 +385,7 @@ class DeviceBatches(Generic[B]):
                 try:
                     yield replace(moved.batch, wait_seconds=waited)
                 finally:
-                    moved.place.marks = (self._stream.mark(),)
+                    moved.buffer.marks = (self._stream.mark(),)
                 if self._closed:
                     return
                 moved, waited = following, 0.0
@@ -394,7 +394,7 @@ class DeviceBatches(Generic[B]):
                 if isinstance(source, Generator):
                     source.close()
             # The next user of this memory on the stream must wait for the computation that still uses it.
-            with self._stream.beside(*(mark for place in places for mark in place.marks)):
+            with self._stream.beside(*(mark for buffer in buffers for mark in buffer.marks)):
                 pass
 
 
@@ -404,7 +404,7 @@ class _Moved(Generic[B]):
 
     batch: B
     ready: Event
-    place: _Place
+    buffer: _Buffer
 
 
 def _wait_of(moved: _Moved[B] | Exception | None) -> float:
@@ -425,7 +425,7 @@ class _Staging:
         return self._memory[: len(images)].copy_(images, non_blocking=True)
 
 
-class _Place:
+class _Buffer:
     """Memory on the device for converted images; `marks` must have passed before it is written."""
 
     def __init__(self, device: torch.device, batch_size: int, form: DeviceForm) -> None:
@@ -440,11 +440,11 @@ class _Place:
         form = self._form
         if self._memory is None:
             self._memory = _memory(images, self._batch_size, self._device, form.dtype, form.memory_format)
-        place = self._memory[: len(images)]
+        buffer = self._memory[: len(images)]
         if form.converted:
-            return convert_images(staging.copy(images), form.mean, form.std, out=place)
+            return convert_images(staging.copy(images), form.mean, form.std, out=buffer)
         same = images.is_contiguous(memory_format=form.memory_format)
-        return place.copy_(images if same else staging.copy(images), non_blocking=True)
+        return buffer.copy_(images if same else staging.copy(images), non_blocking=True)
 
 
 def _memory(

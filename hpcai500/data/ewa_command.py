@@ -42,25 +42,26 @@ def _lines(fit: AnchorFit) -> list[str]:
 
 
 def make(chosen: MakeOptions[SyntheticYears]) -> int:
-    wanted = chosen.wanted
-    missing = sum(not (chosen.dir / file_name(year)).exists() for year in wanted.years)
-    if missing * wanted.year_bytes > _LARGE_BYTES:
-        say(f"{missing} years of {wanted.images_per_year} images take up to {missing * wanted.year_bytes / 1e9:.0f} GB")
-    written = make_years(chosen.dir, wanted, workers=chosen.workers, progress=track)
-    counts = _boxes_of(chosen.dir, wanted)
-    images = len(wanted.years) * wanted.images_per_year
-    document = {"years": list(wanted.years), "images": images, "boxes": counts, "written": written}
+    parameters = chosen.wanted
+    missing = sum(not (chosen.dir / file_name(year)).exists() for year in parameters.years)
+    missing_bytes = missing * parameters.year_bytes
+    if missing_bytes > _LARGE_BYTES:
+        say(f"{missing} years of {parameters.images_per_year} images take up to {missing_bytes / 1e9:.0f} GB")
+    written = make_years(chosen.dir, parameters, workers=chosen.workers, progress=track)
+    counts = _boxes_of(chosen.dir, parameters)
+    images = len(parameters.years) * parameters.images_per_year
+    document = {"years": list(parameters.years), "images": images, "boxes": counts, "written": written}
     sentence = (
-        f"{chosen.dir}: {images} images of {wanted.height} x {wanted.width} in {len(wanted.years)} years, "
+        f"{chosen.dir}: {images} images of {parameters.height} x {parameters.width} in {len(parameters.years)} years, "
         f"{sum(counts.values())} boxes ({written} years written)"
     )
     show(document if chosen.as_json else sentence, indent=1)
     return ExitCode.PASS
 
 
-def _boxes_of(root: Path, wanted: SyntheticYears) -> dict[str, int]:
+def _boxes_of(root: Path, parameters: SyntheticYears) -> dict[str, int]:
     counts = np.zeros(len(CLASSES), np.int64)
-    for year in wanted.years:
+    for year in parameters.years:
         with open_hdf5(root / file_name(year)) as file:
             labels = file[BOXES][..., 4]
         counts += np.bincount(labels[labels >= 0], minlength=len(CLASSES))

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcai500.data.staging import Order, Released, Report, release, stage
+from hpcai500.data.staging import Released, Report, StageRequest, release, stage
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
 from hpcai500.files import expand_variables
 from hpcai500.hosts import Placement, find_placement
@@ -39,15 +39,15 @@ def stage_set(benchmark: str, chosen: StageOptions) -> int:
         document, sentence = {"root": str(root), **asdict(released)}, _released_sentence(root, released)
     else:
         with together(placement):
-            order = _order(benchmark, chosen, _root(chosen))
-            report = stage(order, progress, notify)
-        ordered = {
-            "root": str(order.root),
-            "source": str(order.source),
-            "benchmark": order.benchmark,
-            "name": order.name,
+            request = _request(benchmark, chosen, _root(chosen))
+            report = stage(request, progress, notify)
+        request_fields = {
+            "root": str(request.root),
+            "source": str(request.source),
+            "benchmark": request.benchmark,
+            "name": request.name,
         }
-        document, sentence = {**ordered, **asdict(report)}, _sentence(order, report)
+        document, sentence = {**request_fields, **asdict(report)}, _sentence(request, report)
     if prints:
         show(document if chosen.as_json else sentence, indent=1)
     return ExitCode.PASS
@@ -65,7 +65,7 @@ def _root(chosen: StageOptions) -> Path:
     return root
 
 
-def _order(benchmark: str, chosen: StageOptions, root: Path) -> Order:
+def _request(benchmark: str, chosen: StageOptions, root: Path) -> StageRequest:
     recipes = [load_recipe(name) for name in chosen.recipes]
     for name, recipe in zip(chosen.recipes, recipes, strict=True):
         if recipe.benchmark != benchmark:
@@ -74,7 +74,7 @@ def _order(benchmark: str, chosen: StageOptions, root: Path) -> Order:
     if chosen.owner is not None:
         # On another node, the parent of this process lives as long as the member.
         owner = chosen.owner if is_here(chosen.owner) else owner_of(os.getppid())
-    return Order(
+    return StageRequest(
         benchmark=benchmark,
         source=chosen.source,
         root=root,
@@ -87,8 +87,8 @@ def _order(benchmark: str, chosen: StageOptions, root: Path) -> Order:
     )
 
 
-def _sentence(order: Order, report: Report) -> str:
-    text = f"{order.root}: {report.needed} of {report.pieces} files, {size(report.needed_bytes)}, for {order.name}"
+def _sentence(request: StageRequest, report: Report) -> str:
+    text = f"{request.root}: {report.needed} of {report.pieces} files, {size(report.needed_bytes)}, for {request.name}"
     if report.verified:
         text += f"; {report.verified} existing files verified, {report.damaged} damaged and copied again"
     if not report.copied:

@@ -87,7 +87,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Order:
+class StageRequest:
     """What to stage.
 
     Attributes:
@@ -140,8 +140,8 @@ class Report:
     damaged: int = 0
 
 
-def stage(order: Order, progress: Tracker = silent, say: Say = lambda _: None) -> Report:
-    """Stage all files of `order`.
+def stage(request: StageRequest, progress: Tracker = silent, say: Say = lambda _: None) -> Report:
+    """Stage all files of `request`.
 
     Any number of processes of a node may call this at once. After a kill at any time, the next call continues.
 
@@ -151,40 +151,40 @@ def stage(order: Order, progress: Tracker = silent, say: Say = lambda _: None) -
         RunError: the storage is full or cannot be written.
         UsageError: an invalid name, or a folder of another user.
     """
-    _require_apart(order.source, order.root)
-    need_path(order.root, order.name)
-    with _write_errors(order.root), _locked(order.root, progress, say) as waited:
-        if waited and (done := _done_meanwhile(order)) is not None:
+    _require_apart(request.source, request.root)
+    need_path(request.root, request.name)
+    with _write_errors(request.root), _locked(request.root, progress, say) as waited:
+        if waited and (done := _done_meanwhile(request)) is not None:
             return done
-        source = (_Images if order.benchmark == "ic" else _Years)(order.source, order.root, progress)
-        _claim(order, source)
-        return _Staging(order, source, progress, say).run()
+        source = (_Images if request.benchmark == "ic" else _Years)(request.source, request.root, progress)
+        _claim(request, source)
+        return _Staging(request, source, progress, say).run()
 
 
 class _Staging:
     """One call of `stage`, with the lock held."""
 
-    def __init__(self, order: Order, source: _Set, progress: Tracker, say: Say) -> None:
-        self._order, self._source, self._progress, self._say = order, source, progress, say
-        self._needed = source.needed(order.recipes)
-        self._listed = read_manifest(order.root)
+    def __init__(self, request: StageRequest, source: _Set, progress: Tracker, say: Say) -> None:
+        self._request, self._source, self._progress, self._say = request, source, progress, say
+        self._needed = source.needed(request.recipes)
+        self._listed = read_manifest(request.root)
         self._lock = threading.Lock()
 
     def run(self) -> Report:
-        order, sizes, needed = self._order, self._source.sizes_bytes, self._needed
-        key = _key(order, self._source.fingerprint)
-        need = Need(order.name, key, order.owner, False, int(sizes[needed].sum()), needed)
-        is_new = read_need(order.root, order.name) is None
-        write_need(order.root, need)
-        verified, bad = self._verify() if order.verify else (0, 0)
+        request, sizes, needed = self._request, self._source.sizes_bytes, self._needed
+        key = _key(request, self._source.fingerprint)
+        need = Need(request.name, key, request.owner, False, int(sizes[needed].sum()), needed)
+        is_new = read_need(request.root, request.name) is None
+        write_need(request.root, need)
+        verified, bad = self._verify() if request.verify else (0, 0)
         missing = needed & ~self._here()
         self._make_room(missing, is_new=is_new)
         started = time.monotonic()
         self._copy_files(missing)
         seconds = time.monotonic() - started
-        self._source.finish(order.recipes)
+        self._source.finish(request.recipes)
         self._stage_seek_index()
-        write_need(order.root, replace(need, complete=True))
+        write_need(request.root, replace(need, complete=True))
         copied_bytes = int(sizes[missing].sum())
         return Report(
             fingerprint=self._source.fingerprint,
@@ -207,7 +207,7 @@ class _Staging:
         numbers = np.flatnonzero(files).tolist()
         if not numbers:
             return
-        size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._order.threads or _default_threads()
+        size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._request.threads or _default_threads()
         per_batch = max(1, min(_MOST_PER_BATCH, len(numbers) // threads))
         batches = [numbers[at : at + per_batch] for at in range(0, len(numbers), per_batch)]
 
@@ -218,7 +218,7 @@ class _Staging:
 
         with (
             self._progress(megabytes(size_bytes), what, "MB") as bar,
-            Meter(bar, size_bytes, self._order.root) as meter,
+            Meter(bar, size_bytes, self._request.root) as meter,
             ThreadPoolExecutor(threads, thread_name_prefix="stage") as pool,
         ):
             try:
@@ -244,13 +244,13 @@ class _Staging:
             if self._digest_here(number, meter) != self._listed[path]:
                 bad.append(path)
 
-        wanted = self._needed & self._here()
-        self._in_threads(reread, wanted, "verifying")
+        existing = self._needed & self._here()
+        self._in_threads(reread, existing, "verifying")
         if bad:
-            _unlist(self._order.root, set(bad))
-            self._listed = read_manifest(self._order.root)
-        self._in_threads(self._compare, wanted & self._here(), "comparing with the source")
-        return int(wanted.sum()), len(bad)
+            _unlist(self._request.root, set(bad))
+            self._listed = read_manifest(self._request.root)
+        self._in_threads(self._compare, existing & self._here(), "comparing with the source")
+        return int(existing.sum()), len(bad)
 
     def _digest_here(self, number: int, meter: Meter) -> str | None:
         """SHA-256 (hex) of a copy, read from its disk if possible; None if missing, unreadable or of another size."""
@@ -284,7 +284,7 @@ class _Staging:
 
     def _copy_files(self, missing: Marks) -> None:
         """Copy files, and list each as soon as it is complete and on the disk."""
-        root = self._order.root
+        root = self._request.root
         for folder in {self._source.paths[number].rpartition("/")[0] for number in np.flatnonzero(missing).tolist()}:
             if not _is_inside(root, folder):
                 raise RunError(f"{root / folder}: a link, expected a folder of images; remove it")
@@ -311,10 +311,10 @@ class _Staging:
             self._listed[path] = sha256
 
     def _source_path(self, number: int) -> str:
-        return f"{self._order.source}/{self._source.paths[number]}"
+        return f"{self._request.source}/{self._source.paths[number]}"
 
     def _target(self, number: int) -> Path:
-        return self._order.root / self._source.paths[number]
+        return self._request.root / self._source.paths[number]
 
     # ------------------------------------------------------------------------------------------------
     # Space, and the seek index, which takes only the space left.
@@ -324,10 +324,10 @@ class _Staging:
 
         The seek index is removed if that makes `missing` fit.
         """
-        root = self._order.root
+        root = self._request.root
 
         def lacks(*, without_index: bool = False) -> str | None:
-            room, index = room_of(root, self._order.limit_bytes), _seek_index_bytes(root)
+            room, index = room_of(root, self._request.limit_bytes), _seek_index_bytes(root)
             if without_index:
                 room, index = replace(room, free_bytes=room.free_bytes + index), 0
             return room.lacks(self._source.sizes_bytes, self._here(), missing, index)
@@ -344,7 +344,7 @@ class _Staging:
             reason = lacks()
         if reason is not None:
             if is_new:
-                need_path(root, self._order.name).unlink(missing_ok=True)
+                need_path(root, self._request.name).unlink(missing_ok=True)
             raise EnvironmentLacksError(
                 f"{root}: not enough space: {reason}: free some, choose another folder, run fewer members per node, or "
                 "release what others have left (--release)"
@@ -352,8 +352,8 @@ class _Staging:
 
     def _drop_abandoned(self) -> None:
         """Remove files that only killed runs of other names needed."""
-        root, needs = self._order.root, read_needs(self._order.root)
-        released = {name: need for name, need in needs.items() if need.is_abandoned and name != self._order.name}
+        root, needs = self._request.root, read_needs(self._request.root)
+        released = {name: need for name, need in needs.items() if need.is_abandoned and name != self._request.name}
         if released:
             _drop(
                 root, self._source.paths, released, {name: need for name, need in needs.items() if name not in released}
@@ -368,24 +368,24 @@ class _Staging:
         It is looked up by content, so it serves any part of the set. It may take the space left, and a tenth of the
         staged bytes. No run needs it: nothing is raised.
         """
-        order = self._order
-        if order.benchmark != "ic":
+        request = self._request
+        if request.benchmark != "ic":
             return
-        found = find_seek_index(order.source, otherwise="it is not copied")
+        found = find_seek_index(request.source, otherwise="it is not copied")
         if found is None:
             return
         try:
-            if _has_seek_index(found.path, order.root):
+            if _has_seek_index(found.path, request.root):
                 return
             reason = self._seek_index_obstacle(found.path.stat().st_size)
             if not reason:
-                _copy_seek_index(found.path, order.root, self._progress)
+                _copy_seek_index(found.path, request.root, self._progress)
         except OSError as error:
             reason = str(error.strerror)
         except DataError as error:
             reason = str(error)
         if reason:
-            remedy = f"make one there by `hpcai500 data index ic {order.root}`"
+            remedy = f"make one there by `hpcai500 data index ic {request.root}`"
             self._say(f"the seek index {found.path} is not copied: {reason}; {remedy}")
 
     def _seek_index_obstacle(self, index_bytes: int) -> str:
@@ -394,25 +394,25 @@ class _Staging:
         # It covers the whole set. For a small part, an index of the staged files is made sooner.
         if index_bytes * _LEAST_IMAGE_TO_INDEX_BYTES > staged_bytes:
             return f"it takes {size(index_bytes)} for {size(staged_bytes)} of images"
-        if index_bytes > room_of(self._order.root, self._order.limit_bytes).left_bytes(sizes, here):
+        if index_bytes > room_of(self._request.root, self._request.limit_bytes).left_bytes(sizes, here):
             return f"no space for its {size(index_bytes)}"
         return ""
 
 
-def _done_meanwhile(order: Order) -> Report | None:
+def _done_meanwhile(request: StageRequest) -> Report | None:
     """The report, if another rank of the same member has staged everything while this one waited."""
-    staged, need = read_set(order.root), read_need(order.root, order.name)
-    if staged is None or need is None or not need.complete or order.verify:
+    staged, need = read_set(request.root), read_need(request.root, request.name)
+    if staged is None or need is None or not need.complete or request.verify:
         return None
     # The need of an earlier attempt may be dropped for space: this process must record its own.
-    if (need.key, need.owner) != (_key(order, staged.fingerprint), order.owner):
+    if (need.key, need.owner) != (_key(request, staged.fingerprint), request.owner):
         return None
     return Report(staged.fingerprint, len(need.marks), int(need.marks.sum()), need.size_bytes)
 
 
-def _key(order: Order, fingerprint: str) -> str:
-    hashes = sorted(recipe_hash(recipe) for recipe in order.recipes)
-    return hashlib.sha256("\n".join([order.benchmark, fingerprint, *hashes]).encode()).hexdigest()
+def _key(request: StageRequest, fingerprint: str) -> str:
+    hashes = sorted(recipe_hash(recipe) for recipe in request.recipes)
+    return hashlib.sha256("\n".join([request.benchmark, fingerprint, *hashes]).encode()).hexdigest()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -665,9 +665,9 @@ class _Years:
         Raises:
             DataError: the staged years differ from those of the source.
         """
-        wanted = {year.year: year for recipe in recipes for year in self._years_of(recipe)}
+        needed = {year.year: year for recipe in recipes for year in self._years_of(recipe)}
         known = values.load_contents(self._index.years)
-        if missing := [year for year in wanted.values() if year.year not in known]:
+        if missing := [year for year in needed.values() if year.year not in known]:
             known |= values.measure(missing, progress=self._progress)
         staged = load_climate_index(self._root)
         if known:
@@ -720,18 +720,18 @@ def _require_apart(source: Path, root: Path) -> None:
             )
 
 
-def _claim(order: Order, source: _Set) -> None:
+def _claim(request: StageRequest, source: _Set) -> None:
     """Describe the set in the folder, unless that is done already. The lock must be held.
 
     Raises:
         DataError: the folder holds another set, the source has changed, or others need what an older version staged.
         OSError: the folder cannot be written.
     """
-    root, path, found = order.root, str(order.source.resolve()), read_any_set(order.root)
+    root, path, found = request.root, str(request.source.resolve()), read_any_set(request.root)
     _remove_parts(root)
     if found is not None and found[1]:
         needs = read_needs(root)
-        others = any(need.name != order.name and not need.is_abandoned for need in needs.values())
+        others = any(need.name != request.name and not need.is_abandoned for need in needs.values())
         if others or (found[0].benchmark, found[0].fingerprint) != (source.benchmark, source.fingerprint):
             raise staged_by_older(root, found[0])
         _remove_all(root, found[0], needs, is_old=True)
@@ -741,14 +741,14 @@ def _claim(order: Order, source: _Set) -> None:
         (state_folder(root) / MANIFEST).unlink(missing_ok=True)
         source.describe()
         with contextlib.suppress(FileNotFoundError):
-            write_unsynced(root / derived.MANIFEST, (order.source / derived.MANIFEST).read_bytes())
+            write_unsynced(root / derived.MANIFEST, (request.source / derived.MANIFEST).read_bytes())
         write_set(root, StagedSet(source.benchmark, path, source.fingerprint, len(source.paths)))
         return
     staged = found[0]
     if (staged.benchmark, staged.fingerprint) != (source.benchmark, source.fingerprint):
         what = "has changed since" if staged.source == path else "is another set"
         raise DataError(
-            f"{root}: the set {staged.source} is staged there, but {order.source} {what}: choose another folder, or "
+            f"{root}: the set {staged.source} is staged there, but {request.source} {what}: choose another folder, or "
             f"release this one: {staged.command(root)} --release"
         )
     source.require_same()
@@ -850,11 +850,13 @@ def _append(manifest: int, line: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _unlist(root: Path, gone: Collection[str]) -> None:
+def _unlist(root: Path, removed: Collection[str]) -> None:
     """Take files off the manifest, before they are removed or copied again. Raises OSError."""
-    if gone and (path := state_folder(root) / MANIFEST).exists():
+    if removed and (path := state_folder(root) / MANIFEST).exists():
         lines = path.read_bytes().splitlines(keepends=True)
-        write_manifest(root, [line for line in lines if line.endswith(b"\n") and json.loads(line)["path"] not in gone])
+        write_manifest(
+            root, [line for line in lines if line.endswith(b"\n") and json.loads(line)["path"] not in removed]
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -1084,7 +1086,7 @@ class Room:
 
     Attributes:
         block_bytes: size of a block; files take whole blocks.
-        free_bytes: that this user can still write.
+        free_bytes: bytes that this user can still write.
         free_files: number of files that can still be created; None without a limit.
         limit_bytes: the most for all staged files; None: the whole storage.
     """

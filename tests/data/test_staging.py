@@ -26,7 +26,7 @@ from hpcai500.data.imagenet.check import check_images
 from hpcai500.data.imagenet.index import build_index, load_content_fingerprint, load_index, make_split, pack_index
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.data.staged import read_set
-from hpcai500.data.staging import Order, Report, release, stage
+from hpcai500.data.staging import Report, StageRequest, release, stage
 from hpcai500.errors import DataError, RunError, UsageError
 from hpcai500.layers import Recipe
 from hpcai500.methodology.sampling import draws, probe
@@ -117,7 +117,7 @@ def test_an_interrupted_staging_leaves_nothing_half_written_and_goes_on(tmp_path
     source = write_tree(tmp_path / "source", train=3, val=1)
     for number, path in enumerate(sorted(source.rglob("*.JPEG"))):
         path.write_bytes(os.urandom(1_500_000 + number))
-    order = Order("ic", source, root, "somebody", threads=1)
+    order = StageRequest("ic", source, root, "somebody", threads=1)
     with pytest.raises(KeyboardInterrupt):
         stage(order, interrupting(5))
     assert parts_of(root) == []
@@ -212,7 +212,7 @@ def test_a_file_that_changes_under_the_copy_is_found(tmp_path: Path, root: Path)
                 stream.write(os.urandom(9))
 
     with pytest.raises(DataError, match="changed since the set was listed or staged"):
-        stage(Order("ic", source, root, "somebody", threads=1), lambda *_: nullcontext(Meddler()))
+        stage(StageRequest("ic", source, root, "somebody", threads=1), lambda *_: nullcontext(Meddler()))
     assert files_of(root) == {}
 
 
@@ -300,7 +300,7 @@ def test_an_interrupted_staging_of_years_goes_on(tmp_path: Path, root: Path) -> 
     source = tmp_path / "source"
     for year in (1979, 1980, 1981):
         write_year(source, year, images_of(4, 96, 144, seed=year))
-    order = Order("ewa", source, root, "somebody", threads=1)
+    order = StageRequest("ewa", source, root, "somebody", threads=1)
     with pytest.raises(KeyboardInterrupt):
         stage(order, interrupting(2))
     told = "all of the staged set is missing: stage it again, with the same --recipe and --for: hpcai500 data stage"

@@ -25,7 +25,7 @@ from hpcai500.data.imagenet.index import load_index
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.data.imagenet.seek_index import SEEK_INDEX, SeekCounts, make_seek_index
 from hpcai500.data.staged import FOLDER, LOCK, PROGRESS, read_needs
-from hpcai500.data.staging import Order, Room, release, stage
+from hpcai500.data.staging import Room, StageRequest, release, stage
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.files import locked
 from hpcai500.layers import Recipe
@@ -133,7 +133,7 @@ def test_who_comes_second_waits_and_sees_how_far_the_first_one_is(source: Path, 
 
         yield Bar()
 
-    order = Order("ic", source, root, "second")
+    order = StageRequest("ic", source, root, "second")
     with ThreadPoolExecutor(1) as pool, locked(root / FOLDER / LOCK, "") as waited:
         assert not waited
         second = pool.submit(stage, order, tracker, told.append)
@@ -149,7 +149,7 @@ def test_who_comes_second_waits_and_sees_how_far_the_first_one_is(source: Path, 
 def test_who_waited_puts_its_own_name_to_what_its_killed_attempt_has_left(source: Path, root: Path) -> None:
     mine, told = owner_of(os.getpid()), list[str]()
     staged(source, root, name="one", owner=ended_process(), recipes=[seeded(1)])
-    again = Order("ic", source, root, "one", (seeded(1),), mine)
+    again = StageRequest("ic", source, root, "one", (seeded(1),), mine)
     with ThreadPoolExecutor(1) as pool, locked(root / FOLDER / LOCK, ""):
         waiting = pool.submit(stage, again, silent, told.append)
         wait_until(lambda: told)
@@ -328,7 +328,7 @@ MEMBER = ("ic", "hyperparameters.seed=7", "ensemble.out_of_bag_samples=3")
 def said_of(source: Path, root: Path, **options: Any) -> list[str]:
     """What is said while it is staged."""
     said: list[str] = []
-    stage(Order("ic", source, root, options.pop("name", "somebody"), **options), say=said.append)
+    stage(StageRequest("ic", source, root, options.pop("name", "somebody"), **options), say=said.append)
     return said
 
 
@@ -414,7 +414,7 @@ def test_copying_it_shows_how_far_it_is(indexed: Path, root: Path) -> None:
         return silent(total, description, unit)
 
     for _ in range(2):
-        stage(Order("ic", indexed, root, "somebody"), show)
+        stage(StageRequest("ic", indexed, root, "somebody"), show)
     assert shown.count(("staging the seek index", "MB")) == 1
 
 

@@ -16,7 +16,7 @@ from builders.runs import member_recipe, same_weights, train_member, written
 
 from hpcai500.campaign.journal import RECIPE
 from hpcai500.data.staged import is_staged
-from hpcai500.data.staging import Order, stage
+from hpcai500.data.staging import StageRequest, stage
 from hpcai500.ensemble.journal import Ensemble, begin_member, create_ensemble
 from hpcai500.ensemble.journal import member_recipe as recipe_of
 from hpcai500.ensemble.mapping import member_places, shape_of
@@ -55,7 +55,7 @@ def test_a_run_on_staged_samples_is_the_run_on_the_set_itself(
 ) -> None:
     source = images if benchmark == "ic" else weather
     recipe = member_recipe(benchmark, "hyperparameters.seed=11")
-    stage(Order(benchmark, source, tmp_path / "set", "member", [recipe]))
+    stage(StageRequest(benchmark, source, tmp_path / "set", "member", [recipe]))
     there = train_member(recipe, source, tmp_path / "there")
     here = train_member(recipe, tmp_path / "set", tmp_path / "here")
     assert facts(here) == facts(there)

@@ -118,7 +118,7 @@ def fit_anchors(shapes: Shapes, levels: int, per_level: int) -> AnchorFit:
     Anchors are assigned to levels by increasing area: finer levels of a pyramid detect smaller objects.
 
     Raises:
-        DataError: there are fewer different shapes than anchors, or no anchors asked for.
+        DataError: there are fewer different shapes than anchors, or `levels` or `per_level` is below 1.
     """
     count = levels * per_level
     if levels < 1 or per_level < 1:

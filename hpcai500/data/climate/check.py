@@ -55,7 +55,7 @@ from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
 
 # ----------------------------------------------------------------------------------------------------
-# What the layout of a file costs when a run reads it, measured on this file system, and what another would cost.
+# The cost of reading the layout of a file, measured on this file system, and that of the repacked layout.
 
 
 _SAMPLES = 3
@@ -255,7 +255,7 @@ class CheckReport:
     Attributes:
         years: those that follow the format, ascending.
         box_sizes: of each class, over all years.
-        training_years: the years that `statistics` covers; all, unless some were asked for.
+        training_years: the years that `statistics` covers; by default all.
         statistics: None when a training year cannot be read whole.
         fingerprint: None unless all files follow the format.
         content_fingerprint: None unless all files can be read whole, too.
@@ -295,7 +295,7 @@ def check_climate(
     workers: int | None = None,
     progress: Tracker = silent,
 ) -> CheckReport:
-    """Read all years of the set at `root` in `workers` processes (default: one a core of this job).
+    """Read all years of the set at `root` in `workers` processes (default: one per core of this job).
 
     `training` is the first and the last year to compute mean and standard deviation over. Contents are kept for later
     runs. Raises DataError when there is no set at `root`; what is wrong with a set is in the report.

@@ -36,7 +36,7 @@ from hpcai500.progress import Tracker, silent
 # Tables of chunks, cached between runs where they are long.
 #
 # Listing the 131,072 chunks of a shipped year takes a second from a warm local disk, and thousands of scattered reads
-# from a cold parallel one. Listing one chunk an image takes milliseconds, and is not kept.
+# from a cold parallel one. Listing one chunk per image takes milliseconds, and is not cached.
 #
 # A file begins with the SHA-256 of the rest, a NumPy archive: a wrong address would read wrong values without an error.
 
@@ -145,7 +145,7 @@ def load_climate_index(root: Path | str, *, progress: Tracker = silent) -> Clima
 
     Raises:
         DataError: no folder, no years, a file that does not follow the format, years on different grids, boxes of the
-            swapped variant or of an unknown class; a staged file that is gone, or not what was staged.
+            swapped variant or of an unknown class; a staged file that is missing or changed.
     """
     paths = year_paths(Path(root))
     try:

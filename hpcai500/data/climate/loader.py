@@ -132,7 +132,7 @@ class WindowBuffers:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """Images of one batch from one window, a (file, first image); without one, straight from files."""
+    """Images of one batch from one window, a (file, first image), or directly from files if it is None."""
 
     window: tuple[int, int] | None
     files: npt.NDArray[np.int64]
@@ -313,7 +313,7 @@ class ClimateBatch:
 class ClimateBatches(OneEpochAtATime[ClimateBatch]):
     """Reads, normalises, rolls and crops images of HDF5 years ahead of the consumer.
 
-    `files` are paths and where their images lie; `samples` has a row (file, image) for each sample. `channels` are
+    `files` are paths and the storage of their images; `samples` has a row (file, image) for each sample. `channels` are
     numbers of channels in the order of the output (None: all). `mean` and `std` have a value for each of them; without
     them values are as stored, and float32 keeps their bits. Each image is cropped to its first `width`
     columns (None: all). With `roll`, it is first rolled by a random number of columns that depends on (seed, epoch,
@@ -387,7 +387,7 @@ class ClimateBatches(OneEpochAtATime[ClimateBatch]):
 
     @property
     def chunks_inflated(self) -> int:
-        """Chunks inflated since the loader was made."""
+        """Chunks inflated since the loader was created."""
         return self._reader.chunks_inflated
 
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ClimateBatch]:

@@ -76,7 +76,7 @@ LOCK_FILE = ".hpcai500-repack.lock"
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`, which ends with the process. The lock file stays: two processes could lock a new one.
+    """Hold the lock of `folder`, which ends with the process. The lock file is kept: removing it would allow two holders.
 
     Raises:
         RunError: another process holds it.
@@ -615,12 +615,12 @@ def _chosen(source: Path, years: tuple[int, int] | None) -> tuple[Path, ...]:
     return tuple(path for year, path in paths.items() if year is not None and years[0] <= year <= years[1])
 
 
-def _needs_converting(year: YearFile, asked: bool) -> bool:
+def _needs_converting(year: YearFile, convert_boxes: bool) -> bool:
     if year.variant.name == "ambiguous":
         raise DataError(
             f"{year.path}: dataset boxes: unknown variant ({year.variant.evidence}); correct the file first"
         )
-    if year.variant.name == "swapped" and not asked:
+    if year.variant.name == "swapped" and not convert_boxes:
         raise DataError(
             f"{year.path}: dataset boxes: x and y are swapped, and classes count from 1 ({year.variant.evidence}), "
             "which no run accepts; add --convert-boxes to convert them"

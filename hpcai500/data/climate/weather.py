@@ -259,7 +259,7 @@ class Kind:
         middle, upper, height: of the core at 500 and 200 hPa for each unit of depth: above 0 is warm, and high.
         front: temperature contrast between the sectors ahead and behind, for each unit of depth.
         moisture: gained for each unit of depth.
-        rain: the heaviest, whatever the depth.
+        rain: the heaviest, independent of the depth.
         rainfall: the form of the rain.
     """
 
@@ -693,8 +693,8 @@ def draw_scene(
 def place_storms(random: np.random.Generator, grid: Grid, class_shares: Sequence[float]) -> list[tuple[int, Storm]]:
     """Draw classes by their shares and a place for each storm; storms that find no room are left out."""
     shares = np.asarray(class_shares, np.float64)
-    wanted = min(int(random.poisson(_STORMS_AN_IMAGE)), MOST_BOXES)
-    labels = random.choice(len(shares), size=wanted, p=shares / shares.sum())
+    count = min(int(random.poisson(_STORMS_AN_IMAGE)), MOST_BOXES)
+    labels = random.choice(len(shares), size=count, p=shares / shares.sum())
     placed: list[tuple[int, Storm]] = []
     # The large ones first: later they would find no room, and the shares of the classes would change.
     for label in sorted(labels.tolist(), reverse=True):

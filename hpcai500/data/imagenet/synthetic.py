@@ -250,9 +250,9 @@ class _File:
 
 
 def make_images(
-    root: Path | str, wanted: SyntheticSet, *, workers: int | None = None, progress: Tracker = silent
+    root: Path | str, parameters: SyntheticSet, *, workers: int | None = None, progress: Tracker = silent
 ) -> int:
-    """Write the set `wanted` to `root` and return how many files were missing and have been written.
+    """Write the set `parameters` to `root` and return how many files were missing and have been written.
 
     A second call writes nothing; a call after an interrupted one writes the rest. Other files are never touched.
     `workers` processes share the work (default: one per core of this job); the bytes do not depend on it. With more
@@ -263,11 +263,11 @@ def make_images(
     root = Path(root)
     workers = workers_or_all(workers)
     try:
-        _claim(root, wanted)
-        missing = _missing_files(root, wanted)
+        _claim(root, parameters)
+        missing = _missing_files(root, parameters)
         if missing:
             with progress(len(missing), "making images", "images") as bar:
-                _write_files(root, wanted, missing, min(workers, len(missing)), bar)
+                _write_files(root, parameters, missing, min(workers, len(missing)), bar)
     except OSError as error:
         raise DataError(
             f"cannot write the synthetic set: {error.filename or root}: {error.strerror or error}; "
@@ -276,36 +276,36 @@ def make_images(
     return len(missing)
 
 
-def _claim(root: Path, wanted: SyntheticSet) -> None:
+def _claim(root: Path, parameters: SyntheticSet) -> None:
     """Claim `root` for this set, or check that it already belongs to it. Raises DataError for another set."""
     occupied = [f"{name}/" for name in SPLIT_NAMES if (root / name).exists()]
-    claim_folder(root, {"generator_version": _GENERATOR_VERSION, **asdict(wanted)}, occupied)
+    claim_folder(root, {"generator_version": _GENERATOR_VERSION, **asdict(parameters)}, occupied)
 
 
-def _missing_files(root: Path, wanted: SyntheticSet) -> list[_File]:
+def _missing_files(root: Path, parameters: SyntheticSet) -> list[_File]:
     missing = []
     for split in SPLIT_NAMES:
-        for label in range(wanted.classes):
+        for label in range(parameters.classes):
             folder = root / split / class_name(label)
             folder.mkdir(parents=True, exist_ok=True)
             present = {path.name for path in folder.iterdir()}
-            files = (_File(split, label, number) for number in range(wanted.per_class(split)))
+            files = (_File(split, label, number) for number in range(parameters.per_class(split)))
             missing += [file for file in files if file.path.rpartition("/")[2] not in present]
     return missing
 
 
-def _write_files(root: Path, wanted: SyntheticSet, files: list[_File], workers: int, bar: Progress) -> None:
+def _write_files(root: Path, parameters: SyntheticSet, files: list[_File], workers: int, bar: Progress) -> None:
     with part_folder(root) as folder:
-        write = partial(_write_task, root, folder, wanted)
+        write = partial(_write_task, root, folder, parameters)
         tasks = (files[start : start + _IMAGES_PER_TASK] for start in range(0, len(files), _IMAGES_PER_TASK))
         for written in map_in_order(write, tasks, workers, what="makes images"):
             bar.advance(written)
 
 
-def _write_task(root: Path, scratch: Path, wanted: SyntheticSet, files: list[_File]) -> int:
+def _write_task(root: Path, scratch: Path, parameters: SyntheticSet, files: list[_File]) -> int:
     for file in files:
-        key = np.random.SeedSequence([wanted.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
+        key = np.random.SeedSequence([parameters.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
         random = np.random.Generator(np.random.PCG64(key))
-        content = draw_jpeg(file.label, random, wanted.smallest_side, wanted.largest_side)
+        content = draw_jpeg(file.label, random, parameters.smallest_side, parameters.largest_side)
         write_unsynced(root / file.path, content, scratch)
     return len(files)

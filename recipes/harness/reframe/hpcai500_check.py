@@ -67,31 +67,31 @@ class Hpcai500Check(rfm.RunOnlyRegressionTest):
     @run_after("setup")
     def set_command(self):
         """In the image or outside; ranks by the partition's launcher, or by hpcai500 on one machine."""
-        words = [self.benchmark, "--out", RECORD]
+        arguments = [self.benchmark, "--out", RECORD]
         if self.current_partition.launcher_type.registered_name == "local" and self.num_tasks > 1:
             if self.num_nodes > 1:
                 raise ValueError("the partition's launcher is `local`: it reaches one node; set num_nodes=1")
-            words += ["--procs", str(self.num_tasks)]
+            arguments += ["--procs", str(self.num_tasks)]
             self.num_tasks = 1
         if self.recipe:
-            words += ["--recipe", self.recipe]
+            arguments += ["--recipe", self.recipe]
         if self.data:
-            words += ["--data", self.data]
+            arguments += ["--data", self.data]
         for setting in shlex.split(self.settings):
-            words += ["--set", setting]
+            arguments += ["--set", setting]
         if self.image:
-            self.run_in_image(words)
+            self.run_in_image(arguments)
         else:
             self.executable = self.program
-            self.executable_opts = [shlex.quote(word) for word in words]
+            self.executable_opts = [shlex.quote(word) for word in arguments]
         if self.num_gpus_per_node:
             self.extra_resources = {"gpu": {"num_gpus_per_node": self.num_gpus_per_node}}
 
-    def run_in_image(self, words):
+    def run_in_image(self, arguments):
         """`apptainer exec`, with the files that the run reads mounted at the same paths."""
         self.container_platform = "Apptainer"
         self.container_platform.image = self.image
-        self.container_platform.command = shlex.join(["hpcai500", *words])
+        self.container_platform.command = shlex.join(["hpcai500", *arguments])
         self.container_platform.with_cuda = bool(self.num_gpus_per_node)
         # So that the record can have the hash of the image.
         mounts = [(self.image, "/image.sif:ro")]
