@@ -76,7 +76,7 @@ LOCK_FILE = ".hpcai500-repack.lock"
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`, which ends with the process. The lock file is kept: removing it would allow two holders.
+    """Hold the lock of `folder`, which ends with the process. The lock file is kept: removal would allow two holders.
 
     Raises:
         RunError: another process holds it.

@@ -169,7 +169,7 @@ def _faults(year: YearFile, first: int, count: int, channels: slice) -> Unreadab
 
 
 def drop_from_memory(path: Path) -> None:
-    """Drop a file from the page cache, so that it is read from the disk again. Raises OSError when there is no such file."""
+    """Drop a file from the page cache, so that it is read from disk again. Raises OSError when it does not exist."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
