@@ -1,7 +1,7 @@
-"""Recipes and editions: load, override, check, hash and compare recipes, and the rules that judge them.
+"""Recipes and editions: load, override, check, hash and compare recipes, and load the rules that they are checked by.
 
-A recipe file is a difference from its benchmark's reference. An edition's rules are one TOML file, which only this
-module reads.
+A recipe file is a difference from its benchmark's reference. The rules of an edition are one TOML file, which only
+this module reads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_edition(name: str) -> dict[str, Any]:
     """The rules of edition `name`: its file, merged over the edition that it extends.
 
     Raises:
-        RecipeError: there is no such edition.
+        RecipeError: no such edition.
     """
     if name not in editions():
         raise RecipeError(f"edition: expected one of {', '.join(editions())}, got {name!r}")
@@ -51,7 +51,7 @@ def load_edition(name: str) -> dict[str, Any]:
 
 
 def benchmark_rules(edition: str, benchmark: str) -> dict[str, Any]:
-    """What `edition` fixes for `benchmark`; empty for a plug-in's benchmark, which no edition knows."""
+    """The rules of `edition` for `benchmark`; empty for a plug-in's benchmark, which no edition has."""
     rules: dict[str, Any] = load_edition(edition)["benchmarks"].get(benchmark, {})
     return rules
 
@@ -61,15 +61,15 @@ def benchmark_rules(edition: str, benchmark: str) -> dict[str, Any]:
 
 
 _PACKAGE = Path(__file__).parent
-# The table that makes a recipe one of an ensemble, and the stem of the file that states all fields of it.
+# The table of an ensemble's recipe, and the stem of the file that states all its fields.
 ENSEMBLE = "ensemble"
-# A plug-in's reference must state these tables itself; all others begin as in the reference of `ic`.
+# A plug-in's reference must state these tables itself; the others default to those of `ic`.
 _OWN_TABLES = ("benchmark", "edition", "problem", "workload")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One field in which a recipe differs from another one."""
+    """A field in which two recipes differ."""
 
     layer: int
     field: str
@@ -78,17 +78,17 @@ class Difference:
 
 
 def recipes_folder() -> Path:
-    """The folder of the recipes that come with hpcai500: in the installed package, or beside it in a checkout."""
+    """The folder of the shipped recipes: in the installed package, or beside it in a checkout."""
     installed, checkout = _PACKAGE / "recipes", _PACKAGE.parent / "recipes"
     return installed if installed.is_dir() else checkout
 
 
 def find_recipe(name: str | Path) -> Path:
-    """The file of `name`: a path, or the short name of a recipe that comes with hpcai500 or a plug-in (`ic/smoke`).
+    """The file of `name`: a path, or the short name of a recipe of hpcai500 or a plug-in (`ic/smoke`).
 
     Raises:
-        RecipeError: neither exists.
-        EnvironmentLacksError: it is of a plug-in that cannot be used.
+        RecipeError: no such recipe.
+        EnvironmentLacksError: its plug-in cannot be used.
     """
     path = Path(name)
     if path.is_file():
@@ -107,14 +107,14 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def shipped_recipes() -> list[str]:
-    """Short names of the recipes that come with hpcai500 and with plug-ins, without the site files beside them."""
+    """Short names of the recipes of hpcai500 and of plug-ins."""
     folders = {name: recipes_folder() / name for name in RECIPE_TYPES}
     folders |= {found.name: plugin.recipes for found, plugin in usable_plugins()}
     return sorted(f"{name}/{path.stem}" for name, folder in folders.items() for path in folder.glob("*.toml"))
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a recipe file came with hpcai500 or a plug-in, so that its short name works on any node."""
+    """Whether a recipe file is part of hpcai500 or a plug-in, so that its short name works on any node."""
     folders = chain([recipes_folder()], (plugin.recipes for _, plugin in usable_plugins()))
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
 
@@ -122,7 +122,7 @@ def is_shipped(path: Path) -> bool:
 def default_recipe(benchmark: str, *, has_data: bool) -> str:
     """The default recipe of a command: the reference if there is data, else `smoke`, a small run on synthetic data.
 
-    A plug-in without `smoke.toml` has the reference for both.
+    A plug-in without `smoke.toml` uses the reference for both.
     """
     plugin = None if has_data else load_plugin(benchmark)
     is_small = not has_data and (plugin is None or (plugin.recipes / "smoke.toml").is_file())
@@ -132,15 +132,15 @@ def default_recipe(benchmark: str, *, has_data: bool) -> str:
 def load_recipe(name: str | Path, overrides: Sequence[str] = (), edition: str | None = None) -> Recipe:
     """The resolved recipe: the benchmark's reference, changed by the file `name`, changed by `overrides`.
 
-    `name` is a TOML file or the short name of a shipped recipe. Where the file or an override has the table
-    [ensemble], the benchmark's `ensemble.toml` gives the fields that are missing there.
+    `name` is a TOML file or the short name of a shipped recipe. If the file or an override has the table [ensemble],
+    the benchmark's `ensemble.toml` provides its missing fields.
 
     Args:
-        overrides: `table.key=value` each, as given to `--set`; the value is TOML, or a bare string.
-        edition: instead of the one that the file names.
+        overrides: each `table.key=value`, as given to `--set`; the value is TOML, or a bare string.
+        edition: replaces the edition of the file.
 
     Raises:
-        RecipeError: with file, line, table, key and the allowed values, a line for each mistake.
+        RecipeError: with file, line, table, key and the allowed values; one line for each error.
     """
     path = find_recipe(name)
     source = read_source(path, RecipeError)
@@ -148,9 +148,7 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = (), edition: str | 
     benchmark = tables.get("benchmark")
     if benchmark is None:
         known = ", ".join(known_benchmarks())
-        raise RecipeError(
-            f'{path}: benchmark: expected one of {known}, is missing; begin the file with benchmark = "ic"'
-        )
+        raise RecipeError(f'{path}: benchmark: missing, expected one of {known}; begin the file with benchmark = "ic"')
     if not isinstance(benchmark, str) or recipe_type(benchmark) is None:
         raise RecipeError(f"{path}: benchmark: {not_known(benchmark)}")
     changes = [_override(text) for text in overrides]
@@ -158,14 +156,14 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = (), edition: str | 
     base = _reference_tables(benchmark)
     if any(ENSEMBLE in change for change in (tables, *changes)):
         base = merged(base, {ENSEMBLE: ensemble_reference(benchmark)})
-    ruled_by = {} if edition is None else {"edition": edition}
-    return _validate(merged(base, tables, *changes, ruled_by), replace(source, overrides=overridden))
+    edition_table = {} if edition is None else {"edition": edition}
+    return _validate(merged(base, tables, *changes, edition_table), replace(source, overrides=overridden))
 
 
 def ensemble_reference(benchmark: str) -> dict[str, Any]:
     """The table [ensemble] of the benchmark's `ensemble.toml`.
 
-    For a plug-in, fields that it does not state are those of `ic`, and vote and strata the first that it allows.
+    For a plug-in, missing fields default to those of `ic`, and vote and strata to the first that it allows.
     """
     plugin = load_plugin(benchmark)
     if plugin is None:
@@ -187,7 +185,7 @@ def parse_resolved(text: str, name: str) -> Recipe:
 
 
 def read_resolved(path: Path) -> Recipe:
-    """As `parse_resolved`, of the file `path`."""
+    """As `parse_resolved`, for the file `path`."""
     source = read_source(path, RecipeError)
     return _validate(parse_tables(source, RecipeError), source)
 
@@ -216,7 +214,7 @@ def tables_hash(tables: Mapping[str, Any]) -> str:
 
 
 def _reference_tables(benchmark: str) -> dict[str, Any]:
-    """The benchmark's reference; a plug-in's is over that of `ic`, as layers gain fields that it cannot know."""
+    """The benchmark's reference; a plug-in's is merged over that of `ic`, which has fields newer than the plug-in."""
     reference = _shipped(benchmark, "reference")
     if benchmark in RECIPE_TYPES:
         return reference
@@ -256,19 +254,17 @@ def _validate(tables: Mapping[str, Any], source: Source) -> Recipe:
     if recipe.edition not in editions():
         raise RecipeError(f"{source.name}: edition: expected one of {', '.join(editions())}, got {recipe.edition!r}")
     if recipe.ensemble is not None and ENSEMBLE not in load_edition(recipe.edition):
-        raise RecipeError(
-            f'{source.name}: [ensemble]: edition {recipe.edition} knows no ensembles: edition = "v3.0" does'
-        )
+        raise RecipeError(f'{source.name}: [ensemble]: edition {recipe.edition} has no ensembles; use edition = "v3.0"')
     return recipe
 
 
 # ----------------------------------------------------------------------------------------------------
-# Recipes as plain tables, also of versions with fields that this one does not know.
+# Recipes as plain tables, also of versions with unknown fields.
 
 
 @dataclass(frozen=True)
 class Field:
-    """One value of a recipe; layer 0 holds what belongs to none (`benchmark`, `edition`)."""
+    """One value of a recipe; layer 0 has fields outside the layers (`benchmark`, `edition`)."""
 
     layer: int
     name: str
@@ -286,7 +282,7 @@ def every_field(tables: Mapping[str, Any]) -> list[Field]:
 
 
 def table_differences(tables: Mapping[str, Any], reference: Mapping[str, Any]) -> list[Difference]:
-    """Fields in which a recipe differs from `reference`, from layer 9 down; a field that one lacks counts as None."""
+    """Fields in which a recipe differs from `reference`, from layer 9 down; a missing field counts as None."""
     ours, theirs = ({field.name: field for field in every_field(one)} for one in (tables, reference))
     found = [
         Difference(field.layer, name, _value(theirs, name), _value(ours, name))
@@ -307,11 +303,11 @@ def _value(fields: Mapping[str, Field], name: str) -> Any:
 def rulebook(edition: str, benchmark: str) -> dict[str, Any]:
     """The rules of `benchmark` under `edition`, with its `levels` and the tables of the `reference` recipe added.
 
-    Empty for a plug-in's benchmark, which no edition knows. Where the reference on this machine has not the hash that
-    the edition pins, `reference_error` says so in place of `reference`, so that no result is judged by a changed one.
+    Empty for a plug-in's benchmark, which no edition has. If the hash of the installed reference differs from that in
+    the edition, `reference_error` takes the place of `reference`, so that no result is checked by a changed one.
 
     Raises:
-        RecipeError: there is no such edition, or its reference recipe is missing or cannot be read.
+        RecipeError: no such edition, or its reference recipe is missing or cannot be read.
     """
     rules = benchmark_rules(edition, benchmark)
     name = rules.get("reference_recipe")
@@ -330,7 +326,7 @@ def rulebook(edition: str, benchmark: str) -> dict[str, Any]:
     changed = next((path for path, (pinned, found) in expected.items() if pinned != found), None)
     if changed is not None:
         error = (
-            f"{changed}: not the reference of edition {edition}: its hash differs, so no level can be told; "
+            f"{changed}: not the reference of edition {edition}: its hash differs, so no level can be determined; "
             "restore the file, or install hpcai500 again"
         )
         return {**rules, "levels": levels, "reference_error": error}

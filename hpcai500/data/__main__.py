@@ -13,5 +13,5 @@ if __name__ == "__main__":
 
         sys.exit(main())
     except KeyboardInterrupt:
-        # While libraries are loaded; main tells of its own.
+        # Interrupted while libraries were loading; main() reports its own interrupts.
         sys.exit(128 + signal.SIGINT)

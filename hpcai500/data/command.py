@@ -1,4 +1,4 @@
-"""What `hpcai500 data` starts: `python -m hpcai500.data COMMAND BENCHMARK JSON`; the JSON holds the options.
+"""Commands of `hpcai500 data`, started by `python -m hpcai500.data COMMAND BENCHMARK JSON`; JSON holds the options.
 
 Progress goes to stderr, the result to stdout: a table for people, or exactly one JSON document with --json.
 """
@@ -37,31 +37,31 @@ from hpcai500.plugins import Found, find_plugin, function_of
 from hpcai500.streams import prepare_streams, say, show, tell
 
 # ----------------------------------------------------------------------------------------------------
-# `data make|check NAME` for the benchmark of a plug-in: the plug-in writes and reads, the rest is here.
+# `data make|check NAME` for the benchmark of a plug-in.
 
 
 def _make(found: Found, chosen: SetOptions) -> int:
     make = function_of(found.name, "make_data")
     parameters = {"benchmark": found.name, "package": found.package, "version": found.version}
-    with _in_words(found, "make_data"):
+    with _named_errors(found, "make_data"):
         is_new = make_once(make, chosen.dir, parameters)
     sentence = (
-        f"{chosen.dir}: {'made now' if is_new else 'there already'}, by the plug-in {found.package} {found.version}"
+        f"{chosen.dir}: {'written' if is_new else 'exists already'}, by the plug-in {found.package} {found.version}"
     )
     show({"dir": str(chosen.dir), "written": is_new} if chosen.as_json else sentence, indent=1)
     return ExitCode.PASS
 
 
 def make_once(make: Any, root: Path, parameters: Mapping[str, Any]) -> bool:
-    """Fill a new folder by `make(folder)` and rename it to `root` once it is whole; False where the set exists already.
+    """Fill a new folder by `make(folder)` and rename it to `root` once it is complete; False if the set exists already.
 
-    A set that was made with other parameters, or is not one of ours, is left alone.
+    A set with other parameters, or that hpcai500 did not make, is left alone.
 
     Raises:
         DataError: `root` is such a set.
         OSError: it cannot be written.
     """
-    if _is_there(root, parameters):
+    if _exists(root, parameters):
         return False
     root.absolute().parent.mkdir(parents=True, exist_ok=True)
     with part_folder(root.absolute().parent) as scratch:
@@ -69,19 +69,21 @@ def make_once(make: Any, root: Path, parameters: Mapping[str, Any]) -> bool:
         part.mkdir()
         make(part)
         if not any(part.iterdir()):
-            raise DataError(f"{parameters['package']}: its make_data has written nothing into the folder that it got")
+            raise DataError(
+                f"{parameters['package']}: make_data wrote no files; write the set into the folder that it is given"
+            )
         claim_folder(part, parameters, [])
         try:
-            # An empty folder is replaced; one that another process has just made is not.
+            # This replaces an empty folder, but not a set that another process has just made.
             part.replace(root)
         except OSError:
-            if not _is_there(root, parameters):
+            if not _exists(root, parameters):
                 raise
             return False
     return True
 
 
-def _is_there(root: Path, parameters: Mapping[str, Any]) -> bool:
+def _exists(root: Path, parameters: Mapping[str, Any]) -> bool:
     if not (root.is_dir() and any(root.iterdir())):
         return False
     claim_folder(root, parameters, [] if (root / MANIFEST).exists() else ["files"])
@@ -90,7 +92,7 @@ def _is_there(root: Path, parameters: Mapping[str, Any]) -> bool:
 
 def _check(found: Found, chosen: SetOptions) -> int:
     check = function_of(found.name, "check_data")
-    with _in_words(found, "check_data"):
+    with _named_errors(found, "check_data"):
         facts = dict(check(chosen.dir) or {})
     lines = (f"{key:12} {value}" for key, value in facts.items())
     show(facts if chosen.as_json else [f"{chosen.dir}: every sample can be trained on", *lines], indent=1)
@@ -98,8 +100,8 @@ def _check(found: Found, chosen: SetOptions) -> int:
 
 
 @contextmanager
-def _in_words(found: Found, function: str) -> Iterator[None]:
-    """Report a programming error within a plug-in as a RunError that says what and where."""
+def _named_errors(found: Found, function: str) -> Iterator[None]:
+    """Report a programming error in a plug-in as a RunError with its place."""
     try:
         yield
     except (HpcAi500Error, OSError):
@@ -116,7 +118,7 @@ def _in_words(found: Found, function: str) -> Iterator[None]:
 # The commands, and their exit codes.
 
 
-# Of each command and benchmark, how its options are read, and what runs.
+# The options and the function of each command and benchmark.
 COMMANDS: dict[tuple[str, str], tuple[type, Callable[[Any], int]]] = {
     ("make", "ic"): (MakeOptions[SyntheticSet], ic_command.make),
     ("make", "ewa"): (MakeOptions[SyntheticYears], ewa_command.make),
@@ -130,12 +132,12 @@ COMMANDS: dict[tuple[str, str], tuple[type, Callable[[Any], int]]] = {
 }
 _OF_PLUGINS = {"make": _make, "check": _check}
 
-# Said after Ctrl-C.
-_KEPT = "finished files are kept, none is half written; the same command goes on"
-_KEPT_INDEX = "an index that was there is as it was; the same command begins anew"
+# Messages after Ctrl-C.
+_KEPT = "finished files are kept, none is half written; run the same command again to continue"
+_KEPT_INDEX = "an existing index is unchanged; run the same command again to start over"
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
-_AGAIN_SECONDS = 0.01
+_RESEND_SECONDS = 0.01
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,58 +147,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, ending)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, ending)
-    words = sys.argv[1:] if arguments is None else arguments
+    argv = sys.argv[1:] if arguments is None else arguments
     try:
-        kind, run = _chosen(*words[:2])
-        return run(read_options(kind, words[2:]))
+        kind, run = _chosen(*argv[:2])
+        return run(read_options(kind, argv[2:]))
     except HpcAi500Error as error:
-        if ending.asked:
-            return _TERMINATED  # a worker that the same signal has killed was noticed first
+        if ending.terminated:
+            return _TERMINATED  # the error is that of a worker killed by the same signal
         tell(error)
         return error.exit_code
     except KeyboardInterrupt:
-        say(f"interrupted: {_KEPT_INDEX if 'index' in words[:1] else _KEPT}")
+        say(f"interrupted: {_KEPT_INDEX if 'index' in argv[:1] else _KEPT}")
         return _INTERRUPTED
     except BrokenPipeError:
-        # `hpcai500 data check … | head`: the reader has what it wants.
+        # `hpcai500 data check … | head`: the reader has closed the pipe.
         sys.stderr.close()
         return ExitCode.RUN_FAILED
 
 
 def _chosen(command: str = "", benchmark: str = "") -> tuple[type, Callable[[Any], int]]:
-    """The command of these words.
+    """The options type and the function of a command.
 
     Raises:
-        UsageError: there is none, or its plug-in cannot be used.
+        UsageError: no such command, or its plug-in cannot be used.
     """
     if (command, benchmark) in COMMANDS:
         return COMMANDS[command, benchmark]
     found = find_plugin(benchmark)
     if found is None or command not in _OF_PLUGINS:
-        raise UsageError(f"data {command} {benchmark}: no such command; `hpcai500 data` starts this program")
+        raise UsageError(f"data {command} {benchmark}: no such command; use `hpcai500 data`, which starts this program")
     return SetOptions, partial(_OF_PLUGINS[command], found)
 
 
 class _Ending:
-    """Unwinds on Ctrl-C and on a scheduler's SIGTERM, so that pools end and temporary files go."""
+    """Raises on Ctrl-C and on a scheduler's SIGTERM, so that pools end and temporary files are removed."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.terminated = False
 
     def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
-        sys.unraisablehook = _ask_again
+        sys.unraisablehook = _resend
         if number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.terminated = True
         raise SystemExit(_TERMINATED)
 
 
 _RAISED_BY = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
 
 
-def _ask_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised in a destructor or a weak reference's callback, so the signal is sent once more."""
+def _resend(dropped: sys.UnraisableHookArgs) -> None:
+    """Send the signal again: Python drops exceptions raised in a destructor or a weak reference's callback."""
     if number := _RAISED_BY.get(dropped.exc_type):
-        threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
+        threading.Timer(_RESEND_SECONDS, os.kill, (os.getpid(), number)).start()
     else:
         sys.__unraisablehook__(dropped)

@@ -1,6 +1,6 @@
-"""Files that are derived from a data set, and what commands that write sets share.
+"""Files derived from a data set, and code shared by commands that write sets.
 
-Derived files are kept inside the set, or in the user's cache where the set is read-only.
+Derived files are kept inside the set, or in the user's cache if the set is read-only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hpcai500.streams import say
 
 
 def derived_paths(root: Path, name: str) -> tuple[Path, ...]:
-    """Where a file derived from the set at `root` may lie: in the set, or in the user's cache."""
+    """Possible paths of a file derived from the set at `root`: in the set, or in the user's cache."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -45,7 +45,7 @@ def derived_paths(root: Path, name: str) -> tuple[Path, ...]:
 
 
 def write_derived(root: Path, name: str, content: bytes) -> None:
-    """Keep `content` for later runs in the first place that can be written; if none can, later runs compute it anew."""
+    """Keep `content` for later runs in the first writable place; without one, later runs compute it again."""
     for path in derived_paths(root, name):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def write_derived(root: Path, name: str, content: bytes) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A folder for half-written files, which is removed by the call that writes them, or by the next one.
+# A folder for unfinished files, removed by the call that writes them or by the next call.
 
 
 _PREFIX = ".hpcai500-part-"
@@ -65,9 +65,9 @@ _NAME = re.compile(re.escape(_PREFIX) + r"(?P<host>.+)-(?P<process>\d+)-[^-]+")
 
 @contextmanager
 def part_folder(root: Path) -> Iterator[Path]:
-    """Make a folder in `root` for the length of a `with` block.
+    """Make a temporary folder in `root` for a `with` block.
 
-    Folders of processes of this host that were killed are removed first: they can be as large as the set. Raises
+    Folders left by killed processes of this host are removed first: they can be as large as the set. Raises
     OSError when `root` cannot be written.
     """
     for found in root.glob(f"{_PREFIX}*"):
@@ -80,7 +80,7 @@ def part_folder(root: Path) -> Iterator[Path]:
 
 def _is_abandoned(name: str) -> bool:
     match = _NAME.fullmatch(name)
-    # Whether a process of another host still lives cannot be known.
+    # Whether a process of another host is still alive cannot be known.
     if match is None or match["host"] != socket.gethostname():
         return False
     try:
@@ -93,17 +93,17 @@ def _is_abandoned(name: str) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The file that says with which parameters a synthetic set was made: sets of different ones must not mix.
+# The file that records the parameters of a synthetic set, so that different sets do not mix.
 
 
 MANIFEST = ".hpcai500-synthetic.json"
 
 
 def claim_folder(root: Path, parameters: Mapping[str, Any], occupied_by: Sequence[str]) -> None:
-    """Make `root` the folder of the set with `parameters` (JSON values), or find that it is already.
+    """Claim `root` for the set with `parameters` (JSON values), or check that it already belongs to it.
 
     Raises:
-        DataError: it holds a set with other parameters, or data that are not ours (`occupied_by`).
+        DataError: it holds a set with other parameters, or files of others (`occupied_by`).
         OSError: it cannot be made or written.
     """
     manifest = root / MANIFEST
@@ -136,20 +136,22 @@ def _read(manifest: Path) -> dict[str, object]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Work shared by processes or threads: results in the order of the tasks, a bounded number of tasks under way.
+# Work shared by processes or threads: results in the order of the tasks, a bounded number of tasks at a time.
 
 
-def workers_or_all(asked: int | None, *, work: str = "work", kind: str = "processes", option: str = "--workers") -> int:
-    """How many workers share the work: as many as `asked` for, or one a core of this job.
+def workers_or_all(
+    requested: int | None, *, work: str = "work", kind: str = "processes", option: str = "--workers"
+) -> int:
+    """The number of workers: as `requested`, or one per core of this job.
 
     Raises:
         DataError: fewer than one.
     """
-    if asked is None:
+    if requested is None:
         return len(os.sched_getaffinity(0))
-    if asked < 1:
-        raise DataError(f"cannot {work} with {asked} {kind}: {option} must be at least 1")
-    return asked
+    if requested < 1:
+        raise DataError(f"cannot {work} with {requested} {kind}: {option} must be at least 1")
+    return requested
 
 
 Task = TypeVar("Task")
@@ -170,10 +172,10 @@ def map_in_order(
     if workers == 1:
         yield from map(function, tasks)
         return
-    # Spawned, not forked: a forked child of a process that has run torch's threads can hang.
+    # Spawned, not forked: a child forked from a process with torch threads can hang.
     context = multiprocessing.get_context("spawn")
-    if reason := _why_alone(context):
-        say(f"{reason}: one process does the work of {workers}")
+    if reason := _no_processes_reason(context):
+        say(f"{reason}: working with one process instead of {workers}")
         yield from map(function, tasks)
         return
     resource_tracker.ensure_running()
@@ -186,7 +188,7 @@ def map_in_order(
                 raise
     except BrokenProcessPool as error:
         raise RunError(
-            f"a process that {what} was killed, perhaps for memory: run the command again to continue, "
+            f"a process that {what} was killed, perhaps for lack of memory: to continue, run the command again "
             "with fewer workers"
         ) from error
 
@@ -202,17 +204,17 @@ def map_in_threads(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _why_alone(context: SpawnContext) -> str | None:
-    """Why processes cannot talk to each other here, or None: semaphores are files in /dev/shm."""
+def _no_processes_reason(context: SpawnContext) -> str | None:
+    """Why this host cannot run worker processes, or None: their semaphores are files in /dev/shm."""
     try:
         context.Lock()
     except OSError as error:
-        return f"/dev/shm cannot be used ({error.strerror})"  # noqa: S108 - its name, and not a file in it
+        return f"/dev/shm cannot be used ({error.strerror})"  # noqa: S108 - a message, not a path that is opened
     return None
 
 
 def _die_with_parent() -> None:
-    """End when the parent ends, also when it was killed: an orphan would wait for work for ever."""
+    """End when the parent ends, even if it is killed: an orphan would wait for work for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     assert parent.pid is not None
@@ -222,10 +224,10 @@ def _die_with_parent() -> None:
 def _windowed(
     pool: Executor, function: Callable[[Task], Result], tasks: Iterable[Task], window: int
 ) -> Iterator[Result]:
-    """Keep at most `window` tasks in the pool, however many there are."""
+    """Keep at most `window` tasks in the pool."""
     pending: deque[Future[Result]] = deque()
     for task in tasks:
-        with _interrupts_kept_from_children():
+        with _interrupts_blocked():
             pending.append(pool.submit(function, task))
         if len(pending) == window:
             yield pending.popleft().result()
@@ -234,10 +236,10 @@ def _windowed(
 
 
 @contextmanager
-def _interrupts_kept_from_children() -> Iterator[None]:
-    """Block Ctrl-C in processes that start meanwhile: the parent ends them in order, without a traceback.
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in child processes that start meanwhile: the parent ends them, without a traceback.
 
-    Ctrl-C reaches the whole process group. A child inherits the signal mask; an initializer would come too late for a
+    Ctrl-C reaches the whole process group. A child inherits the signal mask; an initializer would run too late for a
     child that is still importing.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

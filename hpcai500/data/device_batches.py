@@ -1,6 +1,6 @@
-"""Batches that are on the device before they are asked for: copied, and converted there, while a step computes.
+"""Batches copied to the device, and converted there, ahead of the consumer while a step computes.
 
-A few batches can also be held in memory and repeated, to see what training costs without its input.
+A few batches can also be held in memory and repeated, to measure training without its input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcai500.errors import EnvironmentLacksError
 from hpcai500.side_stream import SideStream
 
 # ----------------------------------------------------------------------------------------------------
-# Ring slots whose batch the consumer is done with, but whose copy to a device may still be under way.
+# Ring slots whose batch the consumer has released, but whose copy to a device may still be in progress.
 
 
 class Event(Protocol):
@@ -34,21 +34,21 @@ class Event(Protocol):
         """Wait until the device has passed it."""
 
 
-# Records a point behind all work queued on a device so far that reads the slot in hand.
+# Records a point after all work queued so far on a device that reads the current slot.
 Mark = Callable[[], Event]
 
 
 def stream_mark() -> Event:
-    """A mark on the current CUDA stream: that of the computation, or inside `CopyStream.beside` that of the stream."""
+    """A mark on the current CUDA stream: that of the computation, or the copy stream inside `CopyStream.beside`."""
     return cast(Event, torch.cuda.current_stream().record_event())
 
 
 class HeldSlots:
-    """Gives each slot back once the device has passed the event that was recorded when its batch was done with.
+    """Releases each slot once the device has passed the event that was recorded when the consumer released its batch.
 
-    A `non_blocking` copy reads pinned memory after Python has moved on: a slot that is refilled too early would mix
-    two batches without any error. At most `most_held` slots wait; beyond that the oldest is waited for, so that the
-    ring keeps slots to fill.
+    A `non_blocking` copy reads pinned memory after the call returns: a slot that is refilled too early would mix two
+    batches without any error. At most `most_held` slots are held; beyond that, the host waits for the oldest, so that
+    the ring keeps slots to fill.
     """
 
     def __init__(self, release: Callable[[int], None], most_held: int) -> None:
@@ -57,7 +57,7 @@ class HeldSlots:
         self._held: deque[tuple[int, Event]] = deque()
 
     def add(self, slot: int, event: Event) -> None:
-        """Hold `slot` until `event` has passed; give back all slots that need not wait any longer."""
+        """Hold `slot` until `event` has passed; release all slots whose events have passed."""
         self._held.append((slot, event))
         while self._held and self._held[0][1].query():
             self._release_oldest()
@@ -66,7 +66,7 @@ class HeldSlots:
             self._release_oldest()
 
     def flush(self) -> None:
-        """Wait for all events and give all slots back."""
+        """Wait for all events and release all slots."""
         while self._held:
             self._held[0][1].synchronize()
             self._release_oldest()
@@ -77,14 +77,14 @@ class HeldSlots:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What loaders share: one epoch at a time.
+# A base class of loaders: one epoch at a time.
 
 
 Item = TypeVar("Item")
 
 
 class OneEpochAtATime(ABC, Generic[Item]):
-    """Batches of which one epoch is read at a time: it ends when another begins, or when the loader is closed."""
+    """A loader that reads one epoch at a time: an epoch ends when another begins, or when the loader is closed."""
 
     _running: Generator[Item, None, None] | None = None
     _closed = False
@@ -92,8 +92,8 @@ class OneEpochAtATime(ABC, Generic[Item]):
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[Item]:
         """Yield one batch of at most `batch_size` images for each array of sample ids, in that order.
 
-        Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
-        ends when another begins. Raises DataError, in the place of the first batch with a sample that cannot be read.
+        Reading begins when the first batch is requested. The consumer may stop early; an epoch in progress ends when
+        another begins. Raises DataError in place of the first batch with a sample that cannot be read.
         """
         if self._closed:
             raise ValueError("the input pipeline is closed")
@@ -103,7 +103,7 @@ class OneEpochAtATime(ABC, Generic[Item]):
 
     @abstractmethod
     def _run(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> Generator[Item, None, None]:
-        """The batches of an epoch; what it holds goes back when it is closed."""
+        """The batches of an epoch; closing it releases its resources."""
 
     def _end_epoch(self) -> None:
         if self._running is not None:
@@ -112,25 +112,25 @@ class OneEpochAtATime(ABC, Generic[Item]):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where copies to a device are queued: beside the computation. The two wait for each other by events, never the host.
+# Streams for copies to a device, beside the computation. The two wait for each other by events, without the host.
 
 
 class CopyStream(Protocol):
     """Orders copies, and their conversion on the device, against the computation."""
 
     def mark(self) -> Event:
-        """The end of what the calling thread queued so far: on the stream inside `beside`, else on the computation."""
+        """The end of work queued so far by this thread: on the copy stream inside `beside`, else on the computation."""
 
     @contextmanager
     def beside(self, *marks: Event) -> Iterator[None]:
-        """What the calling thread queues inside runs beside the computation, after `marks`."""
+        """Work that this thread queues inside runs beside the computation, after `marks`."""
 
     def follow(self, mark: Event) -> None:
-        """What the calling thread queues on the computation from now on runs after `mark`."""
+        """Work that this thread queues on the computation from now on runs after `mark`."""
 
 
 class HostCopyStream:
-    """On the processor, work is done when its call returns: nothing needs to wait."""
+    """On a CPU, work is done when its call returns: nothing needs to wait."""
 
     def mark(self) -> Event:
         return _Passed()
@@ -145,10 +145,10 @@ class HostCopyStream:
 
 
 class CudaCopyStream:
-    """On a CUDA device, a stream of its own. Copies out of pinned memory and kernels run there in the order queued.
+    """On a CUDA device, a separate stream. Copies from pinned memory and kernels run there in the order queued.
 
-    What is allocated inside `beside` belongs to this stream, and its memory is used again in the order of this stream.
-    Who frees it while the computation still reads it must call `beside` with the computation's mark before.
+    Memory allocated inside `beside` belongs to this stream and is reused in the order of this stream. Before freeing
+    memory that the computation still reads, call `beside` with the computation's mark.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -181,7 +181,7 @@ def make_copy_stream(device: torch.device) -> CopyStream:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The conversion of images: normalised by channel, cast and laid out in one pass, where they are.
+# The conversion of images: normalised by channel, cast and laid out in one pass, on their device.
 
 
 def convert_images(
@@ -192,11 +192,11 @@ def convert_images(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Images in another type and layout, each value as (value - mean) / std of its channel, on the same device.
+    """Convert images to another type and layout, each value to (value - mean) / std of its channel, on the same device.
 
     Computed as the host's loaders do: value * scale + bias, where scale is 1 / std and bias -mean / std as float32,
-    rounded once to float32 and once more, to nearest even, to a short type. The CPU's work is done on return, a CUDA
-    device's is queued on its current stream; both give the same bits, but for which NaN a NaN becomes.
+    rounded once to float32 and once more, to nearest even, to a short type. On a CPU the work is done on return, on a
+    CUDA device it is queued on the current stream; both give the same bits, except for the payloads of NaNs.
 
     Args:
         images: (N, C, H, W), float32, float16, bfloat16 or uint8, contiguous or channels_last; C at most 256.
@@ -206,8 +206,8 @@ def convert_images(
         out: takes the result, in its own type and layout; `dtype` and `memory_format` are then ignored.
 
     Raises:
-        ValueError: another shape, type or layout, an `out` that overlaps, or impossible mean or std.
-        EnvironmentLacksError: images on a CUDA device, and a build without CUDA.
+        ValueError: wrong shape, type or layout, an `out` that overlaps, or invalid mean or std.
+        EnvironmentLacksError: images on a CUDA device, but a build without CUDA.
     """
     if out is None:
         out = torch.empty(images.shape, dtype=dtype, device=images.device, memory_format=memory_format)
@@ -230,30 +230,30 @@ def convert_images(
 
 
 def require_cuda_build() -> None:
-    """Raise EnvironmentLacksError, with the fix, where the core has no kernel for CUDA devices."""
+    """Raise EnvironmentLacksError, with the fix, if the core has no kernels for CUDA devices."""
     if not _core.cuda_architectures():
         raise EnvironmentLacksError(
-            "hpcai500 is built without CUDA, but images shall be converted on a CUDA device: put nvcc on PATH (or set "
-            "CUDACXX) and run make build again, or set accelerator.conversion=host"
+            "hpcai500 is built without CUDA, but accelerator.conversion needs it: put nvcc on PATH (or set CUDACXX), "
+            "run make build again, or set accelerator.conversion=host"
         )
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """The tensor as NumPy can have it: bfloat16, which it lacks, as uint16."""
+    """The tensor in a type that NumPy has: bfloat16 as uint16."""
     tensor = tensor.detach()
     return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
 
 
 # ----------------------------------------------------------------------------------------------------
-# The loader's batches, one ahead on the device.
+# The loader's batches on the device, one ahead.
 
 
-# One batch is computed with while the next is copied: a third would wait for the same computation.
-_PLACES = 2
+# The computation uses one batch while the next is copied. A third would wait for the same computation.
+_BUFFERS = 2
 
 
 class ImagesOfBatch(Protocol):
-    """What is moved: a dataclass with images. All its other fields stay where they are."""
+    """A batch as a dataclass with images. All other fields stay on the host."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -263,7 +263,7 @@ class ImagesOfBatch(Protocol):
 
     @property
     def wait_seconds(self) -> float:
-        """How long the consumer was kept waiting."""
+        """How long the consumer waited."""
 
 
 B = TypeVar("B", bound=ImagesOfBatch)
@@ -271,7 +271,7 @@ B_co = TypeVar("B_co", bound=ImagesOfBatch, covariant=True)
 
 
 class Source(Protocol[B_co]):
-    """A loader, such as `JpegBatches` and `ClimateBatches`, or what holds batches in memory."""
+    """A loader, such as `JpegBatches` and `ClimateBatches`, or `MemoryBatches`."""
 
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[B_co]:
         """Yield one batch for each array of sample ids, in that order."""
@@ -282,13 +282,14 @@ class Source(Protocol[B_co]):
 
 @dataclass(frozen=True)
 class DeviceForm:
-    """What images are on the device.
+    """Type and layout of images on the device.
 
     Attributes:
         dtype: float32, float16 or bfloat16.
         memory_format: contiguous_format or channels_last.
-        converted: by our kernel, on the device; otherwise they come in `dtype`, normalised, and are only laid out.
-        mean, std: of each channel, where they are converted.
+        converted: whether our kernel converts them on the device; otherwise they arrive normalised in `dtype`, and only
+            their layout changes.
+        mean, std: of each channel, if they are converted.
     """
 
     dtype: torch.dtype
@@ -301,23 +302,23 @@ class DeviceForm:
 class DeviceBatches(Generic[B]):
     """A loader's batches with their images on the device, one batch ahead.
 
-    While the consumer computes with batch k, batch k + 1 is copied out of its (pinned) slot and converted, both on
-    `stream`. These wait, all of them by events on the device:
+    While the consumer computes with batch k, batch k + 1 is copied from its (pinned) slot and converted, both on
+    `stream`. Three waits, by events on the device, keep the order:
 
-    - the computation, before batch k is handed out, for the end of its conversion;
-    - the copy of batch k + 2, into the place of batch k, for the end of all work that was queued on the computation
-      when batch k + 1 was asked for;
-    - the host, before the loader refills a slot, for the end of the copy out of it: the loader is advanced inside
-      `stream.beside`, where the event that it records by `HeldSlots` is the stream's.
+    - the computation waits for the conversion of batch k before it is handed out;
+    - the copy of batch k + 2, into the memory of batch k, waits for all work that was queued on the computation when
+      batch k + 1 was requested;
+    - the host waits for the copy from a slot before the loader refills it: the loader is advanced inside
+      `stream.beside`, so the event that it records by `HeldSlots` is the stream's.
 
-    So a batch is valid until the next one is asked for, as a loader's is, and one more is waited for at the beginning
-    of an epoch. An error comes in the place of its batch. All but the images stays on the host.
+    So a batch is valid until the next one is requested, as a loader's is, and an epoch begins by waiting for two
+    batches. An error takes the place of its batch. Everything except the images stays on the host.
 
-    Memory on the device, in bytes, from the first batch of an epoch to its end: 2 x batch_size x image in its form, and
-    batch_size x image as it comes where it is converted or laid out. On the host, only the loader's slots are pinned.
-    Places are memory of the stream that this class keeps from batch to batch, so torch's allocator protects none of it:
-    the marks above alone order reads and writes. Loaders that share a stream, and whose epochs do not overlap, take
-    turns with the same memory.
+    Memory on the device, in bytes, from the first batch of an epoch to its end: 2 x batch_size x converted image, and
+    batch_size x image as loaded if it is converted or its layout changes. On the host, only the loader's slots are
+    pinned. This class keeps memory of the stream from batch to batch, which torch's allocator does not protect: only
+    the events above order reads and writes. Loaders that share a stream, and whose epochs do not overlap, use the same
+    memory in turn.
     """
 
     def __init__(
@@ -334,9 +335,9 @@ class DeviceBatches(Generic[B]):
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[B]:
         """Yield one batch for each array of sample ids, as the loader does, with images on the device.
 
-        `wait_seconds` is how long the loader kept the consumer waiting: for the batch ahead, and at first for the first
-        batch, too. Where the device waits for a copy, its steps take longer. The consumer may stop early; an epoch that
-        is still open ends when another begins. Raises what the loader raises.
+        `wait_seconds` is how long the consumer waited for the loader: for the batch ahead, and at the start of an epoch
+        also for the first batch. If the device waits for a copy, its steps take longer. The consumer may stop early; an
+        epoch in progress ends when another begins. Raises what the loader raises.
         """
         if self._running is not None:
             self._running.close()
@@ -344,7 +345,7 @@ class DeviceBatches(Generic[B]):
         return self._running
 
     def close(self) -> None:
-        """Close the loader. An epoch that is still open yields no further batch. May be called twice."""
+        """Close the loader. An epoch in progress yields no further batch. May be called twice."""
         self._closed = True
         self._source.close()
         if self._running is not None:
@@ -352,24 +353,24 @@ class DeviceBatches(Generic[B]):
             self._running = None
 
     def _run(self, source: Iterator[B]) -> Generator[B, None, None]:
-        places = [_Place(self._device, self._batch_size, self._form) for _ in range(_PLACES)]
+        buffers = [_Buffer(self._device, self._batch_size, self._form) for _ in range(_BUFFERS)]
         staging = _Staging(self._device, self._batch_size)
         number = 0
 
         def begin() -> _Moved[B] | Exception | None:
             nonlocal number
-            place = places[number % _PLACES]
+            buffer = buffers[number % _BUFFERS]
             number += 1
             try:
-                # Without waiting for any step: the loader marks the end of the copy before, and waits for that.
+                # This waits for no step: the loader records the end of the previous copy, and waits for that.
                 with self._stream.beside():
                     batch = next(source, None)
                 if batch is None:
                     return None
-                with self._stream.beside(*place.marks):
-                    images = place.fill(batch.images, staging)
-                    return _Moved(replace(batch, images=images), self._stream.mark(), place)
-            except Exception as error:  # noqa: BLE001  # told in the place of its batch, whatever it is
+                with self._stream.beside(*buffer.marks):
+                    images = buffer.fill(batch.images, staging)
+                    return _Moved(replace(batch, images=images), self._stream.mark(), buffer)
+            except Exception as error:  # noqa: BLE001  # raised in place of its batch
                 return error
 
         try:
@@ -384,7 +385,7 @@ class DeviceBatches(Generic[B]):
                 try:
                     yield replace(moved.batch, wait_seconds=waited)
                 finally:
-                    moved.place.marks = (self._stream.mark(),)
+                    moved.buffer.marks = (self._stream.mark(),)
                 if self._closed:
                     return
                 moved, waited = following, 0.0
@@ -392,18 +393,18 @@ class DeviceBatches(Generic[B]):
             with self._stream.beside():
                 if isinstance(source, Generator):
                     source.close()
-            # Who gets the places' memory next on this stream must wait for the computation that still uses it.
-            with self._stream.beside(*(mark for place in places for mark in place.marks)):
+            # The next user of this memory on the stream must wait for the computation that still uses it.
+            with self._stream.beside(*(mark for buffer in buffers for mark in buffer.marks)):
                 pass
 
 
 @dataclass(frozen=True)
 class _Moved(Generic[B]):
-    """A batch under way; `ready` is passed when it is there."""
+    """A batch being moved; `ready` is passed when it has arrived."""
 
     batch: B
     ready: Event
-    place: _Place
+    buffer: _Buffer
 
 
 def _wait_of(moved: _Moved[B] | Exception | None) -> float:
@@ -411,7 +412,7 @@ def _wait_of(moved: _Moved[B] | Exception | None) -> float:
 
 
 class _Staging:
-    """Memory on the device for images as they come. Used in the order of the stream alone, so one is enough."""
+    """Memory on the device for images as loaded. It is used in the order of the stream, so one is enough."""
 
     def __init__(self, device: torch.device, batch_size: int) -> None:
         self._device = device
@@ -424,8 +425,8 @@ class _Staging:
         return self._memory[: len(images)].copy_(images, non_blocking=True)
 
 
-class _Place:
-    """Memory on the device for images in their form; `marks` must have passed before it is written."""
+class _Buffer:
+    """Memory on the device for converted images; `marks` must have passed before it is written."""
 
     def __init__(self, device: torch.device, batch_size: int, form: DeviceForm) -> None:
         self._device = device
@@ -435,15 +436,15 @@ class _Place:
         self.marks: tuple[Event, ...] = ()
 
     def fill(self, images: Tensor, staging: _Staging) -> Tensor:
-        """Queue copy and conversion on the stream, and return what will hold the result."""
+        """Queue copy and conversion on the stream, and return the tensor for the result."""
         form = self._form
         if self._memory is None:
             self._memory = _memory(images, self._batch_size, self._device, form.dtype, form.memory_format)
-        place = self._memory[: len(images)]
+        buffer = self._memory[: len(images)]
         if form.converted:
-            return convert_images(staging.copy(images), form.mean, form.std, out=place)
+            return convert_images(staging.copy(images), form.mean, form.std, out=buffer)
         same = images.is_contiguous(memory_format=form.memory_format)
-        return place.copy_(images if same else staging.copy(images), non_blocking=True)
+        return buffer.copy_(images if same else staging.copy(images), non_blocking=True)
 
 
 def _memory(
@@ -458,7 +459,7 @@ def _format_of(images: Tensor) -> torch.memory_format:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A few batches in memory, repeated: what training costs without its input.
+# A few batches in memory, repeated, to measure training without its input.
 
 
 class RepeatableBatch(ImagesOfBatch, Protocol):
@@ -467,14 +468,14 @@ class RepeatableBatch(ImagesOfBatch, Protocol):
         """The id of each image."""
 
     def repeated(self, ids: SampleIds) -> Self:
-        """The first of its images, as many as `ids`, in answer to a call for these."""
+        """Its first images, as many as `ids`, as the batch of these samples."""
 
 
 R = TypeVar("R", bound=RepeatableBatch)
 
 
 class MemoryBatches(Generic[R]):
-    """Holds copies of a few batches, wherever they are, and repeats them."""
+    """Holds copies of a few batches, each on its device, and repeats them."""
 
     def __init__(self, batches: Iterable[R]) -> None:
         """Copy `batches`, for example `source.epoch(...)`. Raises ValueError when there are none."""
@@ -483,12 +484,12 @@ class MemoryBatches(Generic[R]):
             raise ValueError("at least one batch must be held")
 
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[R]:
-        """Yield as many batches as asked for, of the sizes asked for (ValueError when larger than the held ones)."""
+        """Yield a held batch for each of `batches`, of its size. Raises ValueError for one larger than those held."""
         del seed, epoch
         for number, ids in enumerate(batches):
             held = self._held[number % len(self._held)]
             if len(ids) > len(held.samples):
-                raise ValueError(f"a batch of {len(ids)} was asked for, and {len(held.samples)} images are held")
+                raise ValueError(f"a batch of {len(ids)} was requested, but only {len(held.samples)} images are held")
             yield held.repeated(ids)
 
     def close(self) -> None:

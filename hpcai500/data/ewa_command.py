@@ -1,4 +1,4 @@
-"""`hpcai500 data make|check|anchors|repack ewa`, and how results are shown."""
+"""The commands `hpcai500 data make|check|anchors|repack ewa`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcai500.progress import track
 from hpcai500.streams import say, show
 from hpcai500.text import size
 
-# Above this size, which takes minutes, users want to know before.
+# Above this size, writing takes minutes, and the size is printed first.
 _LARGE_BYTES = 10e9
 
 
@@ -42,25 +42,26 @@ def _lines(fit: AnchorFit) -> list[str]:
 
 
 def make(chosen: MakeOptions[SyntheticYears]) -> int:
-    wanted = chosen.wanted
-    missing = sum(not (chosen.dir / file_name(year)).exists() for year in wanted.years)
-    if missing * wanted.year_bytes > _LARGE_BYTES:
-        say(f"{missing} years of {wanted.images_per_year} images take up to {missing * wanted.year_bytes / 1e9:.0f} GB")
-    written = make_years(chosen.dir, wanted, workers=chosen.workers, progress=track)
-    counts = _boxes_of(chosen.dir, wanted)
-    images = len(wanted.years) * wanted.images_per_year
-    document = {"years": list(wanted.years), "images": images, "boxes": counts, "written": written}
+    parameters = chosen.wanted
+    missing = sum(not (chosen.dir / file_name(year)).exists() for year in parameters.years)
+    missing_bytes = missing * parameters.year_bytes
+    if missing_bytes > _LARGE_BYTES:
+        say(f"{missing} years of {parameters.images_per_year} images take up to {missing_bytes / 1e9:.0f} GB")
+    written = make_years(chosen.dir, parameters, workers=chosen.workers, progress=track)
+    counts = _boxes_of(chosen.dir, parameters)
+    images = len(parameters.years) * parameters.images_per_year
+    document = {"years": list(parameters.years), "images": images, "boxes": counts, "written": written}
     sentence = (
-        f"{chosen.dir}: {images} images of {wanted.height} x {wanted.width} in {len(wanted.years)} years, "
-        f"{sum(counts.values())} boxes ({written} years written now)"
+        f"{chosen.dir}: {images} images of {parameters.height} x {parameters.width} in {len(parameters.years)} years, "
+        f"{sum(counts.values())} boxes ({written} years written)"
     )
     show(document if chosen.as_json else sentence, indent=1)
     return ExitCode.PASS
 
 
-def _boxes_of(root: Path, wanted: SyntheticYears) -> dict[str, int]:
+def _boxes_of(root: Path, parameters: SyntheticYears) -> dict[str, int]:
     counts = np.zeros(len(CLASSES), np.int64)
-    for year in wanted.years:
+    for year in parameters.years:
         with open_hdf5(root / file_name(year)) as file:
             labels = file[BOXES][..., 4]
         counts += np.bincount(labels[labels >= 0], minlength=len(CLASSES))
@@ -84,21 +85,21 @@ def repack(chosen: RepackOptions) -> int:
         progress=track,
     )
     expected = repacking.estimate()
-    told = _told(expected, chosen.target)
+    text = _estimate_text(expected, chosen.target)
     document: dict[str, Any] = {"estimate": asdict(expected)}
     if chosen.estimate:
-        show(document if chosen.as_json else told, indent=1)
+        show(document if chosen.as_json else text, indent=1)
         return ExitCode.PASS
-    say(told)
+    say(text)
     report = repacking.run()
     document |= {**asdict(report), "root": str(report.root)}
     show(document if chosen.as_json else _sentence(report), indent=1)
     return ExitCode.PASS
 
 
-def _told(expected: Estimate, target: Path) -> str:
+def _estimate_text(expected: Estimate, target: Path) -> str:
     if not expected.images:
-        return f"{target}: nothing is left to write"
+        return f"{target}: nothing left to write"
     return (
         f"{target}: {expected.images} images, {size(expected.write_bytes)} to write "
         f"({size(expected.needed_bytes)} needed, {size(expected.free_bytes)} free), about "
@@ -108,8 +109,8 @@ def _told(expected: Estimate, target: Path) -> str:
 
 def _sentence(report: RepackReport) -> str:
     converted = f"; boxes of {spans(report.converted)} converted" if report.converted else ""
-    written = f"; {spans(report.written)} written, read back and equal" if report.written else ""
-    kept = f"; {spans(report.kept)} kept as found" if report.kept else ""
+    written = f"; {spans(report.written)} written and verified" if report.written else ""
+    kept = f"; {spans(report.kept)} kept" if report.kept else ""
     return (
         f"{report.root}: {report.samples} images of {spans([*report.written, *report.kept])}, "
         f"{size(report.stored_bytes)}{written}{kept}{converted}; fingerprint {report.fingerprint}"

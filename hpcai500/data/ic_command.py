@@ -1,4 +1,4 @@
-"""`hpcai500 data make|check|index ic`, and how results are shown."""
+"""The commands `hpcai500 data make|check|index ic`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcai500.progress import track
 from hpcai500.streams import show
 from hpcai500.text import size, text_table
 
-# Most files without an index that are shown; --json lists all.
+# The most unindexed files that are listed; --json lists all.
 _LISTED = 5
 
 
@@ -29,7 +29,7 @@ def make(chosen: MakeOptions[SyntheticSet]) -> int:
     }
     sentence = (
         f"{chosen.dir}: {len(found.train)} training and {len(found.val)} validation images of "
-        f"{len(found.classes)} classes ({written} written now)"
+        f"{len(found.classes)} classes ({written} written)"
     )
     show(document if chosen.as_json else sentence, indent=1)
     return ExitCode.PASS

@@ -1,8 +1,8 @@
-"""Which samples each rank reads, in which order, and the proof that it did.
+"""Which samples each rank reads, in which order, and the digest that proves it.
 
 The order is a function of (seed, epoch) alone. A global batch is a slice of that order, so it holds the same samples
-whatever the number of ranks that share it. The one exception is an order by windows (`windowed_order`), which gives
-each share of an update (`Shares`) windows of its own and so depends on their number.
+for any number of ranks. The one exception is an order by windows (`windowed_order`), which gives each share of an
+update (`Shares`) its own windows and so depends on their number.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ Tail = Literal["pad", "drop"]
 def epoch_order(samples: int, seed: int, epoch: int) -> SampleIds:
     """The permutation of `range(samples)` that this epoch reads.
 
-    `seed` and `epoch` are non-negative and below 2**64; other values raise ValueError. The same order comes out on
-    every machine, NumPy version and number of ranks.
+    `seed` and `epoch` are non-negative and below 2**64; other values raise ValueError. The order is the same on every
+    machine, NumPy version and number of ranks.
     """
-    # A stable sort settles ties of equal words by sample id.
+    # A stable sort orders equal words by sample id.
     return np.argsort(random_words(samples, seed, epoch, Draw.ORDER), kind="stable").astype(np.int64, copy=False)
 
 
 def windowed_order(window_of_sample: SampleIds, seed: int, epoch: int, streams: int) -> SampleIds:
-    """A permutation of the samples in which each of `streams` ranks meets the samples of a window together.
+    """A permutation of the samples in which each of `streams` ranks reads the samples of a window together.
 
     `window_of_sample` numbers the windows: sets of samples that are cheapest read together, because they share chunks
-    of a file. Rank r takes positions r, r + streams, ... (as `Sharding.batches` does). There the windows follow one
-    another in random order, and the samples of each too. All samples are laid out window by window and cut into one
-    piece for each rank, so ranks share at most streams - 1 windows, and those of padding.
+    of a file. Rank r takes positions r, r + streams, ... (as `Sharding.batches` does), where windows, and the samples
+    within each, are in random order. All samples are laid out window by window and cut into one piece for each rank,
+    so ranks share at most streams - 1 windows, and those of padding.
 
-    Where no two samples share a window the order is exactly that of `epoch_order`, whatever the number of streams.
-    Otherwise it depends on (seed, epoch, streams). Raises ValueError as `epoch_order` does, and for streams below 1.
+    If no two samples share a window, the order is exactly that of `epoch_order`, for any number of streams. Otherwise
+    it depends on (seed, epoch, streams). Raises ValueError as `epoch_order` does, and for streams below 1.
     """
     if streams < 1:
         raise ValueError(f"streams must be at least 1: {streams}")
@@ -56,7 +56,7 @@ def windowed_order(window_of_sample: SampleIds, seed: int, epoch: int, streams: 
         return order
     place = np.empty_like(order)
     place[order] = np.arange(samples)
-    # Random words of their own: by the place of one of its samples, an early window would begin with that sample.
+    # Windows have random words of their own: in the order of its first sample, an early window would begin with it.
     words = random_words(known.size, seed, epoch, Draw.WINDOWS)
     line = np.lexsort((place, window, words[window]))
     result = np.empty_like(order)
@@ -72,12 +72,12 @@ def windowed_order(window_of_sample: SampleIds, seed: int, epoch: int, streams: 
 class Sharding:
     """How an epoch of `samples` is cut into steps of `world_size` batches of `batch_size` samples (per rank).
 
-    `tail` says what happens to the samples that do not fill the last global batch. "pad" wraps to the start of the
+    `tail` is for the samples that do not fill the last global batch. "pad" wraps to the start of the
     order until every rank has a full batch: all samples are seen, some twice. "drop" leaves them out. Rank r takes
     every `world_size`-th sample of the global batch from its r-th on, so padding is spread evenly over the ranks and
-    lies at the end of each one's batch.
+    is at the end of each rank's batch.
 
-    Raises ValueError for sizes that make no sense, and DataError where "drop" would leave no step at all.
+    Raises ValueError for invalid sizes, and DataError if "drop" would leave no step at all.
     """
 
     samples: int
@@ -96,7 +96,7 @@ class Sharding:
         if self.steps_per_epoch == 0:
             raise DataError(
                 f"an epoch has {self.samples} samples, fewer than one global batch of {self.global_batch} "
-                f"({self.world_size} ranks x {self.batch_size}), and the tail rule 'drop' leaves none of them: "
+                f"({self.world_size} ranks x {self.batch_size}), and the tail rule 'drop' drops all of them: "
                 "lower the batch size, or set the tail rule to 'pad'"
             )
 
@@ -120,7 +120,7 @@ class Sharding:
             yield order[self._positions(step) % self.samples]
 
     def real_count(self, step: int) -> int:
-        """How many samples of this rank's batch of `step` (from 0) are not padding; they come first in the batch."""
+        """How many samples of this rank's batch of `step` (from 0) are not padding; they are first in the batch."""
         if not 0 <= step < self.steps_per_epoch:
             raise ValueError(f"step must be in 0 ... {self.steps_per_epoch - 1}: {step}")
         return int(np.count_nonzero(self._positions(step) < self.samples))
@@ -144,10 +144,10 @@ def evaluation_shard(samples: int, batch_size: int, world_size: int, rank: int) 
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an epoch trains on: every sample of the training set once, or those that a member of an ensemble has drawn.
+# The samples of an epoch: every sample of the training set once, or those that a member of an ensemble has drawn.
 #
-# Orders, shards and random crops go by *positions*: places in the list of all draws, ascending by id. A sample that was
-# drawn three times has three positions, and so three crops in an epoch. Where nothing is drawn, positions are ids.
+# Orders, shards and random crops use *positions*: places in the list of all draws, ascending by id. A sample that was
+# drawn three times has three positions, and so three crops in an epoch. Without draws, positions are ids.
 
 
 ALL = "none"
@@ -159,8 +159,8 @@ class TrainingSamples:
 
     Attributes:
         samples: size of the training set.
-        drawn: ids of the draws, ascending, with repeats; None where every sample is trained on once.
-        facts: of the draws, for the event `dataset`; empty where there are none.
+        drawn: ids of the draws, ascending, with repeats; None if every sample is trained on once.
+        facts: of the draws, for the event `dataset`; empty without draws.
     """
 
     samples: int
@@ -181,10 +181,10 @@ class TrainingSamples:
 
 
 def training_samples(recipe: Recipe, samples: int, strata: Mapping[str, Sequence[int]]) -> TrainingSamples:
-    """What a run of this recipe, of one model or of a member of an ensemble, trains on.
+    """The training samples of a run of this recipe, of one model or of a member of an ensemble.
 
-    `samples` is the size of the training set. `strata` has, by name (`class`, `year`), the sizes of the groups whose
-    shares draws may keep; ids of a group are contiguous.
+    `samples` is the size of the training set. `strata` has, by name (`class`, `year`), the sizes of the
+    groups for stratified draws; ids of a group are contiguous.
 
     Raises:
         DataError: nothing was drawn.
@@ -197,7 +197,7 @@ def training_samples(recipe: Recipe, samples: int, strata: Mapping[str, Sequence
     if not drawn.size:
         raise DataError(
             f"ensemble.sampling: {options.sampling} of seed {recipe.hyperparameters.seed} draws none of {samples} "
-            "samples: take more data, or another seed"
+            "samples: use more data, or another seed"
         )
     facts = asdict(drawn_facts(drawn, samples, options.sampling, sizes))
     return TrainingSamples(samples, drawn, {"drawn": {**facts, "strata": list(sizes)}})
@@ -206,13 +206,13 @@ def training_samples(recipe: Recipe, samples: int, strata: Mapping[str, Sequence
 # ----------------------------------------------------------------------------------------------------
 # The shares of an update that one process computes: one for each backward pass.
 #
-# An update is cut into as many shares as the recipe has backward passes, over all ranks. Which samples a share holds
-# depends on their number alone, so the same run can go on with fewer ranks, each of which then computes several.
+# An update is cut into as many shares as the recipe has backward passes, over all ranks. The samples of a share depend
+# on the number of shares alone, so a run can continue with fewer ranks, each of which then computes several shares.
 
 
 @dataclass(frozen=True)
 class Share:
-    """Sample ids of one backward pass; the first `real` of them are no padding."""
+    """Sample ids of one backward pass; the first `real` of them are not padding."""
 
     ids: SampleIds
     real: int
@@ -225,8 +225,8 @@ class Shares:
         samples: size of the training set.
         batch_size: samples of one share.
         total: shares of an update over all processes.
-        mine: numbers of those that this process computes, in that order.
-        tail: what happens to the last update of an epoch (`Sharding`).
+        mine: numbers of the shares that this process computes, in that order.
+        tail: rule for the last update of an epoch (`Sharding`).
 
     Raises DataError and ValueError as `Sharding` does.
     """

@@ -1,4 +1,4 @@
-"""`hpcai500 data stage ic|ewa`, and how results are shown."""
+"""The command `hpcai500 data stage ic|ewa`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcai500.data.staging import Order, Released, Report, release, stage
+from hpcai500.data.staging import Released, Report, StageRequest, release, stage
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
 from hpcai500.files import expand_variables
 from hpcai500.hosts import Placement, find_placement
@@ -25,30 +25,30 @@ from hpcai500.text import size
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-_ANYBODY = "default"
+_DEFAULT_NAME = "default"
 
 
 def stage_set(benchmark: str, chosen: StageOptions) -> int:
     placement = find_placement(os.environ)
-    # One rank of a node speaks for all.
-    speaks = placement.local_rank == 0
-    progress, inform = (track, say) if speaks else (silent, lambda line: None)
+    # One rank per node prints.
+    prints = placement.local_rank == 0
+    progress, notify = (track, say) if prints else (silent, lambda line: None)
     if chosen.release:
         root = _root(chosen)
-        released = release(root, chosen.name, progress, inform)
+        released = release(root, chosen.name, progress, notify)
         document, sentence = {"root": str(root), **asdict(released)}, _released_sentence(root, released)
     else:
         with together(placement):
-            order = _order(benchmark, chosen, _root(chosen))
-            report = stage(order, progress, inform)
-        ordered = {
-            "root": str(order.root),
-            "source": str(order.source),
-            "benchmark": order.benchmark,
-            "name": order.name,
+            request = _request(benchmark, chosen, _root(chosen))
+            report = stage(request, progress, notify)
+        request_fields = {
+            "root": str(request.root),
+            "source": str(request.source),
+            "benchmark": request.benchmark,
+            "name": request.name,
         }
-        document, sentence = {**ordered, **asdict(report)}, _sentence(order, report)
-    if speaks:
+        document, sentence = {**request_fields, **asdict(report)}, _sentence(request, report)
+    if prints:
         show(document if chosen.as_json else sentence, indent=1)
     return ExitCode.PASS
 
@@ -59,26 +59,26 @@ def _root(chosen: StageOptions) -> Path:
     root = Path(expand_variables(str(chosen.dest), os.environ))
     if root != chosen.expand:
         raise UsageError(
-            f"{chosen.dest}: is {root} on this node and {chosen.expand} on that of rank 0: stage into a folder that "
-            "has the same name on all nodes of a member"
+            f"{chosen.dest}: is {root} on this node but {chosen.expand} on that of rank 0: choose a folder with the "
+            "same name on all nodes of a member"
         )
     return root
 
 
-def _order(benchmark: str, chosen: StageOptions, root: Path) -> Order:
+def _request(benchmark: str, chosen: StageOptions, root: Path) -> StageRequest:
     recipes = [load_recipe(name) for name in chosen.recipes]
     for name, recipe in zip(chosen.recipes, recipes, strict=True):
         if recipe.benchmark != benchmark:
-            raise UsageError(f"--recipe {name}: a recipe of {recipe.benchmark}, but {benchmark} is staged")
+            raise UsageError(f"--recipe {name}: a recipe of {recipe.benchmark}, but this command stages {benchmark}")
     owner = ""
     if chosen.owner is not None:
-        # On another node, what has started this process lives as long as the member does.
+        # On another node, the parent of this process lives as long as the member.
         owner = chosen.owner if is_here(chosen.owner) else owner_of(os.getppid())
-    return Order(
+    return StageRequest(
         benchmark=benchmark,
         source=chosen.source,
         root=root,
-        name=chosen.name if chosen.name is not None else _ANYBODY,
+        name=chosen.name if chosen.name is not None else _DEFAULT_NAME,
         recipes=recipes,
         owner=owner,
         limit_bytes=chosen.limit_bytes,
@@ -87,12 +87,12 @@ def _order(benchmark: str, chosen: StageOptions, root: Path) -> Order:
     )
 
 
-def _sentence(order: Order, report: Report) -> str:
-    text = f"{order.root}: {report.needed} of {report.pieces} files, {size(report.needed_bytes)}, for {order.name}"
+def _sentence(request: StageRequest, report: Report) -> str:
+    text = f"{request.root}: {report.needed} of {report.pieces} files, {size(report.needed_bytes)}, for {request.name}"
     if report.verified:
-        text += f"; {report.verified} that were there read again, {report.damaged} of them damaged and copied anew"
+        text += f"; {report.verified} existing files verified, {report.damaged} damaged and copied again"
     if not report.copied:
-        return f"{text}; all of it was there; fingerprint {report.fingerprint}"
+        return f"{text}; all present already; fingerprint {report.fingerprint}"
     rate = size(int(report.copied_bytes / max(report.seconds, 1e-9)))
     return (
         f"{text}; {report.copied} files, {size(report.copied_bytes)} copied in {report.seconds:.1f} s ({rate}/s); "
@@ -105,64 +105,64 @@ def _released_sentence(root: Path, released: Released) -> str:
         others = ", ".join(released.needed_by[:3]) + (" and others" if len(released.needed_by) > 3 else "")
         return f"{root}: {released.removed} removed; the rest is needed by {others}"
     if released.left:
-        return f"{root}: {released.removed} removed; the folder stays: {released.left[0]} was not staged"
+        return f"{root}: {released.removed} removed; the folder is kept: {released.left[0]} was not staged"
     if not released.released and not released.removed:
         return f"{root}: nothing is staged there"
-    return f"{root}: {released.removed} removed, and the folder"
+    return f"{root}: {released.removed} removed, with the folder"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Ranks that stage on several nodes begin to train together: the slowest node's copy is waited for.
+# Ranks on several nodes wait for the slowest node's copy, and begin to train together.
 
 
 _DONE, _LEFT, _FAILED = "staged", "left", "failed"
 _POLL_SECONDS = 0.2
-_FAREWELL_SECONDS = 10.0
+_LEAVE_SECONDS = 10.0
 
 
 @contextmanager
 def together(placement: Placement) -> Iterator[None]:
-    """End when all ranks of the job have come to the end of theirs; on one node, its lock does the same.
+    """Leave the block when all ranks of the job have finished theirs; on one node, the folder's lock does the same.
 
     Raises:
-        HpcAi500Error: another rank has failed, or is gone; of the kind of what befell it.
+        HpcAi500Error: another rank failed, with the type of its error, or has ended.
     """
     if placement.local_size == placement.size:
         yield
         return
-    from hpcai500.comm.connect import meet  # torch: one node does without
+    from hpcai500.comm.connect import meet  # imports torch, which one node does not need
 
     store, _ = meet(placement)
     try:
         yield
     except BaseException as error:
         code = error.exit_code if isinstance(error, HpcAi500Error) else ExitCode.RUN_FAILED
-        _tell(store, f"{int(code)} rank {placement.rank} on {socket.gethostname()}")
+        _report_failure(store, f"{int(code)} rank {placement.rank} on {socket.gethostname()}")
         raise
     try:
         store.add(_DONE, 1)
         while store.add(_DONE, 0) < placement.size:
             if store.check([_FAILED]):
-                exit_code, _, who = store.get(_FAILED).decode().partition(" ")
-                raise error_kind(int(exit_code))(f"{who} could not stage what it needs (see above)")
+                exit_code, _, rank = store.get(_FAILED).decode().partition(" ")
+                raise error_kind(int(exit_code))(f"{rank} could not stage its files (see its error above)")
             time.sleep(_POLL_SECONDS)
         _leave(store, placement)
-    except RuntimeError as error:  # torch's, of a store that is gone
-        raise RunError("rank 0 has ended before all ranks had staged what they need: see what it says") from error
+    except RuntimeError as error:  # torch's, when the store has ended
+        raise RunError("rank 0 ended before all ranks had staged their files: see its error") from error
 
 
 def _leave(store: Store, placement: Placement) -> None:
-    """Rank 0, which keeps the store, is the last to go."""
+    """Leave the store; rank 0, which serves it, leaves last."""
     store.add(_LEFT, 1)
-    limit = time.monotonic() + _FAREWELL_SECONDS
+    limit = time.monotonic() + _LEAVE_SECONDS
     while placement.rank == 0 and store.add(_LEFT, 0) < placement.size and time.monotonic() < limit:
         time.sleep(_POLL_SECONDS / 10)
 
 
-def _tell(store: Store, what: str) -> None:
+def _report_failure(store: Store, failure: str) -> None:
     try:
-        store.set(_FAILED, what)
-        # Rank 0 takes the store with it: the others look every now and then.
+        store.set(_FAILED, failure)
+        # The store ends with rank 0: wait until the other ranks have polled it.
         time.sleep(3 * _POLL_SECONDS)
     except RuntimeError:
-        return  # rank 0 is gone already
+        return  # rank 0 has already ended

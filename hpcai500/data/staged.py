@@ -1,15 +1,15 @@
-"""What a folder that `hpcai500 data stage` made says of itself: which set it is, what of it is there, and who needs it.
+"""The state of a folder made by `hpcai500 data stage`: which set it holds, which files are complete, who needs them.
 
     DEST/.hpcai500-staging/
-        lock             held by whoever changes anything here
+        lock             held by the process that changes anything here
         set.json         which set this is
         index.npz        ic: the index of the whole set
         years.json       ewa: the years of the whole set
-        manifest.jsonl   a line for each file that is here whole: path, bytes, SHA-256
+        manifest.jsonl   a line for each complete file: path, bytes, SHA-256
         names/           who needs which files
-        progress.json    how far the staging is that holds the lock
+        progress.json    progress of the staging that holds the lock
 
-Readers of data sets import this module; `staging` writes what it reads.
+Readers of data sets import this module; `staging` writes these files.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ FOLDER = ".hpcai500-staging"
 LOCK, SET, INDEX, YEARS, MANIFEST = "lock", "set.json", "index.npz", "years.json", "manifest.jsonl"
 NAMES, PROGRESS = "names", "progress.json"
 _FORMAT = "hpcai500 staging 2"
-# It kept parts of years in files with holes, and digests of its own kind.
+# It stored parts of years in sparse files, with other digests.
 _OLD_FORMAT = "hpcai500 staging 1"
-# What a description raises that is damaged.
+# Raised by a damaged file of the state folder.
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError)
 
 # ----------------------------------------------------------------------------------------------------
-# Which set it is.
+# The set of a staged folder.
 
 
 @dataclass(frozen=True)
 class StagedSet:
-    """Which set a folder holds copies of.
+    """The set of a staged folder.
 
     Attributes:
         benchmark: `ic` or `ewa`.
-        source: folder that they were copied from.
+        source: folder that the files are copied from.
         fingerprint: of the whole set (hex).
-        files: that the whole set has.
-        content_fingerprint: ewa: of all values of the whole set (hex); None where it is not known.
+        files: number of files of the whole set.
+        content_fingerprint: ewa: of all values of the whole set (hex); None if unknown.
     """
 
     benchmark: str
@@ -66,12 +66,12 @@ class StagedSet:
     content_fingerprint: str | None = None
 
     def command(self, root: Path) -> str:
-        """What stages this set in `root`."""
+        """The command that stages this set in `root`."""
         return f"hpcai500 data stage {self.benchmark} {self.source} {root}"
 
 
 def state_folder(root: Path) -> Path:
-    """Where a staged folder keeps what is no data."""
+    """The folder for the state of a staged folder."""
     return root / FOLDER
 
 
@@ -81,10 +81,10 @@ def is_staged(root: Path) -> bool:
 
 
 def read_set(root: Path) -> StagedSet | None:
-    """Which set is staged in `root`; None where nothing is.
+    """The set that is staged in `root`, or None.
 
     Raises:
-        DataError: it cannot be read, or an older version has staged it.
+        DataError: it cannot be read, or an older version staged it.
     """
     found = read_any_set(root)
     if found is None:
@@ -96,42 +96,41 @@ def read_set(root: Path) -> StagedSet | None:
 
 
 def read_any_set(root: Path) -> tuple[StagedSet, bool] | None:
-    """As `read_set`, and whether an older version has staged it, of which nothing but source and names can be used."""
+    """As `read_set`, and whether an older version staged it: then only source and names can be used."""
     path = state_folder(root) / SET
-    with _if_there(path, root):
+    with _if_present(path, root):
         document = json.loads(path.read_bytes())
         form = document.pop("format")
         if form == _OLD_FORMAT:
             old = StagedSet(document["benchmark"], document["source"], document["fingerprint"], document["pieces"])
             return old, True
         if form != _FORMAT:
-            raise ValueError("another format")
+            raise ValueError("unknown format")
         return StagedSet(**document), False
     return None
 
 
 def write_set(root: Path, staged: StagedSet) -> None:
-    """Say which set is staged in `root`. Raises OSError when the disk is full."""
+    """Record which set is staged in `root`. Raises OSError when the disk is full."""
     _write_document(state_folder(root) / SET, {"format": _FORMAT, **asdict(staged)})
 
 
 def _write_document(path: Path, document: dict[str, Any]) -> None:
-    """Write JSON, whole or not at all. Raises OSError when the disk is full."""
+    """Write JSON atomically. Raises OSError when the disk is full."""
     write_unsynced(path, (json.dumps(document) + "\n").encode())
 
 
 # ----------------------------------------------------------------------------------------------------
-# The years of a set, ewa.
+# The years of a set (ewa).
 
 
 @dataclass(frozen=True)
 class StagedYear:
-    """A file of the whole set, here or not.
+    """A file of the whole set, staged or not.
 
     Attributes:
-        name: of the file.
-        size_bytes, mtime_ns: of it at the source.
-        images, height, width: of its images.
+        size_bytes, mtime_ns: of the file at the source.
+        images, height, width: number and size of its images.
         boxes: SHA-256 (hex) of its boxes.
     """
 
@@ -145,7 +144,7 @@ class StagedYear:
 
 
 def read_years(root: Path) -> tuple[StagedYear, ...]:
-    """The years of the whole set; none where `root` is no staged folder, or holds no years. Raises DataError."""
+    """The years of the whole set; empty if `root` is not a staged folder with years. Raises DataError."""
     documents = _year_documents(root)
     try:
         return tuple(StagedYear(**document) for document in documents)
@@ -154,20 +153,20 @@ def read_years(root: Path) -> tuple[StagedYear, ...]:
 
 
 def year_names(root: Path) -> tuple[str, ...]:
-    """The files of the years of the whole set, also of a folder that an older version has staged. Raises DataError."""
+    """The file names of the whole set, also of a folder that an older version staged. Raises DataError."""
     return tuple(str(document["name"]) for document in _year_documents(root))
 
 
 def write_years(root: Path, years: Sequence[StagedYear]) -> None:
-    """Describe the years of the whole set. Raises OSError."""
+    """Record the years of the whole set. Raises OSError."""
     _write_document(state_folder(root) / YEARS, {"format": _FORMAT, "years": [asdict(year) for year in years]})
 
 
 def years_here(root: Path) -> tuple[Path, ...]:
-    """The files of years that are here whole, ascending; none where `root` holds no years.
+    """The complete files of years in `root`, ascending; empty if `root` is not a staged folder with years.
 
     Raises:
-        DataError: a file is gone, or none is here yet.
+        DataError: a listed file is missing, or no file is complete yet.
     """
     staged = read_set(root)
     if staged is None or staged.benchmark != "ewa":
@@ -175,60 +174,60 @@ def years_here(root: Path) -> tuple[Path, ...]:
     years, listed = read_years(root), read_manifest(root)
     paths = tuple(root / year.name for year in years if year.name in listed)
     if any(not path.exists() for path in paths):
-        # Somebody's release may have taken them meanwhile: they are taken from the list first.
+        # Another process may have released them meanwhile; it takes them off the list first.
         listed = read_manifest(root)
         paths = tuple(path for path in paths if path.name in listed)
-    gone = next((path.name for path in paths if not path.exists()), None)
-    if gone is not None or not paths:
+    missing = next((path.name for path in paths if not path.exists()), None)
+    if missing is not None or not paths:
         raise DataError(
-            f"{root}: {gone or 'all'} of the staged set is missing: end its staging, with the --recipe and --for of "
-            f"then: {staged.command(root)} --verify"
+            f"{root}: {missing or 'all'} of the staged set is missing: stage it again, with the same --recipe and "
+            f"--for: {staged.command(root)} --verify"
         )
     return paths
 
 
 def _year_documents(root: Path) -> list[dict[str, Any]]:
     path = state_folder(root) / YEARS
-    with _if_there(path, root):
+    with _if_present(path, root):
         documents = json.loads(path.read_bytes())["years"]
-        # Files of these names are written to, and removed.
-        if strange := [one["name"] for one in documents if one["name"] in ("", ".", "..") or "/" in one["name"]]:
-            raise ValueError(f"{strange[0]!r} is no name of a file in it")
+        # Files of these names are written and removed, so they must be plain names.
+        if invalid := [one["name"] for one in documents if one["name"] in ("", ".", "..") or "/" in one["name"]]:
+            raise ValueError(f"{invalid[0]!r} is not a valid file name")
         return list(documents)
     return []
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which files are here: each is listed when it is whole and on the disk, and taken from the list before it is removed.
+# The complete files: each is listed once it is complete and on the disk, and taken off the list before it is removed.
 
 
 def read_manifest(root: Path) -> dict[str, str]:
-    """SHA-256 (hex) of each file that is here whole, by its path below `root`.
+    """SHA-256 (hex) of each complete file, by its path below `root`.
 
     Raises:
         DataError: it cannot be read.
     """
     path = state_folder(root) / MANIFEST
-    with _if_there(path, root):
-        # What follows the last line is half a one, of a process that was killed.
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-        entries = [json.loads(line) for line in whole.splitlines()]
+    with _if_present(path, root):
+        # After the last newline there may be part of a line, of a process that was killed.
+        complete, _, _ = path.read_bytes().rpartition(b"\n")
+        entries = [json.loads(line) for line in complete.splitlines()]
         return {str(entry["path"]): str(entry["sha256"]) for entry in entries}
     return {}
 
 
 def write_manifest(root: Path, lines: Sequence[bytes]) -> None:
-    """Begin it anew with these lines. Raises OSError; it is then unchanged."""
+    """Replace the manifest by these lines. Raises OSError; it is then unchanged."""
     write_atomically(state_folder(root) / MANIFEST, b"".join(lines))
 
 
 def manifest_line(path: str, size_bytes: int, sha256: str) -> bytes:
-    """The line of a file that is here whole."""
+    """The line of a complete file."""
     return (json.dumps({"path": path, "bytes": size_bytes, "sha256": sha256}) + "\n").encode("ascii")
 
 
 def require_whole(root: Path) -> None:
-    """Raise DataError where `root` is a staged folder with a part of its set: no measurement may take that for all."""
+    """Raise DataError if `root` is a staged folder with only a part of its set, for commands that need all of it."""
     staged = read_set(root)
     if staged is None:
         return
@@ -236,12 +235,12 @@ def require_whole(root: Path) -> None:
     if here < staged.files:
         unit = "images" if staged.benchmark == "ic" else "years"
         raise DataError(
-            f"{root}: only {here} of {staged.files} {unit} are staged here: give the set itself, {staged.source}"
+            f"{root}: only {here} of {staged.files} {unit} are staged here: use the set itself, {staged.source}"
         )
 
 
 # ----------------------------------------------------------------------------------------------------
-# Who needs which files: a document for each name, so that what several need is kept as long as one needs it.
+# Who needs which files: a document for each name, so that shared files are kept as long as one name needs them.
 
 
 _MOST_CHARACTERS = 200
@@ -249,14 +248,14 @@ _MOST_CHARACTERS = 200
 
 @dataclass(frozen=True, eq=False)
 class Need:
-    """What one name needs.
+    """The files that one name needs.
 
     Attributes:
-        name: of a member, or of anybody.
-        key: names recipes and set: the same key needs the same files.
-        owner: token of a process with whose end the need ends; "" where it lasts until it is released.
-        complete: whether all of it was here once.
-        size_bytes: of them.
+        name: of a member, or any other name.
+        key: hash of recipes and set: the same key needs the same files.
+        owner: token of a process at whose end the need ends; "" if it lasts until it is released.
+        complete: whether all files have been complete.
+        size_bytes: of the files.
         marks: which files.
     """
 
@@ -269,12 +268,12 @@ class Need:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody is left who would release it."""
+        """Whether its owner has ended without releasing it."""
         return is_gone(self.owner)
 
 
 def need_path(root: Path, name: str) -> Path:
-    """The document of a name. Raises UsageError where no file could be called so."""
+    """The document of a name. Raises UsageError for a name that is empty or too long."""
     quoted = quote(name, safe="", errors="surrogateescape")
     if not name or len(quoted) > _MOST_CHARACTERS:
         raise UsageError(f"--for: expected a name of 1 to {_MOST_CHARACTERS} plain characters, got {name[:40]!r}")
@@ -282,7 +281,7 @@ def need_path(root: Path, name: str) -> Path:
 
 
 def write_need(root: Path, need: Need) -> None:
-    """Note what a name needs, in place of what it needed. Raises OSError, UsageError."""
+    """Record what a name needs, replacing its earlier need. Raises OSError, UsageError."""
     path = need_path(root, need.name)
     path.parent.mkdir(exist_ok=True)
     marks = base64.b64encode(zlib.compress(np.packbits(need.marks).tobytes(), 1)).decode("ascii")
@@ -300,7 +299,7 @@ def write_need(root: Path, need: Need) -> None:
 
 
 def read_need(root: Path, name: str) -> Need | None:
-    """What a name needs; None where it needs nothing. Raises DataError, UsageError."""
+    """What a name needs, or None. Raises DataError, UsageError."""
     path = need_path(root, name)
     return _read_need(path) if path.is_file() else None
 
@@ -312,7 +311,7 @@ def read_needs(root: Path) -> dict[str, Need]:
 
 
 def needed_by(needs: Mapping[str, Need], files: int) -> Marks:
-    """Which of a set's files at least one of them needs."""
+    """Which of a set's files are needed by at least one of `needs`."""
     marks = np.zeros(files, np.bool_)
     for need in needs.values():
         marks |= need.marks
@@ -342,25 +341,25 @@ def _read_need(path: Path) -> Need:
 
 
 def not_staged(root: Path, what: str) -> DataError:
-    """What to raise where `what` of a staged folder is asked for, and not here."""
+    """The error for a file, `what`, that is needed but was not staged."""
     staged = read_set(root)
     assert staged is not None
     return DataError(
-        f"{root}: {what} was not staged: stage what this run reads: {staged.command(root)} --recipe FILE; or without "
-        "--recipe, all of the set"
+        f"{root}: {what} was not staged: stage the files of this run by {staged.command(root)} --recipe FILE, or the "
+        "whole set without --recipe"
     )
 
 
 def staged_by_older(root: Path, staged: StagedSet) -> DataError:
-    """What to raise where a folder was staged by a version that wrote other files."""
+    """The error for a folder that was staged by an older version in another format."""
     return DataError(
         f"{root}: staged by an older version: release it ({staged.command(root)} --release), and stage it again"
     )
 
 
 @contextmanager
-def _if_there(path: Path, root: Path) -> Iterator[None]:
-    """End the block where `path`, a part of the description of `root`, is missing; DataError where it is unreadable."""
+def _if_present(path: Path, root: Path) -> Iterator[None]:
+    """Leave the block if `path`, in the state folder of `root`, is missing; raise DataError if it is unreadable."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -372,5 +371,5 @@ def _if_there(path: Path, root: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, root: Path, error: Exception) -> DataError:
-    """What to raise where a staged folder's own description cannot be read."""
+    """The error for a damaged file in the state folder."""
     return DataError(f"{path}: damaged ({error}); remove {root}, and stage the set again")

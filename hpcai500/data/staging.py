@@ -1,8 +1,8 @@
-"""Copies what a run reads of a data set to a node's own storage, once a node; `staged` says how that folder looks.
+"""Copies the files of a data set that a run reads to a node's local storage, once per node.
 
-Whoever comes holds the folder's lock while it works. What it needs is written down under its name first, then each
-file that is missing is copied under another name, renamed when it is whole and on the disk, and listed in the manifest.
-Killed at any moment, a file is listed and whole, or not listed and copied again.
+`staged` describes the folder. A process holds the folder's lock while it works. It first records what its name needs;
+then it copies each missing file under another name, renames it once it is complete and on the disk, and lists it in the
+manifest. After a kill at any moment, a file is either listed and complete, or not listed and copied again.
 """
 
 from __future__ import annotations
@@ -87,19 +87,19 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Order:
-    """What is wanted.
+class StageRequest:
+    """What to stage.
 
     Attributes:
         benchmark: `ic` or `ewa`.
         source: folder of the set.
         root: folder to stage it in.
-        name: of whoever needs it.
-        recipes: what is read by a run of any of them; without one, all.
-        owner: token of a process with whose end the need ends; "" where it lasts until it is released.
-        limit_bytes: that all that is staged in `root` may take.
-        threads: that share the work; None: as many as help.
-        verify: read again what is there already.
+        name: of the member, or other user, that needs it.
+        recipes: the files that runs of these recipes read are staged; without recipes, all files.
+        owner: token of a process at whose end the need ends; "" if it lasts until it is released.
+        limit_bytes: the most that all files staged in `root` may take.
+        threads: None: as many as help.
+        verify: read existing files again.
     """
 
     benchmark: str
@@ -118,14 +118,14 @@ class Report:
     """What was done, in the order of `data stage --json`.
 
     Attributes:
-        fingerprint: of the whole set, at the source and as it is read now.
-        pieces: files of the set.
+        fingerprint: of the whole set.
+        pieces: number of files of the set.
         needed, needed_bytes: files that the name needs.
-        copied, copied_bytes: those that were copied now.
-        seconds: that copying took.
-        bytes_per_second: of what was copied; None where nothing was.
-        verified: files that were there and were read again.
-        damaged: those of them that were not what they were, and were copied again.
+        copied, copied_bytes: files that were copied.
+        seconds: duration of copying.
+        bytes_per_second: rate of copying; None if nothing was copied.
+        verified: number of existing files that were read again.
+        damaged: number of those that were damaged, and were copied again.
     """
 
     fingerprint: str
@@ -140,51 +140,51 @@ class Report:
     damaged: int = 0
 
 
-def stage(order: Order, progress: Tracker = silent, say: Say = lambda _: None) -> Report:
-    """Make sure that all that `order` names is in its folder, whole and right.
+def stage(request: StageRequest, progress: Tracker = silent, say: Say = lambda _: None) -> Report:
+    """Stage all files of `request`.
 
-    Any number of processes of a node may ask at once; killed at any time, the next call goes on.
+    Any number of processes of a node may call this at once. After a kill at any time, the next call continues.
 
     Raises:
-        DataError: the source cannot be read or has changed, or the folder is of another set or of somebody else.
-        EnvironmentLacksError: there is no room, or no locks.
-        RunError: the storage takes no more.
-        UsageError: the name cannot be one.
+        DataError: the source cannot be read or has changed, or the folder holds another set or other files.
+        EnvironmentLacksError: not enough space, or files cannot be locked.
+        RunError: the storage is full or cannot be written.
+        UsageError: an invalid name, or a folder of another user.
     """
-    _require_apart(order.source, order.root)
-    need_path(order.root, order.name)
-    with _written_to(order.root), _held(order.root, progress, say) as waited:
-        if waited and (done := _done_meanwhile(order)) is not None:
+    _require_apart(request.source, request.root)
+    need_path(request.root, request.name)
+    with _write_errors(request.root), _locked(request.root, progress, say) as waited:
+        if waited and (done := _done_meanwhile(request)) is not None:
             return done
-        source = (_Images if order.benchmark == "ic" else _Years)(order.source, order.root, progress)
-        _claim(order, source)
-        return _Staging(order, source, progress, say).run()
+        source = (_Images if request.benchmark == "ic" else _Years)(request.source, request.root, progress)
+        _claim(request, source)
+        return _Staging(request, source, progress, say).run()
 
 
 class _Staging:
-    """One call, with the lock held."""
+    """One call of `stage`, with the lock held."""
 
-    def __init__(self, order: Order, source: _Set, progress: Tracker, say: Say) -> None:
-        self._order, self._source, self._progress, self._say = order, source, progress, say
-        self._needed = source.needed(order.recipes)
-        self._listed = read_manifest(order.root)
+    def __init__(self, request: StageRequest, source: _Set, progress: Tracker, say: Say) -> None:
+        self._request, self._source, self._progress, self._say = request, source, progress, say
+        self._needed = source.needed(request.recipes)
+        self._listed = read_manifest(request.root)
         self._lock = threading.Lock()
 
     def run(self) -> Report:
-        order, sizes, needed = self._order, self._source.sizes_bytes, self._needed
-        key = _key(order, self._source.fingerprint)
-        need = Need(order.name, key, order.owner, False, int(sizes[needed].sum()), needed)
-        is_new = read_need(order.root, order.name) is None
-        write_need(order.root, need)
-        verified, bad = self._verify() if order.verify else (0, 0)
+        request, sizes, needed = self._request, self._source.sizes_bytes, self._needed
+        key = _key(request, self._source.fingerprint)
+        need = Need(request.name, key, request.owner, False, int(sizes[needed].sum()), needed)
+        is_new = read_need(request.root, request.name) is None
+        write_need(request.root, need)
+        verified, bad = self._verify() if request.verify else (0, 0)
         missing = needed & ~self._here()
         self._make_room(missing, is_new=is_new)
         started = time.monotonic()
         self._copy_files(missing)
         seconds = time.monotonic() - started
-        self._source.finish(order.recipes)
-        self._bring_seek_index()
-        write_need(order.root, replace(need, complete=True))
+        self._source.finish(request.recipes)
+        self._stage_seek_index()
+        write_need(request.root, replace(need, complete=True))
         copied_bytes = int(sizes[missing].sum())
         return Report(
             fingerprint=self._source.fingerprint,
@@ -203,22 +203,22 @@ class _Staging:
         return _marks(self._source.paths, self._listed)
 
     def _in_threads(self, work: Callable[[int, Meter], None], files: Marks, what: str) -> None:
-        """Do `work` on each file; the first error ends the others within a block, and is raised."""
+        """Do `work` on each file. The first error is raised, and stops the other threads within a block."""
         numbers = np.flatnonzero(files).tolist()
         if not numbers:
             return
-        size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._order.threads or _default_threads()
-        together = max(1, min(_TOGETHER, len(numbers) // threads))
-        batches = [numbers[at : at + together] for at in range(0, len(numbers), together)]
+        size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._request.threads or _default_threads()
+        per_batch = max(1, min(_MOST_PER_BATCH, len(numbers) // threads))
+        batches = [numbers[at : at + per_batch] for at in range(0, len(numbers), per_batch)]
 
         def work_on(batch: Sequence[int]) -> None:
             for number in batch:
-                meter.go_on()
+                meter.check_stopped()
                 work(number, meter)
 
         with (
             self._progress(megabytes(size_bytes), what, "MB") as bar,
-            Meter(bar, size_bytes, self._order.root) as meter,
+            Meter(bar, size_bytes, self._request.root) as meter,
             ThreadPoolExecutor(threads, thread_name_prefix="stage") as pool,
         ):
             try:
@@ -233,9 +233,9 @@ class _Staging:
     # --verify
 
     def _verify(self) -> tuple[int, int]:
-        """Read again what is needed and here, and compare what is still right with the source.
+        """Read the needed files that exist again, and compare the undamaged ones with the source.
 
-        Returns how many files were read, and how many of them are damaged, and listed no more.
+        Returns how many files were read, and how many were damaged, which are no longer listed.
         """
         bad: list[str] = []
 
@@ -244,16 +244,16 @@ class _Staging:
             if self._digest_here(number, meter) != self._listed[path]:
                 bad.append(path)
 
-        wanted = self._needed & self._here()
-        self._in_threads(reread, wanted, "verifying")
+        existing = self._needed & self._here()
+        self._in_threads(reread, existing, "verifying")
         if bad:
-            _unlist(self._order.root, set(bad))
-            self._listed = read_manifest(self._order.root)
-        self._in_threads(self._compare, wanted & self._here(), "comparing with the source")
-        return int(wanted.sum()), len(bad)
+            _unlist(self._request.root, set(bad))
+            self._listed = read_manifest(self._request.root)
+        self._in_threads(self._compare, existing & self._here(), "comparing with the source")
+        return int(existing.sum()), len(bad)
 
     def _digest_here(self, number: int, meter: Meter) -> str | None:
-        """SHA-256 (hex) of a copy, from its disk where the system allows; None where it is gone, damaged or cut."""
+        """SHA-256 (hex) of a copy, read from its disk if possible; None if missing, unreadable or of another size."""
         try:
             copy = os.open(self._target(number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
@@ -261,7 +261,7 @@ class _Staging:
         try:
             if os.fstat(copy).st_size != self._source.sizes_bytes[number]:
                 return None
-            # Pages that are not on the disk yet stay.
+            # Pages that are not on the disk yet stay in memory.
             os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
             return _sha256(_blocks(copy), meter.add)
         except OSError:
@@ -270,7 +270,7 @@ class _Staging:
             os.close(copy)
 
     def _compare(self, number: int, meter: Meter) -> None:
-        """Compare with the source by size and time, which the copy has from there; where they differ, by content."""
+        """Compare with the source by size and time, which copies keep; if they differ, by content. Raises DataError."""
         path, copy = self._source_path(number), self._target(number).stat()
         with _opened(path) as original:
             status = os.fstat(original)
@@ -283,11 +283,11 @@ class _Staging:
     # Copying.
 
     def _copy_files(self, missing: Marks) -> None:
-        """Copy files, and list each as soon as it is whole and on the disk."""
-        root = self._order.root
+        """Copy files, and list each as soon as it is complete and on the disk."""
+        root = self._request.root
         for folder in {self._source.paths[number].rpartition("/")[0] for number in np.flatnonzero(missing).tolist()}:
             if not _is_inside(root, folder):
-                raise RunError(f"{root / folder}: a link where a folder of images belongs; remove it")
+                raise RunError(f"{root / folder}: a link, expected a folder of images; remove it")
             (root / folder).mkdir(parents=True, exist_ok=True)
         manifest = _open_manifest(root)
         try:
@@ -305,29 +305,29 @@ class _Staging:
             part.replace(target)
         except IsADirectoryError as error:
             part.unlink()
-            raise RunError(f"{target}: a folder where an image belongs; remove it") from error
+            raise RunError(f"{target}: a folder, expected a file; remove it") from error
         with self._lock:
             _append(manifest, manifest_line(path, int(size_bytes), sha256))
             self._listed[path] = sha256
 
     def _source_path(self, number: int) -> str:
-        return f"{self._order.source}/{self._source.paths[number]}"
+        return f"{self._request.source}/{self._source.paths[number]}"
 
     def _target(self, number: int) -> Path:
-        return self._order.root / self._source.paths[number]
+        return self._request.root / self._source.paths[number]
 
     # ------------------------------------------------------------------------------------------------
-    # Room, and the seek index that takes what is left of it.
+    # Space, and the seek index, which takes only the space left.
 
     def _make_room(self, missing: Marks, *, is_new: bool) -> None:
-        """Raise EnvironmentLacksError where `missing` does not fit, even without what killed runs have left.
+        """Raise EnvironmentLacksError if `missing` does not fit, even after removing files of killed runs.
 
-        The seek index goes where that makes it fit.
+        The seek index is removed if that makes `missing` fit.
         """
-        root = self._order.root
+        root = self._request.root
 
         def lacks(*, without_index: bool = False) -> str | None:
-            room, index = room_of(root, self._order.limit_bytes), _seek_index_bytes(root)
+            room, index = room_of(root, self._request.limit_bytes), _seek_index_bytes(root)
             if without_index:
                 room, index = replace(room, free_bytes=room.free_bytes + index), 0
             return room.lacks(self._source.sizes_bytes, self._here(), missing, index)
@@ -340,81 +340,83 @@ class _Staging:
         reason = lacks(without_index=True)
         if reason is None:
             (root / SEEK_INDEX).unlink(missing_ok=True)
-            # Space of a file that somebody has open is not free yet.
+            # The space is not free yet if a process has the file open.
             reason = lacks()
         if reason is not None:
             if is_new:
-                need_path(root, self._order.name).unlink(missing_ok=True)
+                need_path(root, self._request.name).unlink(missing_ok=True)
             raise EnvironmentLacksError(
-                f"{root}: no room: {reason}: make room there, give another folder, run fewer members on a node, or "
+                f"{root}: not enough space: {reason}: free some, choose another folder, run fewer members per node, or "
                 "release what others have left (--release)"
             )
 
     def _drop_abandoned(self) -> None:
-        """Remove what only killed runs needed, of whatever name but this one."""
-        root, needs = self._order.root, read_needs(self._order.root)
-        going = {name: need for name, need in needs.items() if need.is_abandoned and name != self._order.name}
-        if going:
-            _drop(root, self._source.paths, going, {name: need for name, need in needs.items() if name not in going})
-            for name in going:
+        """Remove files that only killed runs of other names needed."""
+        root, needs = self._request.root, read_needs(self._request.root)
+        released = {name: need for name, need in needs.items() if need.is_abandoned and name != self._request.name}
+        if released:
+            _drop(
+                root, self._source.paths, released, {name: need for name, need in needs.items() if name not in released}
+            )
+            for name in released:
                 need_path(root, name).unlink(missing_ok=True)
             self._listed = read_manifest(root)
 
-    def _bring_seek_index(self) -> None:
-        """Copy the seek index of the source, if it has one and one as new is not here yet; say why not.
+    def _stage_seek_index(self) -> None:
+        """Copy the seek index of the source, unless one as new is staged; report why if it cannot be copied.
 
-        Found by content, it serves any part of the set. It may take what room is left, and a tenth of what is here. No
-        run needs it: nothing is raised.
+        It is looked up by content, so it serves any part of the set. It may take the space left, and a tenth of the
+        staged bytes. No run needs it: nothing is raised.
         """
-        order = self._order
-        if order.benchmark != "ic":
+        request = self._request
+        if request.benchmark != "ic":
             return
-        found = find_seek_index(order.source, otherwise="it is not copied")
+        found = find_seek_index(request.source, otherwise="it is not copied")
         if found is None:
             return
         try:
-            if _is_seek_index_here(found.path, order.root):
+            if _has_seek_index(found.path, request.root):
                 return
-            reason = self._why_no_seek_index(found.path.stat().st_size)
+            reason = self._seek_index_obstacle(found.path.stat().st_size)
             if not reason:
-                _copy_seek_index(found.path, order.root, self._progress)
+                _copy_seek_index(found.path, request.root, self._progress)
         except OSError as error:
             reason = str(error.strerror)
         except DataError as error:
             reason = str(error)
         if reason:
-            remedy = f"`hpcai500 data index ic {order.root}` makes one there"
+            remedy = f"make one there by `hpcai500 data index ic {request.root}`"
             self._say(f"the seek index {found.path} is not copied: {reason}; {remedy}")
 
-    def _why_no_seek_index(self, index_bytes: int) -> str:
+    def _seek_index_obstacle(self, index_bytes: int) -> str:
         sizes, here = self._source.sizes_bytes, self._here()
         staged_bytes = int(sizes[here].sum())
-        # It is of the whole set. Beside a small part of that, one of what is staged is made sooner.
+        # It covers the whole set. For a small part, an index of the staged files is made sooner.
         if index_bytes * _LEAST_IMAGE_TO_INDEX_BYTES > staged_bytes:
-            return f"it takes {size(index_bytes)} beside {size(staged_bytes)} of images"
-        if index_bytes > room_of(self._order.root, self._order.limit_bytes).left_bytes(sizes, here):
-            return f"no room for its {size(index_bytes)}"
+            return f"it takes {size(index_bytes)} for {size(staged_bytes)} of images"
+        if index_bytes > room_of(self._request.root, self._request.limit_bytes).left_bytes(sizes, here):
+            return f"no space for its {size(index_bytes)}"
         return ""
 
 
-def _done_meanwhile(order: Order) -> Report | None:
-    """What to say where another rank of the same member has done all of it while this one waited."""
-    staged, need = read_set(order.root), read_need(order.root, order.name)
-    if staged is None or need is None or not need.complete or order.verify:
+def _done_meanwhile(request: StageRequest) -> Report | None:
+    """The report, if another rank of the same member has staged everything while this one waited."""
+    staged, need = read_set(request.root), read_need(request.root, request.name)
+    if staged is None or need is None or not need.complete or request.verify:
         return None
-    # What an earlier attempt has left goes once it is in the way: this one must put its own name to it.
-    if (need.key, need.owner) != (_key(order, staged.fingerprint), order.owner):
+    # The need of an earlier attempt may be dropped for space: this process must record its own.
+    if (need.key, need.owner) != (_key(request, staged.fingerprint), request.owner):
         return None
     return Report(staged.fingerprint, len(need.marks), int(need.marks.sum()), need.size_bytes)
 
 
-def _key(order: Order, fingerprint: str) -> str:
-    hashes = sorted(recipe_hash(recipe) for recipe in order.recipes)
-    return hashlib.sha256("\n".join([order.benchmark, fingerprint, *hashes]).encode()).hexdigest()
+def _key(request: StageRequest, fingerprint: str) -> str:
+    hashes = sorted(recipe_hash(recipe) for recipe in request.recipes)
+    return hashlib.sha256("\n".join([request.benchmark, fingerprint, *hashes]).encode()).hexdigest()
 
 
 # ----------------------------------------------------------------------------------------------------
-# Releasing: what nobody needs any more goes, and the folder with the last who did.
+# Releasing: files that nobody needs are removed, and the folder with the last name.
 
 
 @dataclass(frozen=True)
@@ -422,10 +424,10 @@ class Released:
     """What was done, in the order of `data stage --release --json`.
 
     Attributes:
-        released: who needs nothing any more.
-        needed_by: who still needs something.
-        removed: files of the set that are gone.
-        left: what is in the folder that staging did not put there; the folder is gone where there is nothing.
+        released: names whose needs were released.
+        needed_by: names that still need files.
+        removed: number of files removed.
+        left: entries of the folder that staging did not write; the folder is removed if there are none.
     """
 
     released: tuple[str, ...]
@@ -435,50 +437,49 @@ class Released:
 
 
 def release(root: Path, name: str | None, progress: Tracker = silent, say: Say = lambda _: None) -> Released:
-    """Let `name` need nothing (None: let nobody), and remove what nobody needs then; also what killed runs have left.
+    """Release the need of `name` (None: of all names) and of killed runs, and remove files that nobody needs then.
 
-    Asked again, or of a folder that is gone, it has nothing to do. What an older version has staged goes as a whole,
-    with the last name.
+    Does nothing if nothing is staged. A set that an older version staged is removed as a whole, with the last name.
 
     Raises:
-        DataError: what is staged there cannot be told.
-        RunError: it cannot be removed.
-        UsageError: the name cannot be one.
+        DataError: the state of the folder cannot be read.
+        RunError: files cannot be removed.
+        UsageError: an invalid name.
     """
     if name is not None:
         need_path(root, name)
     if not state_folder(root).is_dir():
         return Released((), (), 0, ())
-    with _written_to(root), _held(root, progress, say):
+    with _write_errors(root), _locked(root, progress, say):
         found = read_any_set(root)
         if found is None:
             return Released((), (), 0, _remove_folder(root))
         staged, is_old = found
         needs = read_needs(root)
-        going = {key: need for key, need in needs.items() if name is None or key == name or need.is_abandoned}
-        staying = {key: need for key, need in needs.items() if key not in going}
-        if not staying:
+        released = {key: need for key, need in needs.items() if name is None or key == name or need.is_abandoned}
+        kept = {key: need for key, need in needs.items() if key not in released}
+        if not kept:
             removed = _remove_all(root, staged, needs, is_old=is_old)
-            return Released(tuple(sorted(going)), (), removed, _remove_folder(root))
-        # An older version has counted parts of files.
-        removed = 0 if is_old else _drop(root, _paths(root, staged), going, staying)
-        for one in going:
+            return Released(tuple(sorted(released)), (), removed, _remove_folder(root))
+        # An older version counted parts of files.
+        removed = 0 if is_old else _drop(root, _paths(root, staged), released, kept)
+        for one in released:
             need_path(root, one).unlink(missing_ok=True)
-        return Released(tuple(sorted(going)), tuple(sorted(staying)), removed, ())
+        return Released(tuple(sorted(released)), tuple(sorted(kept)), removed, ())
 
 
-def _drop(root: Path, paths: Sequence[str], going: Mapping[str, Need], staying: Mapping[str, Need]) -> int:
-    """Remove files that only `going` need; their names go after: killed in between, the same call does the rest."""
-    marks = needed_by(going, len(paths)) & ~needed_by(staying, len(paths))
+def _drop(root: Path, paths: Sequence[str], released: Mapping[str, Need], kept: Mapping[str, Need]) -> int:
+    """Remove files that only `released` need. The names are removed after this, so that it can be repeated."""
+    marks = needed_by(released, len(paths)) & ~needed_by(kept, len(paths))
     numbers = np.flatnonzero(marks).tolist()
     _unlist(root, {paths[number] for number in numbers})
     return _remove_files(root, paths, numbers)
 
 
 def _remove_all(root: Path, staged: StagedSet, needs: Mapping[str, Need], *, is_old: bool) -> int:
-    """Remove all that staging may have put here, folders that are empty then, and what is derived from the set."""
+    """Remove everything that staging may have written, folders that are empty then, and derived files."""
     paths = _paths(root, staged)
-    # An older version has made all files of years, and counted pieces of them.
+    # An older version created all files of years, and counted parts of them.
     marks = np.full(len(paths), is_old)
     if not is_old:
         marks = _marks(paths, read_manifest(root)) | needed_by(needs, len(paths))
@@ -497,10 +498,7 @@ def _remove_all(root: Path, staged: StagedSet, needs: Mapping[str, Need], *, is_
 
 
 def _remove_files(root: Path, paths: Sequence[str], numbers: Sequence[int]) -> int:
-    """Remove files and what a killed staging has left of them; what lies behind a link is somebody else's.
-
-    Returns how many files were there.
-    """
+    """Remove files and their unfinished copies, but nothing behind a link; returns how many files were removed."""
     removed = 0
     inside: dict[str, bool] = {}
     for number in numbers:
@@ -508,7 +506,7 @@ def _remove_files(root: Path, paths: Sequence[str], numbers: Sequence[int]) -> i
         if not inside.setdefault(folder, _is_inside(root, folder)):
             continue
         path = root / paths[number]
-        # A folder in its place is somebody else's, too.
+        # A folder of this name was not staged, and is kept.
         with _tolerating(errno.ENOENT, errno.EISDIR, errno.ENOTDIR):
             path.unlink()
             removed += 1
@@ -518,15 +516,15 @@ def _remove_files(root: Path, paths: Sequence[str], numbers: Sequence[int]) -> i
 
 
 def _remove_parts(folder: Path) -> None:
-    """Remove what killed stagings have left half-written in a folder, whoever needed it."""
+    """Remove unfinished copies of killed stagings from a folder."""
     for part in folder.glob(f"{_PART}*"):
         with _tolerating(errno.ENOENT, errno.EISDIR):
             part.unlink()
 
 
 def _remove_folder(root: Path) -> tuple[str, ...]:
-    """Remove the folder, once the data are gone; returns what is in it that is somebody else's."""
-    # Without it, what is left is no staged folder, and the next staging begins anew.
+    """Remove the folder, once its data are removed; returns the entries that staging did not write."""
+    # Without this file, it is not a staged folder, and the next staging starts over.
     state = state_folder(root)
     (state / SET).unlink(missing_ok=True)
     for entry in state.iterdir():
@@ -537,18 +535,18 @@ def _remove_folder(root: Path) -> tuple[str, ...]:
     (state / LOCK).unlink(missing_ok=True)
     left = tuple(sorted(entry.name for entry in root.iterdir() if entry.name != FOLDER))
     for folder in (state, root):
-        # Somebody else's files are left, or somebody who has waited makes a new lock; a mount point stays.
+        # Other files are left, a waiting process makes a new lock, or the folder is a mount point.
         with _tolerating(errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.ENOTDIR):
             folder.rmdir()
     return left
 
 
 def _paths(root: Path, staged: StagedSet) -> tuple[str, ...]:
-    """The files of the set that is staged in a folder, as their numbers are. Raises DataError."""
+    """The files of the set that is staged in a folder, by number. Raises DataError."""
     if staged.benchmark != "ic":
         names = year_names(root)
         if not names:
-            raise damaged(state_folder(root) / YEARS, root, ValueError("it names no year"))
+            raise damaged(state_folder(root) / YEARS, root, ValueError("it lists no years"))
         return names
     path = state_folder(root) / INDEX
     try:
@@ -568,7 +566,7 @@ def _tolerating(*codes: int) -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sets at the source: files by number, and which of them a run reads.
+# Sets at the source: numbered files, and which of them a run reads.
 
 
 _DERIVED = {
@@ -591,12 +589,12 @@ class _Images:
         self.sizes_bytes: Sizes = np.concatenate([split.sizes_bytes for split in self._index.splits])
 
     def time_ns(self, number: int) -> int | None:
-        """Of a file, where it is known: one that changes with its size kept is told by `--verify`."""
+        """Modification time of a file: unknown. `--verify` finds a file that changes but keeps its size."""
         del number
         return None
 
     def needed(self, recipes: Sequence[Recipe]) -> Marks:
-        """All evaluation images; of the training images those that are drawn, or that members are judged on."""
+        """All evaluation images, and the training images that are drawn or that evaluate members out of bag."""
         training = len(self._index.train)
         marks = np.ones(len(self.paths), np.bool_)
         marks[:training] = not recipes
@@ -613,17 +611,17 @@ class _Images:
         write_unsynced(state_folder(self._root) / INDEX, pack_index(self._index, {}))
 
     def require_same(self) -> None:
-        """Names and sizes are those of then, or the fingerprint would be another."""
+        """Nothing to check: other names or sizes would give another fingerprint."""
 
     def finish(self, recipes: Sequence[Recipe]) -> None:
-        """Bring the fingerprint of all bytes, where it is known at the source."""
+        """Copy the content fingerprint, if it is known at the source."""
         del recipes
         if (content := load_content_fingerprint(self._index)) is not None:
             store_content_fingerprint(load_index(self._root), content)
 
 
 class _Years:
-    """Climate files, a year each."""
+    """Climate files, one for each year."""
 
     benchmark = "ewa"
 
@@ -642,34 +640,34 @@ class _Years:
         self.sizes_bytes: Sizes = np.array([year.size_bytes for year in self._years], np.int64)
 
     def time_ns(self, number: int) -> int | None:
-        """Of a file when the set was described: copying a set takes long."""
+        """Modification time of a file when the set was opened: the source may change during a long copy."""
         return self._years[number].mtime_ns
 
     def needed(self, recipes: Sequence[Recipe]) -> Marks:
-        """The training and evaluation years: a run opens all of them, and takes their statistics."""
+        """The training and evaluation years: a run opens all of them, and reads their statistics."""
         names = {year.path.name for recipe in recipes for year in self._years_of(recipe)}
         return np.array([not recipes or path in names for path in self.paths], np.bool_)
 
     def describe(self) -> None:
-        """Write what tells the years of the whole set into the staged folder. Raises OSError."""
+        """Write the list of years of the whole set into the staged folder. Raises OSError."""
         write_years(self._root, self._years)
 
     def require_same(self) -> None:
-        """Raise DataError where a file has another size or time than when it was staged."""
+        """Raise DataError if a file has another size or time than when the set was staged."""
         known = read_years(self._root)
         for now in self._years:
             if now not in known:
                 raise changed(f"{self._source}/{now.name}")
 
     def finish(self, recipes: Sequence[Recipe]) -> None:
-        """Bring what is known of the values, measured here where a run would have to, and read the years as the set.
+        """Store the known contents of years, measuring those that a run would have to, and open the staged years.
 
         Raises:
-            DataError: they are not read as the same ones.
+            DataError: the staged years differ from those of the source.
         """
-        wanted = {year.year: year for recipe in recipes for year in self._years_of(recipe)}
+        needed = {year.year: year for recipe in recipes for year in self._years_of(recipe)}
         known = values.load_contents(self._index.years)
-        if missing := [year for year in wanted.values() if year.year not in known]:
+        if missing := [year for year in needed.values() if year.year not in known]:
             known |= values.measure(missing, progress=self._progress)
         staged = load_climate_index(self._root)
         if known:
@@ -694,10 +692,10 @@ def _marks(paths: Sequence[str], listed: Collection[str]) -> Marks:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The folder: it is of one set, and one process at a time changes it.
+# The folder holds one set, and one process at a time changes it.
 
 
-# A file system has it at its top, and it holds no data.
+# Entries of the root of a file system that hold no data.
 _NO_DATA = {"lost+found"}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -708,32 +706,32 @@ def _require_apart(source: Path, root: Path) -> None:
     if not origin.is_dir():
         raise DataError(f"{source}: no such folder; give the folder of the data set")
     if place == origin or place.is_relative_to(origin):
-        raise DataError(f"{root}: inside the set {source}; stage it into a folder of the node's own")
+        raise DataError(f"{root}: inside the set {source}; choose a folder on the node's local storage")
     if origin.is_relative_to(place):
-        raise DataError(f"{root}: the set {source} lies in it; stage it into a folder of its own")
+        raise DataError(f"{root}: contains the set {source}; choose a separate folder")
     if place.exists() and not place.is_dir():
-        raise DataError(f"{root}: no folder; give another one")
+        raise DataError(f"{root}: not a folder; choose another one")
     if place.is_dir() and not (place / FOLDER).is_dir():
-        strangers = sorted(entry.name for entry in place.iterdir() if entry.name not in {*_NO_DATA, FOLDER})
-        if strangers:
+        foreign = sorted(entry.name for entry in place.iterdir() if entry.name not in {*_NO_DATA, FOLDER})
+        if foreign:
             raise DataError(
-                f"{root}: holds files that staging did not put there ({strangers[0]}): give another "
-                f"folder; one inside it will do"
+                f"{root}: holds files that staging did not write ({foreign[0]}): choose another folder, such as one "
+                "inside it"
             )
 
 
-def _claim(order: Order, source: _Set) -> None:
-    """Describe the set in the folder, where that was not done before; its lock is held.
+def _claim(request: StageRequest, source: _Set) -> None:
+    """Describe the set in the folder, unless that is done already. The lock must be held.
 
     Raises:
-        DataError: the folder is of another set, or the source has changed, or others need what an older version staged.
-        OSError: it cannot be written.
+        DataError: the folder holds another set, the source has changed, or others need what an older version staged.
+        OSError: the folder cannot be written.
     """
-    root, path, found = order.root, str(order.source.resolve()), read_any_set(order.root)
+    root, path, found = request.root, str(request.source.resolve()), read_any_set(request.root)
     _remove_parts(root)
     if found is not None and found[1]:
         needs = read_needs(root)
-        others = any(need.name != order.name and not need.is_abandoned for need in needs.values())
+        others = any(need.name != request.name and not need.is_abandoned for need in needs.values())
         if others or (found[0].benchmark, found[0].fingerprint) != (source.benchmark, source.fingerprint):
             raise staged_by_older(root, found[0])
         _remove_all(root, found[0], needs, is_old=True)
@@ -743,33 +741,32 @@ def _claim(order: Order, source: _Set) -> None:
         (state_folder(root) / MANIFEST).unlink(missing_ok=True)
         source.describe()
         with contextlib.suppress(FileNotFoundError):
-            write_unsynced(root / derived.MANIFEST, (order.source / derived.MANIFEST).read_bytes())
+            write_unsynced(root / derived.MANIFEST, (request.source / derived.MANIFEST).read_bytes())
         write_set(root, StagedSet(source.benchmark, path, source.fingerprint, len(source.paths)))
         return
     staged = found[0]
     if (staged.benchmark, staged.fingerprint) != (source.benchmark, source.fingerprint):
-        what = "has changed since" if staged.source == path else "is another one"
+        what = "has changed since" if staged.source == path else "is another set"
         raise DataError(
-            f"{root}: the set {staged.source} is staged there, and {order.source} {what}: give another folder, or "
+            f"{root}: the set {staged.source} is staged there, but {request.source} {what}: choose another folder, or "
             f"release this one: {staged.command(root)} --release"
         )
     source.require_same()
 
 
 @contextmanager
-def _held(root: Path, progress: Tracker, say: Say) -> Iterator[bool]:
-    """Hold the lock of `root`, which is made where it is missing; yields whether somebody else had it before.
+def _locked(root: Path, progress: Tracker, say: Say) -> Iterator[bool]:
+    """Hold the lock of `root`, creating the folder if needed; yields whether another process held it before.
 
     Raises:
         EnvironmentLacksError: files cannot be locked there.
         UsageError: the folder belongs to another user.
         OSError: the folder cannot be made.
     """
-    busy = "another staging is at work there"
     with contextlib.suppress(FileNotFoundError):
         _require_ours(root)
     with ExitStack() as bars:
-        waiting = _Waiting(root, f"{root}: {busy}: waiting for it", bars, progress, say)
+        waiting = _Waiting(root, f"{root}: waiting for another staging there", bars, progress, say)
         with locked(state_folder(root) / LOCK, waiting.look) as waited:
             bars.close()
             _require_ours(root)
@@ -777,27 +774,27 @@ def _held(root: Path, progress: Tracker, say: Say) -> Iterator[bool]:
 
 
 def _require_ours(root: Path) -> None:
-    """Under a name that anyone can guess, somebody else may have laid out other samples for us to train on."""
+    """Raise UsageError if another user owns the folder: that user could have put other samples there."""
     owner = root.stat().st_uid
     if owner not in (os.geteuid(), 0):
-        raise UsageError(f"{root}: belongs to another user (uid {owner}): stage into a folder of your own")
+        raise UsageError(f"{root}: belongs to another user (uid {owner}): choose a folder of your own")
 
 
 class _Waiting:
-    """Shows, while another process holds the lock, how far that is."""
+    """Shows the progress of the process that holds the lock, while this one waits."""
 
-    def __init__(self, root: Path, told: str, bars: ExitStack, progress: Tracker, say: Say) -> None:
-        self._path, self._told = state_folder(root) / PROGRESS, told
+    def __init__(self, root: Path, message: str, bars: ExitStack, progress: Tracker, say: Say) -> None:
+        self._path, self._message = state_folder(root) / PROGRESS, message
         self._bars, self._progress, self._say = bars, progress, say
         self._bar: Progress | None = None
         self._shown = self._total = 0
 
     def look(self) -> None:
-        """Look how far the other one is."""
-        if self._told:
-            self._say(self._told)
-            self._told = ""
-        done, total = self._how_far()
+        """Show how far the other process is."""
+        if self._message:
+            self._say(self._message)
+            self._message = ""
+        done, total = self._read_progress()
         if total and total != self._total:
             self._bars.close()
             self._bar = self._bars.enter_context(self._progress(total, "waiting for another staging", "MB"))
@@ -806,7 +803,7 @@ class _Waiting:
             self._bar.advance(max(0, done - self._shown))
             self._shown = max(done, self._shown)
 
-    def _how_far(self) -> tuple[int, int]:
+    def _read_progress(self) -> tuple[int, int]:
         try:
             document = json.loads(self._path.read_bytes())
             return int(document["done"]), int(document["total"])
@@ -815,31 +812,30 @@ class _Waiting:
 
 
 @contextmanager
-def _written_to(root: Path) -> Iterator[None]:
-    """Tell of storage that takes no more in one line: what was staged stays, and the next call goes on there."""
+def _write_errors(root: Path) -> Iterator[None]:
+    """Report storage that is full or cannot be written, in one line. The next call continues."""
     try:
         yield
     except OSError as error:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
         reason = f"{os.strerror(error.errno or 0)}{f' ({where})' if where else ''}"
-        remedy = "make room" if error.errno in _FULL else "mend it"
+        remedy = "make room" if error.errno in _FULL else "fix it"
         raise RunError(
-            f"{root}: cannot be written: {reason}; what is whole there is kept: {remedy}, and run the same "
-            "command again"
+            f"{root}: cannot be written: {reason}; complete files are kept: {remedy}, and run the same command again"
         ) from error
 
 
 def _is_inside(root: Path, folder: str) -> bool:
-    """Whether a path really leads into `root`: no link is on it, and no step upwards."""
+    """Whether a path is really inside `root`, without links or `..`."""
     return (root / folder).resolve() == root.resolve() / folder
 
 
 # ----------------------------------------------------------------------------------------------------
-# The manifest, as whoever holds the lock changes it.
+# Changes of the manifest, with the lock held.
 
 
 def _open_manifest(root: Path) -> int:
-    """A descriptor to append lines to, behind the last whole one. Raises OSError."""
+    """Open the manifest to append after its last complete line. Raises OSError."""
     manifest = os.open(state_folder(root) / MANIFEST, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     content = (state_folder(root) / MANIFEST).read_bytes()
     os.ftruncate(manifest, content.rfind(b"\n") + 1)
@@ -854,31 +850,33 @@ def _append(manifest: int, line: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _unlist(root: Path, gone: Collection[str]) -> None:
-    """Take files from the manifest: to be removed or copied anew. Raises OSError."""
-    if gone and (path := state_folder(root) / MANIFEST).exists():
+def _unlist(root: Path, removed: Collection[str]) -> None:
+    """Take files off the manifest, before they are removed or copied again. Raises OSError."""
+    if removed and (path := state_folder(root) / MANIFEST).exists():
         lines = path.read_bytes().splitlines(keepends=True)
-        write_manifest(root, [line for line in lines if line.endswith(b"\n") and json.loads(line)["path"] not in gone])
+        write_manifest(
+            root, [line for line in lines if line.endswith(b"\n") and json.loads(line)["path"] not in removed]
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
-# Bytes from one file into another, digested on the way.
+# Copying of a file, and its SHA-256.
 
 
 _BLOCK_BYTES = 2**20
 
 
-class _Stopped(Exception):  # noqa: N818 - no error: another thread has met one, or the user has stopped all
-    """The work is wanted no more."""
+class _Stopped(Exception):  # noqa: N818 - not an error: another thread failed, or the user interrupted
+    """The work was stopped."""
 
 
 _PART = ".hpcai500-part-"
 
 
 def _part_name(number: int) -> str:
-    """The name of a file that is not whole yet, beside its place: ext4 makes all files of one folder in one corner.
+    """The name of an unfinished copy, in the folder of its target: ext4 places all files of one folder close together.
 
-    Whatever a killed staging leaves under it is written anew, or removed with its file.
+    An unfinished copy of a killed staging is overwritten, or removed with its file.
     """
     return f"{_PART}{number}"
 
@@ -887,9 +885,9 @@ def _copy_file(source: str, part: Path, expected: tuple[int, int | None], count:
     """Copy a file with its times to `part`, onto the disk; returns its SHA-256 (hex).
 
     Args:
-        source: of the size and time in ns (None: any) that are `expected`.
-        part: what is left there is overwritten; removed where copying fails.
-        count: is told bytes that are done; what it raises ends the copy.
+        source: must have the `expected` size and time in ns (None: any).
+        part: overwritten if it exists; removed if copying fails.
+        count: called with the number of bytes copied; an exception ends the copy.
 
     Raises:
         DataError: the source cannot be read, or changes meanwhile.
@@ -945,25 +943,25 @@ def _source_blocks(descriptor: int, path: str) -> Iterator[bytes]:
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """The descriptor of a file at the source. Raises DataError where it cannot be read, or is no file."""
+    """Open a file at the source. Raises DataError if it cannot be read, or is not a regular file."""
     try:
-        # A pipe would keep us waiting for somebody who writes.
+        # Without O_NONBLOCK, opening a pipe without a writer would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise _unreadable(path, error) from error
     try:
         if not S_ISREG(os.fstat(descriptor).st_mode):
-            raise DataError(f"{path}: no file; put the file itself, or a link to it, in its place")
+            raise DataError(f"{path}: not a regular file; replace it by the file, or a link to it")
         yield descriptor
     finally:
         os.close(descriptor)
 
 
 def changed(path: str) -> DataError:
-    """What to raise for a file that is no longer what it was."""
+    """The error for a file that has changed."""
     return DataError(
-        f"{path}: changed since the set was listed or staged: keep the source as it is, release what is staged "
-        "of it (--release), and stage it again"
+        f"{path}: changed since the set was listed or staged: release the staged set (--release), and stage it again, "
+        "without changing the source meanwhile"
     )
 
 
@@ -972,73 +970,72 @@ def _unreadable(path: str, error: OSError) -> DataError:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A few threads for many files: what they wait for is storage, and digesting lets go of the interpreter.
+# Threads for many files: they wait for storage, and hashing releases the GIL.
 
 
-# A shared file system answers late: more threads than cores keep it busy.
+# A shared file system has a high latency: more threads than cores keep it busy.
 _LEAST_THREADS, _MOST_THREADS = 4, 32
 # Files that one thread takes at a time.
-_TOGETHER = 16
+_MOST_PER_BATCH = 16
 _MEGABYTE = 10**6
 _WRITE_SECONDS = 0.5
 
 
 def _default_threads() -> int:
-    """Two for each core of this job, within reason."""
+    """Two for each core of this job, within limits."""
     return min(_MOST_THREADS, max(_LEAST_THREADS, 2 * len(os.sched_getaffinity(0))))
 
 
 class Meter:
-    """Tells whole megabytes to the bar and to the processes that wait, and the threads when to stop.
+    """Counts megabytes for the progress bar and for waiting processes, and stops threads.
 
     Args:
-        bar: is told.
-        total_bytes: that there are to do.
-        root: staged folder, in which those who wait look.
+        total_bytes: bytes of the whole work.
+        root: staged folder, where waiting processes read the progress.
     """
 
     def __init__(self, bar: Progress, total_bytes: int, root: Path) -> None:
         self._bar, self._total, self._path = bar, megabytes(total_bytes), state_folder(root) / PROGRESS
         self._lock, self._stopped = threading.Lock(), threading.Event()
-        self._bytes = self._told = 0
-        self._written = 0.0
+        self._bytes = self._reported = 0
+        self._written_time = 0.0
 
     def add(self, count_bytes: int) -> None:
-        """Count bytes that are done, from any thread. Raises _Stopped as `go_on` does."""
-        self.go_on()
+        """Count bytes that are done, from any thread. Raises _Stopped as `check_stopped` does."""
+        self.check_stopped()
         with self._lock:
             self._bytes += count_bytes
             whole = self._bytes // _MEGABYTE
-            if whole > self._told:
-                self._bar.advance(whole - self._told)
-                self._told = whole
+            if whole > self._reported:
+                self._bar.advance(whole - self._reported)
+                self._reported = whole
                 self._write()
 
-    def go_on(self) -> None:
-        """Raise _Stopped where the work is wanted no more."""
+    def check_stopped(self) -> None:
+        """Raise _Stopped if the work was stopped."""
         if self._stopped.is_set():
             raise _Stopped
 
     def stop(self) -> None:
-        """Have all threads give up."""
+        """Stop all threads."""
         self._stopped.set()
 
     def __enter__(self) -> Meter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Nobody needs to wait any more.
+        # Nothing is left to wait for.
         with contextlib.suppress(OSError):
             self._path.unlink()
 
     def _write(self) -> None:
         now = time.monotonic()
-        if now - self._written < _WRITE_SECONDS:
+        if now - self._written_time < _WRITE_SECONDS:
             return
-        self._written = now
-        # Torn, it is no JSON and counts as nothing; a full disk shows at the data.
+        self._written_time = now
+        # A partly written file is invalid JSON and is ignored; a full disk is reported when data are written.
         with contextlib.suppress(OSError):
-            self._path.write_text(json.dumps({"done": self._told, "total": self._total}), encoding="ascii")
+            self._path.write_text(json.dumps({"done": self._reported, "total": self._total}), encoding="ascii")
 
 
 def megabytes(count_bytes: int) -> int:
@@ -1060,8 +1057,8 @@ def _seek_index_bytes(root: Path) -> int:
         return 0
 
 
-def _is_seek_index_here(index: Path, root: Path) -> bool:
-    """Whether one as new is in the folder, and usable: a crash of the node may have left zeros."""
+def _has_seek_index(index: Path, root: Path) -> bool:
+    """Whether a usable index as new as `index` is staged: after a crash of the node it may hold zeros."""
     here = root / SEEK_INDEX
     if not here.exists() or here.stat().st_mtime_ns < index.stat().st_mtime_ns:
         return False
@@ -1080,18 +1077,18 @@ def _copy_seek_index(index: Path, root: Path, progress: Tracker) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether what is to be copied fits, before anything is copied.
+# Whether the files fit, before anything is copied.
 
 
 @dataclass(frozen=True)
 class Room:
-    """What a staged folder may take.
+    """The space for a staged folder.
 
     Attributes:
-        block_bytes: of which each file takes whole ones.
-        free_bytes: that this user may still write.
-        free_files: that may still be made; None where there is no limit.
-        limit_bytes: of all that is staged there; None: as much as the storage has.
+        block_bytes: size of a block; files take whole blocks.
+        free_bytes: bytes that this user can still write.
+        free_files: number of files that can still be created; None without a limit.
+        limit_bytes: the most for all staged files; None: the whole storage.
     """
 
     block_bytes: int
@@ -1100,33 +1097,33 @@ class Room:
     limit_bytes: int | None
 
     def taken(self, sizes: Sizes, marks: Marks) -> int:
-        """Bytes of the storage that files take."""
+        """Bytes of storage that the marked files take."""
         return int((-(-sizes[marks] // self.block_bytes)).sum()) * self.block_bytes
 
     def left_bytes(self, sizes: Sizes, here: Marks) -> int:
-        """That may still be written beside the files that are here."""
+        """Bytes that can still be written, with the files `here`."""
         if self.limit_bytes is None:
             return self.free_bytes
         return min(self.free_bytes, self.limit_bytes - self.taken(sizes, here))
 
     def lacks(self, sizes: Sizes, here: Marks, missing: Marks, beside_bytes: int = 0) -> str | None:
-        """Why the `missing` files do not fit beside those that are here; None where they do.
+        """Why the `missing` files do not fit beside those `here`, or None.
 
-        `beside_bytes` are there that belong to no file of the set.
+        `beside_bytes` are the bytes of other files that count for the limit.
         """
         needed, files = self.taken(sizes, missing), int(missing.sum())
         there = self.taken(sizes, here) + beside_bytes
         if self.limit_bytes is not None and there + needed > self.limit_bytes:
-            return f"{size(needed)} to copy beside {size(there)} are more than the --limit of {size(self.limit_bytes)}"
+            return f"{size(needed)} to copy and {size(there)} staged exceed the --limit of {size(self.limit_bytes)}"
         if needed > self.free_bytes:
-            return f"{size(needed)} to copy, and {size(self.free_bytes)} are free"
+            return f"{size(needed)} to copy, but {size(self.free_bytes)} are free"
         if self.free_files is not None and files > self.free_files:
-            return f"{files} files to make, and the file system takes {self.free_files} more"
+            return f"{files} files to create, but the file system has room for {self.free_files}"
         return None
 
 
 def room_of(root: Path, limit_bytes: int | None) -> Room:
-    """What the storage of `root` has left. Raises OSError."""
+    """The space left in the storage of `root`. Raises OSError."""
     status = os.statvfs(root)
     free_files = status.f_favail if status.f_files else None
     return Room(status.f_frsize, shutil.disk_usage(root).free, free_files, limit_bytes)

@@ -1,7 +1,7 @@
 """The nine layers of a system under test (V2.0, Fig. 2) as the tables of a recipe.
 
 No field has a default here: `recipes/<benchmark>/reference.toml` states every value once (`ensemble.toml` those of an
-ensemble), and every other recipe is a difference from it. What a field means stands beside it.
+ensemble), and every other recipe is a difference from it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 from hpcai500.layers.fields import Count, Fraction, Interval, Layer, Name, NonNegative, Pair, Positive, YearRange
 
-# The number of each table in the papers' nine-layer model, top down.
+# The layer of each table in the papers' nine-layer model, top down.
 LAYER_NUMBERS: dict[str, int] = {
     "problem": 9,
     "hyperparameters": 8,
@@ -27,34 +27,34 @@ LAYER_NUMBERS: dict[str, int] = {
 
 
 # ----------------------------------------------------------------------------------------------------
-# The table of an ensemble (V3.0): many base models, each on a bootstrap of the data, that vote. In no other recipe.
+# The table of an ensemble (V3.0): base models that vote, each trained on a bootstrap of the data. Only in its recipes.
 
 
 class Ensemble(Layer):
-    """M base models and what makes them one (V3.0 sections 3.1 and 3.4); P_degree is the ranks of one: layer 1."""
+    """M base models and their vote (V3.0 sections 3.1 and 3.4). P_degree is the ranks of a member: layer 1."""
 
     members: Count = Field(description="base models that vote (M of V3.0 Eq. 5)")
     sampling: Literal["bootstrap", "poisson", "all"] = Field(
         description="training samples of a member: draws with replacement, Poisson(1) counts, or each once (no bagging)"
     )
-    strata: Name = Field(description="draws keep shares of: `none`, `class` (ic), `year` (ewa)")
+    strata: Name = Field(description="strata of the draws: `none`, `class` (ic), `year` (ewa)")
     out_of_bag_samples: Annotated[int, Field(ge=0, le=10**9)] = Field(
-        description="training samples that evaluate members which have not drawn them"
+        description="training samples for the out-of-bag evaluation of members"
     )
     vote: Name = Field(description="`mean` of softmax outputs (ic); `weighted-boxes` or `nms` (ewa)")
     vote_iou: Fraction = Field(gt=0, description="overlap that merges boxes of two members (ewa)")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Layers 9 and 8: what is solved, and how it is learnt (V2.0, Fig. 2).
+# Layers 9 and 8: the problem, and how it is learnt (V2.0, Fig. 2).
 
 
-# How many there are.
+# Number of seeds.
 SEEDS = 2**63
 
 
 class Problem(Layer):
-    """Layer 9: what is solved. Nothing here may change in a result that is ranked."""
+    """Layer 9: the problem. Nothing here may change in a rankable result."""
 
     dataset: Name = Field(description="data set; `synthetic-*` is made by hpcai500")
     metric: Name = Field(description="quality metric")
@@ -63,12 +63,12 @@ class Problem(Layer):
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether hpcai500 makes the data set itself."""
+        """Whether hpcai500 makes the data set."""
         return self.dataset.startswith("synthetic-")
 
 
 class ClimateProblem(Problem):
-    """Layer 9 of `ewa`: also which years are trained on, and which decide the quality."""
+    """Layer 9 of `ewa`, with the training and evaluation years."""
 
     training_years: YearRange = Field(description="first and last year")
     evaluation_years: YearRange = Field(description="first and last year")
@@ -88,12 +88,12 @@ class ClimateProblem(Problem):
 
 
 class Hyperparameters(Layer):
-    """Layer 8. Batch size and learning-rate policy may change at every level; the rest is the reference's."""
+    """Layer 8. Batch size and learning-rate policy may change at every level, most other fields only at `free`."""
 
     batch_size: Count = Field(description="samples per accelerator (or set of stages) and backward pass")
     accumulation_steps: Count = Field(description="backward passes per update")
     optimizer: Literal["sgd", "lars", "lamb", "adam", "adagrad", "rmsprop-warmup"] = Field(
-        description="update rule; `rmsprop-warmup` turns from RMSprop into SGD"
+        description="update rule; `rmsprop-warmup` changes from RMSprop to SGD"
     )
     base_learning_rate: Positive = Field(description="learning rate at `base_batch`")
     base_batch: Count = Field(description="global batch of `base_learning_rate`")
@@ -128,7 +128,7 @@ class Hyperparameters(Layer):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Layers 6 to 1: how, with what and on what a model is trained (V2.0, Fig. 2).
+# Layers 6 to 1: the software and the machine that train a model (V2.0, Fig. 2).
 
 
 class Programming(Layer):
@@ -153,7 +153,7 @@ class Framework(Layer):
 
 
 class Accelerator(Layer):
-    """Layer 4: the device, its arithmetic and the library that feeds it."""
+    """Layer 4: the device, its arithmetic and its input pipeline."""
 
     device: Literal["cpu", "cuda"] = Field(description="where the model runs")
     precision: Literal["fp32", "tf32", "bf16", "fp16", "int8"] = Field(
@@ -186,12 +186,12 @@ class Communication(Layer):
     bucket_bytes: Annotated[int, Field(ge=0, le=2**40)] = Field(
         description="bucket size (fp32 bytes); 0: measure and choose"
     )
-    timeout_seconds: Positive = Field(description="silence of a rank that ends the job")
+    timeout_seconds: Positive = Field(description="time after which a silent rank ends the job")
     trace_steps: Annotated[int, Field(ge=0, le=10**6)] = Field(description="steps whose buckets are traced")
 
 
 class OperatingSystem(Layer):
-    """Layer 2: what the job asks of the operating system."""
+    """Layer 2: options of the operating system."""
 
     threads: Annotated[int, Field(ge=0)] = Field(description="compute threads a process; 0: all allowed")
     input_threads: Annotated[int, Field(ge=0)] = Field(description="input threads a process; 0: as many as cores")
@@ -318,13 +318,13 @@ class ExtremeWeather(Layer):
     @model_validator(mode="after")
     def _options_fit_together(self) -> ExtremeWeather:
         if len(set(self.channels)) < len(self.channels):
-            raise ValueError(f"channels: expected each one once, got {', '.join(self.channels)}")
+            raise ValueError(f"channels: expected no repeats, got {', '.join(self.channels)}")
         levels = len(self.depths) + 1
         if len(self.anchors) != levels:
             raise ValueError(f"anchors: expected {levels} levels (one more than depths), got {len(self.anchors)}")
         counts = sorted({len(level) for level in self.anchors})
         if len(counts) > 1:
-            raise ValueError(f"anchors: expected as many on every level, got {' and '.join(map(str, counts))}")
+            raise ValueError(f"anchors: expected the same number on every level, got {' and '.join(map(str, counts))}")
         if self.proposal_background_iou > self.proposal_foreground_iou:
             raise ValueError(
                 f"proposal_background_iou: expected at most proposal_foreground_iou "
@@ -334,19 +334,19 @@ class ExtremeWeather(Layer):
 
 
 # ----------------------------------------------------------------------------------------------------
-# A recipe, whole: the nine layers together, and what one layer asks of another.
+# A whole recipe: the nine layers, and the conditions between them.
 
 
-# torch has one kernel for all parameters of these; LARS and LAMB take norms of each layer between two passes.
+# torch has fused kernels for these only; LARS and LAMB need norms of each layer between two passes.
 _FUSED = ("sgd", "adam", "adagrad")
 
 
 class Recipe(BaseModel):
-    """A job, whole: the nine layers, the benchmark and the edition of the rules that it is run under."""
+    """The nine layers, the benchmark, and the edition of the rules."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    # How members of an ensemble of this benchmark can vote, and what their draws can keep the shares of.
+    # Votes of an ensemble of this benchmark, and strata of its draws.
     votes: ClassVar[tuple[str, ...]] = ("mean",)
     strata: ClassVar[tuple[str, ...]] = ("none",)
     # Input pipelines that can read the benchmark's files.
@@ -366,8 +366,8 @@ class Recipe(BaseModel):
     ensemble: Ensemble | None = None
 
     @model_serializer(mode="wrap")
-    def _without_what_is_not_there(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """TOML has no word for nothing, and a recipe of one model is the same as before there were ensembles."""
+    def _without_empty_tables(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a missing [ensemble]: TOML has no null, and the hash of recipes without it must not change."""
         tables: dict[str, Any] = handler(self)
         if tables.get("ensemble", ...) is None:
             del tables["ensemble"]
@@ -375,7 +375,7 @@ class Recipe(BaseModel):
 
     @property
     def world_size(self) -> int:
-        """Processes of the job: one an accelerator."""
+        """Processes of the job: one per accelerator."""
         return self.hardware.nodes * self.hardware.accelerators_per_node
 
     @property
@@ -385,12 +385,12 @@ class Recipe(BaseModel):
 
     @property
     def replicas(self) -> int:
-        """Models that learn together: as many as processes, fewer where several processes hold the stages of one."""
+        """Copies of the model: as many as processes, or fewer if several processes hold the stages of one copy."""
         return self.world_size // self.programming.stages
 
     @property
     def shards(self) -> int:
-        """Backward passes of one update over all replicas: each has its own share of the samples."""
+        """Backward passes of one update over all replicas, each with its own share of the samples."""
         return self.replicas * self.hyperparameters.accumulation_steps
 
     @model_validator(mode="after")
@@ -409,7 +409,7 @@ class Recipe(BaseModel):
                 f"({policy.base_learning_rate * scale:g}), got {policy.end_learning_rate:g}"
             )
         if list(policy.step_epochs) != sorted(set(policy.step_epochs)):
-            raise ValueError(f"hyperparameters.step_epochs: expected growing epochs, got {list(policy.step_epochs)}")
+            raise ValueError(f"hyperparameters.step_epochs: expected increasing epochs, got {list(policy.step_epochs)}")
         if self.communication.backend == "local" and self.world_size != 1:
             raise ValueError(
                 f"communication.backend: `local` is one process, but hardware asks for {self.world_size} "
@@ -428,18 +428,18 @@ class Recipe(BaseModel):
         return self
 
     def _check_parallel_mode(self) -> None:
-        """What each parallel mode (V3.0 Table 2) asks of the number of ranks, and of the batch."""
+        """Check the number of ranks and the batch for the parallel mode (V3.0 Table 2)."""
         mode, stages, parts = self.programming.parallel_mode, self.programming.stages, self.programming.micro_batches
         if mode == "data":
             if (stages, parts) != (1, 1):
                 raise ValueError(
-                    f"programming.parallel_mode: `data` has whole models, but stages is {stages} and micro_batches "
-                    f"{parts}; set both to 1, or parallel_mode to model, pipeline or mixed"
+                    f"programming.parallel_mode: `data` does not split the model, but stages is {stages} and "
+                    f"micro_batches {parts}; set both to 1, or parallel_mode to model, pipeline or mixed"
                 )
             return
         ranks, batch_size = self.world_size, self.hyperparameters.batch_size
         if stages < 2:
-            raise ValueError(f"programming.stages: `{mode}` cuts the model: expected at least 2 stages, got {stages}")
+            raise ValueError(f"programming.stages: `{mode}` splits the model: expected at least 2 stages, got {stages}")
         if mode != "mixed" and ranks != stages:
             raise ValueError(
                 f"programming.stages: `{mode}` has a rank for each stage, but hardware asks for {ranks} ranks and "
@@ -452,11 +452,11 @@ class Recipe(BaseModel):
             )
         if mode == "model" and parts != 1:
             raise ValueError(
-                f"programming.micro_batches: `model` passes whole batches: expected 1, got {parts}; or use pipeline"
+                f"programming.micro_batches: `model` does not split batches: expected 1, got {parts}; or use pipeline"
             )
         if mode == "pipeline" and parts < 2:
             raise ValueError(
-                "programming.micro_batches: `pipeline` fills its stages with several: expected at least 2, got 1"
+                "programming.micro_batches: `pipeline` needs several to fill its stages: expected at least 2, got 1"
             )
         if batch_size % parts:
             raise ValueError(
@@ -466,18 +466,20 @@ class Recipe(BaseModel):
         self._check_stages()
 
     def _check_stages(self) -> None:
-        """What ranks that hold stages of one model cannot do."""
+        """Check for options that ranks with stages of one model do not support."""
         mode, backend = self.programming.parallel_mode, self.communication.backend
         if backend != "torch":
             raise ValueError(
-                f"communication.backend: stages talk by torch's own pipelining, which `{backend}` has not: use torch, "
-                "or parallel_mode data"
+                f"communication.backend: stages need torch's pipelining, which `{backend}` lacks: use torch, or "
+                "parallel_mode data"
             )
         if self.communication.topology != "flat":
-            raise ValueError(f"communication.topology: `{mode}` parallelism sums flat; use flat, or parallel_mode data")
+            raise ValueError(
+                f"communication.topology: `{mode}` parallelism needs flat; use flat, or parallel_mode data"
+            )
         if self.framework.compile:
             raise ValueError(
-                f"framework.compile: stages of `{mode}` parallelism are not compiled; use false, or parallel_mode data"
+                f"framework.compile: `{mode}` parallelism cannot compile its stages; use false, or parallel_mode data"
             )
 
     def _check_accelerator(self) -> None:
@@ -495,17 +497,17 @@ class Recipe(BaseModel):
             return
         if device != "cuda":
             raise ValueError(
-                f"framework.cuda_graphs: CUDA devices have them, but accelerator.device is {device}; set it to false"
+                f"framework.cuda_graphs: needs a CUDA device, but accelerator.device is {device}; set it to false"
             )
         if self.programming.stages > 1:
             raise ValueError(
-                "framework.cuda_graphs: stages of one model wait for each other within a step, which no graph can "
-                "hold; set it to false, or programming.stages to 1"
+                "framework.cuda_graphs: stages of one model wait for each other within a step, which a graph cannot "
+                "capture; set it to false, or programming.stages to 1"
             )
         if getattr(self.workload, "norm", None) == "sync-batch":
             raise ValueError(
-                "framework.cuda_graphs: synchronised batch norm waits for other ranks within a step, which no graph "
-                "can hold; set it to false, or workload.norm to another norm"
+                "framework.cuda_graphs: synchronised batch norm waits for other ranks within a step, which a graph "
+                "cannot capture; set it to false, or workload.norm to another norm"
             )
 
     def _check_fused_optimizer(self) -> None:
@@ -514,24 +516,24 @@ class Recipe(BaseModel):
             return
         if policy.optimizer not in _FUSED:
             raise ValueError(
-                f"framework.fused_optimizer: torch has no single kernel for {policy.optimizer}, only for "
+                f"framework.fused_optimizer: torch has no fused kernel for {policy.optimizer}, only for "
                 f"{', '.join(_FUSED)}; set it to false"
             )
         if policy.optimizer == "sgd" and policy.momentum_form != "outside":
             raise ValueError(
-                "framework.fused_optimizer: torch's kernel of sgd multiplies the rate outside of the momentum; set "
-                "it to false, or hyperparameters.momentum_form to outside"
+                "framework.fused_optimizer: torch's fused sgd has the learning rate outside the momentum; set it "
+                "to false, or hyperparameters.momentum_form to outside"
             )
 
     def _check_communication(self) -> None:
-        way = self.communication
-        if way.error_feedback and way.compression == "none":
+        options = self.communication
+        if options.error_feedback and options.compression == "none":
             raise ValueError(
-                "communication.error_feedback: nothing is lost without compression; set communication.compression to "
+                "communication.error_feedback: without compression there is no error; set communication.compression to "
                 "fp16, bf16 or int8, or error_feedback to false"
             )
-        columns = way.torus_columns or self.hardware.accelerators_per_node
-        if way.topology == "torus" and self.world_size % columns:
+        columns = options.torus_columns or self.hardware.accelerators_per_node
+        if options.topology == "torus" and self.world_size % columns:
             raise ValueError(
                 f"communication.torus_columns: expected a divisor of the {self.world_size} ranks, got {columns}"
             )
@@ -548,8 +550,8 @@ class Recipe(BaseModel):
                 raise ValueError(f"ensemble.{name}: expected {' or '.join(allowed)} for {self.benchmark}, got {value}")
         if options.sampling == "poisson" and options.strata != "none":
             raise ValueError(
-                "ensemble.strata: Poisson counts keep the shares of nothing, each sample counts for itself; set it to "
-                "none, or ensemble.sampling to bootstrap"
+                "ensemble.strata: Poisson draws have no strata, each sample is drawn independently; set it to none, or "
+                "ensemble.sampling to bootstrap"
             )
 
 
@@ -576,5 +578,5 @@ class EwaRecipe(Recipe):
     workload: ExtremeWeather
 
 
-# A new benchmark begins with its table and a line here; CONTRIBUTING.md lists what else it needs.
+# A new benchmark needs its tables and a line here; CONTRIBUTING.md lists what else it needs.
 RECIPE_TYPES: dict[str, type[Recipe]] = {"ic": IcRecipe, "ewa": EwaRecipe}

@@ -1,4 +1,4 @@
-"""Kinds of values that several tables of a recipe share."""
+"""Types of values that several tables of a recipe share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-# No machine has more of anything, and arithmetic stays exact.
+# More than any machine has, and small enough for exact arithmetic.
 Count = Annotated[int, Field(ge=1, le=10**9)]
 # Names are printed in lines that harnesses read.
 Name = Annotated[str, Field(pattern=r"^[\w.-]+$")]
-# TOML has arrays, not tuples; strict mode would refuse them.
+# TOML has arrays, which strict mode would not accept as tuples.
 Interval = Annotated[tuple[Positive, Positive], Field(strict=False)]
 Pair = Annotated[tuple[Count, Count], Field(strict=False)]
 Year = Annotated[int, Field(ge=0, le=9999)]

@@ -1,1 +1,1 @@
-"""Layer 8: `optimizers` are the update rules that a recipe names, `schedules` the learning-rate policies."""
+"""Layer 8: `optimizers` has the update rules of recipes, `schedules` the learning-rate policies."""

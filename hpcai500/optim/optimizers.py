@@ -1,7 +1,7 @@
-"""Optimizers: the update rule that a recipe names, torch's own or one that torch lacks (LARS, LAMB, RMSprop warm-up).
+"""Optimizers: the update rules of recipes, from torch or implemented here (LARS, LAMB, RMSprop warm-up).
 
-Rules that torch lacks work on all tensors of a parameter group at once (`torch._foreach_*`), and keep all they need to
-go on in `state` and `param_groups`, which are in checkpoints.
+The rules here work on all tensors of a parameter group at once (`torch._foreach_*`), and keep everything that a resumed
+run needs in `state` and `param_groups`, which are in checkpoints.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def descend(
 
     - outside: v = m v + u, w = w - r v (equation 9; torch's SGD);
     - inside: v = m v + r u, w = w - v (equation 10);
-    - corrected: v = m (r / r of the step before) v + r u, w = w - v (remark 2): the steps of `outside`.
+    - corrected: v = m (r / r of the previous step) v + r u, w = w - v (remark 2): the steps of `outside`.
 
-    The velocity is kept in `optimizer.state`, the rate of the step before in `group["previous_lr"]`, so both are in
-    checkpoints. `ratios` are tensors without dimensions, one a weight; 1 by default.
+    The velocity is kept in `optimizer.state`, the rate of the previous step in `group["previous_lr"]`, so both are in
+    checkpoints. `ratios` are tensors without dimensions, one for each weight; 1 by default.
     """
     velocities = [_velocity(optimizer, weight) for weight in weights]
     rate, outside = group["lr"], group["momentum_form"] == "outside"
@@ -58,9 +58,9 @@ def descend(
 
 
 def _correction(group: dict[str, Any]) -> float:
-    """The factor by which a change of the rate corrects a velocity that contains the rate.
+    """The factor that corrects a velocity that contains the rate after a change of the rate.
 
-    It is 1 after a step at rate 0, as a warm-up may start: nothing has entered the velocity.
+    It is 1 after a step at rate 0, with which a warm-up may start: the velocity is then 0.
     """
     previous = group["previous_lr"]
     return float(group["lr"] / previous) if group["momentum_form"] == "corrected" and previous else 1.0
@@ -75,14 +75,14 @@ def _velocity(optimizer: optim.Optimizer, weight: Tensor) -> Tensor:
 
 
 class GroupOptimizer(optim.Optimizer):
-    """A rule that moves all weights of a parameter group at once: those that have a gradient."""
+    """A rule that updates all weights of a parameter group with a gradient at once."""
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         """Update the parameters that have a gradient.
 
         Raises:
-            EnvironmentLacksError: a rule that takes norms, weights on a CUDA device, and a build without CUDA.
+            EnvironmentLacksError: the rule needs norms of weights on a CUDA device, but the build has no CUDA.
         """
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
@@ -98,9 +98,9 @@ class GroupOptimizer(optim.Optimizer):
 
 
 class InsideSGD(GroupOptimizer):
-    """SGD with momentum whose velocity contains the learning rate; torch's own has it outside.
+    """SGD with momentum whose velocity contains the learning rate; torch's SGD has it outside.
 
-    `lr` is set anew before each step. `weight_decay` is an L2 penalty, added to the gradient.
+    `lr` is set before each step. `weight_decay` is an L2 penalty, added to the gradient.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ def layer_norms(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norms of n float32 tensors: (n,) float64, summed in float64 on their device.
 
     Raises:
-        EnvironmentLacksError: tensors on a CUDA device, and a build without CUDA.
+        EnvironmentLacksError: tensors on a CUDA device, but a build without CUDA.
     """
     norms = torch.empty(len(tensors), dtype=torch.float64, device=tensors[0].device)
     kernels.layer_norms(tensors, norms)
@@ -127,28 +127,28 @@ def layer_norms(tensors: Sequence[Tensor]) -> Tensor:
 def ratios_of(numerators: Tensor, denominators: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Quotient of each pair, a tensor without dimensions of the type of `like`; 1 where either is 0.
 
-    They stay on the device: reading them would make the host wait for a GPU.
+    They stay on the device, so that the host does not wait for it.
     """
-    known = (numerators > 0) & (denominators > 0)
-    return list(torch.where(known, numerators / denominators, 1.0).to(like[0].dtype).unbind())
+    valid = (numerators > 0) & (denominators > 0)
+    return list(torch.where(valid, numerators / denominators, 1.0).to(like[0].dtype).unbind())
 
 
 class LARS(GroupOptimizer):
-    """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017), as MLPerf's reference has it.
+    """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017), as in MLPerf's reference.
 
     SGD with momentum whose update of a layer is scaled to the size of the layer's weights.
     With g the gradient, d the weight decay and c the trust coefficient, the update that enters the velocity is
 
         c |w| / (|g| + d |w| + epsilon) (g + d w)
 
-    and g + d w where |w| or |g| is 0. A group with `adapted` false moves along g alone: neither adaptation nor decay.
+    and g + d w where |w| or |g| is 0. A group with `adapted` false uses g alone: neither adaptation nor decay.
 
-    `lr` is set anew before each step.
+    `lr` is set before each step.
 
     Args:
         trust_coefficient: c above; 0.001 in the paper.
-        epsilon: keeps layers with tiny gradients from huge steps; 0 in MLPerf's reference.
-        form: where the learning rate stands, as of `descend`; MLPerf's reference has it inside.
+        epsilon: prevents huge steps of layers with tiny gradients; 0 in MLPerf's reference.
+        form: position of the learning rate, as in `descend`; inside in MLPerf's reference.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ def _trust_ratios(group: dict[str, Any], weights: list[Tensor], gradients: list[
     norms = layer_norms([*weights, *gradients])
     of_weights, of_gradients = norms[: len(weights)], norms[len(weights) :]
     sizes = of_gradients + group["weight_decay"] * of_weights + group["epsilon"]
-    # Where the gradient is 0 the ratio is 1, whatever decay and epsilon add.
+    # Where the gradient is 0, the ratio is 1 regardless of decay and epsilon.
     return ratios_of(group["trust_coefficient"] * of_weights, torch.where(of_gradients > 0, sizes, 0.0), weights)
 
 
@@ -198,13 +198,13 @@ class LAMB(GroupOptimizer):
     """Layer-wise adaptive moments for batch training (You et al. 2019, algorithm 2).
 
     Adam whose step of a layer is scaled to the size of the layer's weights.
-    With m and v the moments of the gradient, corrected for their start at 0, d the weight decay and r the rate,
+    With m and v the bias-corrected moments of the gradient, d the weight decay and r the rate,
 
         u = m / (sqrt(v) + epsilon) + d w,    w = w - r |w| / |u| u
 
-    and w - r u where |w| or |u| is 0. A group with `adapted` false takes u without decay, and the ratio 1.
+    and w - r u where |w| or |u| is 0. A group with `adapted` false uses u without decay, and the ratio 1.
 
-    `lr` is set anew before each step. `weight_decay` is added to the step, not to the gradient.
+    `lr` is set before each step. `weight_decay` is added to the step, not to the gradient.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class LAMB(GroupOptimizer):
         torch._foreach_add_(weights, updates, alpha=-group["lr"])
 
     def _moments(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-        """Update both moments by the gradients; returns m / (sqrt(v) + epsilon), corrected for their start at 0."""
+        """Update both moments; returns m / (sqrt(v) + epsilon) with bias correction."""
         beta1, beta2 = group["betas"]
         states = [self._state(weight) for weight in weights]
         for state in states:
@@ -246,7 +246,7 @@ class LAMB(GroupOptimizer):
     def _state(self, weight: Tensor) -> dict[str, Any]:
         state: dict[str, Any] = self.state[weight]
         if not state:
-            # Counted for each tensor: one that had no gradient for a while starts later than the others.
+            # Counted for each tensor: one without a gradient at first starts later than the others.
             state["steps"] = 0
             for name in ("first_moment", "second_moment"):
                 state[name] = torch.zeros_like(weight, memory_format=torch.preserve_format)
@@ -260,24 +260,24 @@ class LAMB(GroupOptimizer):
 def sgd_share(epoch: float, center: float, period: float) -> float:
     """Share of SGD at `epoch` (from 0, with fractions): an exponential up to 1/2 at `center`, then a line up to 1.
 
-    The paper prints the line with twice this slope: it would be at 3/2 where it ends, half a `period` after `center`.
-    With this slope it is at 1 there, and share and slope are continuous at `center`, as of the ELU that it follows.
+    The paper prints the line with twice this slope: it would reach 3/2 at its end, half a `period` after `center`. With
+    this slope it reaches 1 there, and share and slope are continuous at `center`, as in the ELU that it follows.
     """
-    turns = (epoch - center) / period
-    return 0.5 * math.exp(2 * turns) if turns < 0 else min(0.5 + turns, 1.0)
+    distance = (epoch - center) / period
+    return 0.5 * math.exp(2 * distance) if distance < 0 else min(0.5 + distance, 1.0)
 
 
 class RMSpropWarmup(GroupOptimizer):
-    """SGD with momentum whose gradient is scaled as in RMSprop at first, and not at all after the transition.
+    """SGD with momentum whose gradient is scaled as in RMSprop at first, and unscaled after the transition.
 
     With g the gradient, s the share of SGD, r the learning rate and q that of RMSprop,
 
         m = beta2 m + (1 - beta2) g^2,    u = (s + (1 - s) q / r / (sqrt(m) + epsilon)) g
 
-    and u enters the velocity, the learning rate outside. At r = 0 nothing moves.
+    and u enters the velocity, with the learning rate outside. At r = 0 weights do not change.
 
-    `lr` and the attribute `epoch` (from 0, with fractions) are set anew before each step. The rate of the RMSprop
-    share is `rmsprop_lr`, whatever `lr` is. `weight_decay` is an L2 penalty, added to the gradient. At the epoch
+    `lr` and the attribute `epoch` (from 0, with fractions) are set before each step. The rate of the RMSprop share is
+    `rmsprop_lr`, independent of `lr`. `weight_decay` is an L2 penalty, added to the gradient. At the epoch
     `center` half of the update is SGD's; the transition takes `period` epochs.
     """
 
@@ -342,12 +342,12 @@ class RMSpropWarmup(GroupOptimizer):
 def build_optimizer(model: nn.Module, policy: Hyperparameters, *, fused: bool = False) -> optim.Optimizer:
     """The recipe's optimizer over all trainable parameters of `model`, which must be on its device.
 
-    The learning rate is 0 until it is set, before each step. `weight_decay_on = "weights"` spares parameters of one
-    dimension (scales and shifts of batch norm, biases) weight decay. LARS and LAMB always spare them, and do not adapt
-    them, as MLPerf's reference does. `fused` updates all parameters in one kernel of torch, where the rule has one.
+    The learning rate is 0 until it is set, before each step. `weight_decay_on = "weights"` excludes parameters of one
+    dimension (scales and shifts of batch norm, biases) from weight decay. LARS and LAMB always exclude them, also from
+    adaptation, as MLPerf's reference does. `fused` updates all parameters in one kernel of torch.
 
     Raises:
-        EnvironmentLacksError: this torch has no such kernel for the device.
+        EnvironmentLacksError: this torch has no fused kernel for the device.
     """
     if fused:
         _require_fused(model, policy)
@@ -385,7 +385,7 @@ def build_optimizer(model: nn.Module, policy: Hyperparameters, *, fused: bool = 
 
 
 def advance(optimizer: optim.Optimizer, epoch: float) -> None:
-    """Tell a rule that depends on it how far the run is (epochs from 0, with fractions); called before each step."""
+    """Set the epoch (from 0, with fractions) of a rule that depends on it; called before each step."""
     if isinstance(optimizer, RMSpropWarmup):
         optimizer.epoch = epoch
 
@@ -394,18 +394,18 @@ def _sgd(groups: list[dict[str, Any]], policy: Hyperparameters, *, fused: bool) 
     if policy.momentum_form == "outside":
         optimizer = optim.SGD(groups, lr=0.0, momentum=policy.momentum, fused=fused or None)
         if fused and policy.momentum:
-            optimizer.register_step_pre_hook(_start_at_rest)
+            optimizer.register_step_pre_hook(_zero_velocities)
         return optimizer
     return InsideSGD(groups, lr=0.0, momentum=policy.momentum, form=policy.momentum_form)
 
 
-def _start_at_rest(optimizer: optim.Optimizer, arguments: Any, named: Any) -> None:
-    """Before a step, give a velocity of 0 to each parameter that has a gradient and no velocity.
+def _zero_velocities(optimizer: optim.Optimizer, arguments: Any, named: Any) -> None:
+    """Before a step, set the velocity of each parameter with a gradient but no velocity to 0.
 
-    torch (2.13) leaves the velocities of a fused SGD uninitialized until the kernel of its first step fills them. Where
-    the gradients of that step overflow (fp16) the kernel skips it, and the next step goes on from what was in memory.
-    Adam and Adagrad begin with zeros. This is done before a step, and not at the start, because in a model cut into
-    stages a rank has gradients, and so velocities, of its own stage alone.
+    torch (2.13) leaves the velocities of a fused SGD uninitialized until the kernel of its first step fills them. If
+    the gradients of that step overflow (fp16), the kernel skips it, and the next step reads uninitialized memory. Adam
+    and Adagrad begin with zeros. This is done before a step, and not at the start, because in a model split into
+    stages a rank has gradients, and so velocities, of its own stage only.
     """
     del arguments, named
     for group in optimizer.param_groups:
@@ -423,7 +423,7 @@ _FUSED: dict[str, Callable[..., optim.Optimizer]] = {
 
 
 def _require_fused(model: nn.Module, policy: Hyperparameters) -> None:
-    """Try one fused step of one weight: torch says only in a step whether it has the kernel for the device."""
+    """Try one fused step of one weight: only a step shows whether torch has the kernel for the device."""
     device = next(model.parameters()).device
     weight = torch.zeros(1, device=device, requires_grad=True)
     weight.grad = torch.zeros_like(weight)
@@ -431,20 +431,20 @@ def _require_fused(model: nn.Module, policy: Hyperparameters) -> None:
         _FUSED[policy.optimizer]([weight], lr=0.0, fused=True).step()
     except (RuntimeError, NotImplementedError) as error:
         raise EnvironmentLacksError(
-            f"framework.fused_optimizer: torch {torch.__version__} has no single kernel of {policy.optimizer} for "
+            f"framework.fused_optimizer: torch {torch.__version__} has no fused kernel of {policy.optimizer} for "
             f"{device.type} ({str(error).splitlines()[0]}); set it to false: --set framework.fused_optimizer=false"
         ) from error
 
 
 def _groups(model: nn.Module, policy: Hyperparameters) -> list[dict[str, Any]]:
-    """The parameter groups: parameters of one dimension are a group of their own where they are spared weight decay."""
+    """The parameter groups: parameters of one dimension are a separate group if they are excluded from weight decay."""
     adaptive = policy.optimizer in ("lars", "lamb")
-    apart = adaptive or policy.weight_decay_on == "weights"
+    separate = adaptive or policy.weight_decay_on == "weights"
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    decayed = [p for p in trainable if p.ndim > 1 or not apart]
-    spared = [p for p in trainable if p.ndim <= 1 and apart]
+    decayed = [p for p in trainable if p.ndim > 1 or not separate]
+    excluded = [p for p in trainable if p.ndim <= 1 and separate]
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": policy.weight_decay},
-        {"params": spared, "weight_decay": 0.0, "adapted": False},
+        {"params": excluded, "weight_decay": 0.0, "adapted": False},
     ]
     return [group for group in groups if group["params"]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcai500.layers import Hyperparameters
 
-# Akiba, Suzuki and Fukuda 2017, "Slow-Start": (epoch of 90 from which it holds, share of the scaled rate).
+# Akiba, Suzuki and Fukuda 2017, "Slow-Start": (first epoch of 90, share of the scaled rate).
 _SLOW_START = ((0, 0.5), (40, 0.075), (70, 0.01), (85, 0.001))
 _SLOW_START_EPOCHS = 90
 
@@ -16,7 +16,7 @@ _SLOW_START_EPOCHS = 90
 class LearningRate:
     """The learning rate as a function of the step alone, so that a resumed run needs no state.
 
-    Warm-up grows linearly from `warmup_start` x peak to the peak; the schedule runs over the steps that remain. The
+    Warm-up grows linearly from `warmup_start` x peak to the peak; the schedule covers the remaining steps. The
     epochs of `step` and `slow-start` are counted from the start of the run.
     """
 
@@ -27,9 +27,9 @@ class LearningRate:
 
     @property
     def peak(self) -> float:
-        """Rate after the warm-up; linear scaling makes it k times as large for a global batch of k x `base_batch`.
+        """Rate after the warm-up; linear scaling multiplies it by k for a global batch of k x `base_batch`.
 
-        `slow-start` begins at half of it and never exceeds that.
+        `slow-start` begins at half of that rate and never exceeds it.
         """
         linear = self.policy.learning_rate_scaling == "linear"
         scaled = self.policy.base_learning_rate * (self.global_batch / self.policy.base_batch if linear else 1.0)

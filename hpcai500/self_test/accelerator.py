@@ -20,9 +20,9 @@ from hpcai500.system.accelerator import Torch, find_traces
 from hpcai500.system.doctor import why_no_device
 from hpcai500.workloads.operators import batched_nms, roi_align, roi_align_levels, sorted_nms
 
-# Sums in another order, which on a device is not even fixed.
+# A device sums in another order, which is not fixed.
 _POOLING_TOLERANCE = 1e-4
-_WIRES = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def find_device() -> torch.device:
@@ -30,7 +30,7 @@ def find_device() -> torch.device:
 
     Raises:
         CannotBeChecked: this host has none, or torch is built without CUDA.
-        EnvironmentLacksError: there is one, but torch does not find it or the core has no kernels for it.
+        EnvironmentLacksError: torch does not find the device, or the core has no kernels for it.
     """
     if not torch.cuda.is_available():
         if torch.version.cuda and find_traces().any:
@@ -39,14 +39,14 @@ def find_device() -> torch.device:
         raise CannotBeChecked(f"no CUDA device{why}")
     if not _core.cuda_architectures():
         raise EnvironmentLacksError(
-            "there is a CUDA device, but hpcai500 is built without CUDA: put nvcc on PATH (or set CUDACXX) and run "
+            "the host has a CUDA device, but hpcai500 is built without CUDA: put nvcc on PATH (or set CUDACXX) and run "
             "`make build` again"
         )
     return torch.device("cuda", 0)
 
 
 def on_device(check: Callable[[torch.device], str]) -> str:
-    """What `check` tells of the first CUDA device, with the name of the device."""
+    """Run `check` on the first CUDA device; returns its result with the name of the device."""
     device = find_device()
     return f"{torch.cuda.get_device_name(device)}: {check(device)}"
 
@@ -59,26 +59,26 @@ def _why_no_device() -> str:
 
 
 def check_packing_on_device(device: torch.device) -> str:
-    """Buckets packed on the device have the CPU's bits."""
+    """Buckets packed on the device are bitwise equal to the CPU's."""
     tensors = _tensors()
     count, there = sum(t.numel() for t in tensors), [t.to(device) for t in tensors]
-    for wire in _WIRES:
-        ours, theirs = (torch.empty(count, dtype=wire, device=place) for place in (torch.device("cpu"), device))
+    for dtype in _DTYPES:
+        ours, theirs = (torch.empty(count, dtype=dtype, device=place) for place in (torch.device("cpu"), device))
         norms = torch.empty(len(tensors), dtype=torch.float64, device=device)
         kernels.pack(tensors, ours, scale=0.3)
         kernels.pack(there, theirs, scale=0.3, norms=norms)
-        _require_same_bits(f"packed {wire}", theirs, ours)
+        _require_same_bits(f"packed {dtype}", theirs, ours)
         _require_norms(norms, tensors)
         back, back_there = [torch.empty_like(t) for t in tensors], [torch.empty_like(t) for t in there]
         kernels.unpack(ours, back, scale=3.0)
         kernels.unpack(theirs, back_there, scale=3.0)
         for one, other in zip(back_there, back, strict=True):
-            _require_same_bits(f"unpacked {wire}", one, other)
+            _require_same_bits(f"unpacked {dtype}", one, other)
     return f"{count} values; float32, float16, bfloat16; exactly (norms to 1e-10)"
 
 
 def check_quantising_on_device(device: torch.device) -> str:
-    """The int8 form on the device has the CPU's bits, residuals included."""
+    """int8 buckets and residuals on the device are bitwise equal to the CPU's."""
     tensors = _tensors()
     count, there = sum(t.numel() for t in tensors), [t.to(device) for t in tensors]
     size = kernels.quantised_bytes(count)
@@ -97,7 +97,7 @@ def check_quantising_on_device(device: torch.device) -> str:
 
 
 def check_norms_on_device(device: torch.device) -> str:
-    """Norms of all layers on the device are the CPU's."""
+    """Norms of all layers on the device are those of the CPU."""
     tensors = _tensors()
     norms = torch.empty(len(tensors), dtype=torch.float64, device=device)
     kernels.layer_norms([t.to(device) for t in tensors], norms)
@@ -106,18 +106,18 @@ def check_norms_on_device(device: torch.device) -> str:
 
 
 def check_nms_on_device(device: torch.device) -> str:
-    """The same boxes stay as on the CPU, in the same order."""
+    """The device keeps the same boxes as the CPU, in the same order."""
     generator = torch.Generator().manual_seed(4)
     boxes = _boxes(generator, 5000)
     scores, groups = torch.rand(5000, generator=generator), torch.randint(0, 4, (5000,), generator=generator)
     for threshold in (0.3, 0.7):
         there = batched_nms(boxes.to(device), scores.to(device), groups.to(device), threshold)
         require_equal(f"kept above {threshold}", there.cpu().numpy(), batched_nms(boxes, scores, groups, threshold))
-    return "5000 boxes in 4 groups; the same stay"
+    return "5000 boxes in 4 groups; the same are kept"
 
 
 def check_sorted_nms(device: torch.device) -> str:
-    """The same boxes of many lists stay, in one launch, also where some boxes are left out (NaN)."""
+    """The same boxes of many lists are kept, in one launch, also if some boxes are excluded (NaN)."""
     generator = torch.Generator().manual_seed(5)
     boxes = _boxes(generator, 2, 1300)
     boxes[:, ::7] = torch.nan
@@ -125,11 +125,11 @@ def check_sorted_nms(device: torch.device) -> str:
     for threshold in (0.3, 0.7):
         there = sorted_nms(boxes.to(device), segments, threshold)
         require_equal(f"kept above {threshold}", there.cpu().numpy(), sorted_nms(boxes, segments, threshold).numpy())
-    return "2 x 1300 boxes in 5 lists; the same stay"
+    return "2 x 1300 boxes in 5 lists; the same are kept"
 
 
 def check_roi_align_on_device(device: torch.device) -> str:
-    """Bins and gradients on the device are the CPU's, to a tolerance."""
+    """Bins and gradients on the device are those of the CPU, to a tolerance."""
     generator = torch.Generator().manual_seed(6)
     features = torch.randn(2, 35, 20, 30, generator=generator)
     rois = _rois(generator)
@@ -166,13 +166,13 @@ def check_roi_align_levels(device: torch.device) -> str:
 
 
 def check_conversion_on_device(device: torch.device) -> str:
-    """Images that are normalised, cast and laid out on the device have the CPU's bits."""
+    """Images that are normalised, cast and laid out on the device are bitwise equal to the CPU's."""
     generator = torch.Generator().manual_seed(8)
     levels = torch.randint(0, 256, (3, 3, 24, 36), generator=generator, dtype=torch.uint8)
     fields = torch.randn(2, 16, 24, 36, generator=generator) * 300
     for images in (fields, fields[..., :35].contiguous(), levels.contiguous(memory_format=torch.channels_last)):
         mean, std = [float(c) for c in range(images.shape[1])], [0.5 + c for c in range(images.shape[1])]
-        for dtype in _WIRES:
+        for dtype in _DTYPES:
             for memory_format in (torch.contiguous_format, torch.channels_last):
                 ours = convert_images(images, mean, std, dtype, memory_format)
                 theirs = convert_images(images.to(device), mean, std, dtype, memory_format)
@@ -205,7 +205,7 @@ def _boxes(generator: torch.Generator, *shape: int) -> Tensor:
 
 
 def _rois(generator: torch.Generator) -> Tensor:
-    """40 rois on two images, some of them beyond an edge."""
+    """40 rois on two images, some of them across an edge."""
     corners = torch.rand(40, 2, generator=generator) * 50 - 8
     image = torch.randint(0, 2, (40, 1), generator=generator)
     return torch.cat([image, corners, corners + torch.rand(40, 2, generator=generator) * 20], dim=1)

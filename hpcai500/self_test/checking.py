@@ -1,4 +1,4 @@
-"""How a check refuses a wrong answer: with the number of values that differ, and the first of them."""
+"""Comparisons of checks: the error has the number of values that differ, and the first of them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,19 @@ from numpy.typing import NDArray
 
 from hpcai500.errors import WrongAnswerError
 
-_FIX = "the library or this processor computes wrongly: do not measure with it; rebuild it, and try another node"
+_FIX = "the library or this processor computes wrong results: do not measure with it; rebuild it, and try another node"
 
 
 def require(holds: bool, what: str) -> None:
-    """Refuse with `what` unless `holds`.
-
-    Raises:
-        WrongAnswerError: it does not.
-    """
+    """Raise WrongAnswerError with `what` unless `holds`."""
     if not holds:
         raise WrongAnswerError(f"{what}; {_FIX}")
 
 
 def require_equal(what: str, found: Any, expected: Any) -> None:
-    """Refuse values that are not bit for bit those expected; NaN is equal to NaN.
-
-    Raises:
-        WrongAnswerError: a value or the shape differs.
-    """
+    """Raise WrongAnswerError unless shape and all values are equal, bit for bit; NaN is equal to NaN."""
     found, expected = np.asarray(found), np.asarray(expected)
-    _require_alike(what, found, expected)
+    _require_same_shape(what, found, expected)
     same = found == expected
     if found.dtype.kind == "f":
         same = np.where(np.isnan(expected), np.isnan(found), same & (np.signbit(found) == np.signbit(expected)))
@@ -37,17 +29,13 @@ def require_equal(what: str, found: Any, expected: Any) -> None:
 
 
 def require_close(what: str, found: NDArray[Any], expected: NDArray[Any], tolerance: float) -> None:
-    """Refuse values further than `tolerance` (absolute) from those expected.
-
-    Raises:
-        WrongAnswerError: a value or the shape differs.
-    """
+    """Raise WrongAnswerError unless shapes are equal and all values within `tolerance` (absolute)."""
     wide, exact = np.asarray(found).astype(np.float64), np.asarray(expected).astype(np.float64)
-    _require_alike(what, wide, exact)
+    _require_same_shape(what, wide, exact)
     _require_all(what, np.abs(wide - exact) <= tolerance, wide, exact, f"to {tolerance:g}")
 
 
-def _require_alike(what: str, found: NDArray[Any], expected: NDArray[Any]) -> None:
+def _require_same_shape(what: str, found: NDArray[Any], expected: NDArray[Any]) -> None:
     require(found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}")
 
 

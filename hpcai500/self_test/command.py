@@ -1,8 +1,8 @@
 """`python -m hpcai500.self_test.command FOLDER LIMIT PART [WORD…]`: one process of `hpcai500 self-test`.
 
 PART is `kernels` (HPCAI500_ISA selects the instruction set), `libraries`, `convolutions`, `training BENCHMARK`, or
-`ranks KIND SIZE`: one of SIZE ranks that a launcher has started. Each imports what it needs only once the limit is set;
-worker processes that a training run starts import this file again, and start faster without torch.
+`ranks KIND SIZE`: one of SIZE ranks that a launcher has started. Imports come after the time limit is set, and worker
+processes of a training run, which import this file again, start faster without torch.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ from hpcai500.streams import prepare_streams
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the login half gave this process: a log of findings, a folder to write to, and words for its task."""
+class Process:
+    """Input of this process: the log of findings, a folder for files, and the arguments of its part."""
 
     findings: FindingsLog
     folder: Path
-    words: Sequence[str]
+    options: Sequence[str]
 
 
-def begin(arguments: Sequence[str] | None = None) -> Surroundings:
-    """Take `FOLDER LIMIT [WORD…]`: findings go to FOLDER/findings.jsonl, all output to FOLDER/log.
+def begin(arguments: Sequence[str] | None = None) -> Process:
+    """Parse `FOLDER LIMIT [WORD…]`: findings go to FOLDER/findings.jsonl, all output to FOLDER/log.
 
-    The original stderr only gets a line for each check that ends. After LIMIT seconds the kernel ends this process by
-    SIGALRM, even where it hangs in a library. A signal to stop ends it at once: there is nothing to save.
+    The original stderr gets only a line for each finished check. After LIMIT seconds SIGALRM ends this process, even if
+    it hangs in a library. A signal to stop ends it at once: there is nothing to save.
     """
     prepare_streams()
-    place, limit_seconds, *words = sys.argv[1:] if arguments is None else arguments
+    place, limit_seconds, *options = sys.argv[1:] if arguments is None else arguments
     folder = Path(place)
     for number in (signal.SIGALRM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     signal.alarm(int(limit_seconds))
     let_signals_in()
-    told = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):
         os.dup2(log, stream)
     faulthandler.enable()
-    return Surroundings(FindingsLog(folder / "findings.jsonl", told), folder, words)
+    return Process(FindingsLog(folder / "findings.jsonl", stderr), folder, options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all checks of a part. The findings tell how they ended; only a rank's exit code does too."""
-    here = begin(arguments)
-    part, *words = here.words
+    """Run all checks of a part. Results are in the findings; only for ranks also in the exit code."""
+    process = begin(arguments)
+    part, *options = process.options
     if part == "ranks":
         from hpcai500.self_test import ranks
 
-        kind, size = words
-        return ranks.be_rank(here.findings, kind, int(size))
-    for name, check in _checks(part, words, here.folder).items():
-        here.findings.check(name, check)
+        kind, size = options
+        return ranks.run_rank(process.findings, kind, int(size))
+    for name, check in _checks(part, options, process.folder).items():
+        process.findings.check(name, check)
     return ExitCode.PASS
 
 
-def _checks(part: str, words: Sequence[str], folder: Path) -> Mapping[str, Callable[[], str]]:
-    """The checks of a part by their names; `folder` takes the files that they write."""
+def _checks(part: str, options: Sequence[str], folder: Path) -> Mapping[str, Callable[[], str]]:
+    """The checks of a part by name; they write files into `folder`."""
     match part:
         case "kernels":
             from hpcai500 import _core
@@ -77,7 +77,7 @@ def _checks(part: str, words: Sequence[str], folder: Path) -> Mapping[str, Calla
         case "libraries":
             from hpcai500.self_test import accelerator, libraries
 
-            facts = {f"libraries: {name}": tell for name, tell in libraries.FACTS.items()}
+            facts = {f"libraries: {name}": fact for name, fact in libraries.FACTS.items()}
             on_device = {
                 f"{name} [CUDA]": partial(accelerator.on_device, check) for name, check in accelerator.CHECKS.items()
             }
@@ -90,7 +90,7 @@ def _checks(part: str, words: Sequence[str], folder: Path) -> Mapping[str, Calla
         case _:
             from hpcai500.self_test.training import train_tiny
 
-            (benchmark,) = words
+            (benchmark,) = options
             return {f"training run: {benchmark}": lambda: train_tiny(benchmark, folder)}
 
 

@@ -1,8 +1,8 @@
-"""Checks of the core's kernels on the CPU against references; `accelerator` holds a CUDA device against the CPU.
+"""Checks of the core's kernels on the CPU against references; `accelerator` compares a CUDA device with the CPU.
 
-References share no code with the kernels: Pillow for JPEG, h5py and NumPy for climate data, and definitions written
-again in NumPy for the rest. Each check returns a line of what it compared, and raises `WrongAnswerError` at the first
-wrong value.
+References share no code with the kernels: Pillow for JPEG, h5py and NumPy for climate data, and definitions in NumPy
+for the rest. Each check returns a line that says what it compared, and raises `WrongAnswerError` at the first wrong
+value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpcai500.self_test.checking import require, require_close, require_equal
 
 
 def checks(folder: Path) -> dict[str, Callable[[], str]]:
-    """Every check by its name; `folder` takes the files that checks write."""
+    """All checks by name; they write files into `folder`."""
     return {
         "crop boxes": check_crop_boxes,
         "JPEG decode and crop": check_decoding,
@@ -53,8 +53,8 @@ def checks(folder: Path) -> dict[str, Callable[[], str]]:
 
 
 _Decoder: TypeAlias = Literal["own", "libjpeg-turbo"]
-# Pillow rounds to whole levels between its two passes and after them, we round once: two levels at worst. Our decoder
-# also does not round chroma before it resizes it, and clips levels to their range after the resize.
+# Pillow rounds to whole levels between its two passes and after them, we round once: two levels at most. Our decoder
+# also does not round chroma before the resize, and clips levels to their range after it.
 _WORST_LEVELS: dict[_Decoder, int] = {"libjpeg-turbo": 2, "own": 3}
 _MEAN_LEVELS = 1.0
 _SIZES = ((250, 187), (90, 310))
@@ -64,7 +64,7 @@ _MASK = 0xFFFFFFFF
 
 
 def check_crop_boxes() -> str:
-    """Each sample's box is torchvision's RandomResizedCrop on Philox's draws, computed here again."""
+    """Each sample's box is torchvision's RandomResizedCrop with draws of Philox, both written again here."""
     spec = _core.DecodeSpec(size=224)
     for width, height in _SIZES:
         for sample in (*range(50), 2**40):
@@ -104,7 +104,7 @@ def _errors_of(decoder: _Decoder) -> tuple[int, float]:
 
 
 def check_types() -> str:
-    """Every output type is the same image rounded once, whatever the layout or decoder."""
+    """Every output type is the same image rounded once, for every layout and decoder."""
     data = _jpeg(_picture(120, 100))
     pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     for sample in range(_SAMPLES):
@@ -142,7 +142,7 @@ def check_seek_index(folder: Path) -> str:
             image = _decoded(data, spec, sample, index)
             require_equal("use of seek points", _core.last_seek(), use)
             require_equal("image by seek points", image, _decoded(data, spec, sample))
-    return f"{_SAMPLES} images are the same with seek points, exactly; false ones are not used"
+    return f"{_SAMPLES} images are the same with seek points, exactly; wrong ones are not used"
 
 
 def check_headers() -> str:
@@ -156,19 +156,19 @@ def check_headers() -> str:
     out, whole = np.empty(spec.shape, np.uint8), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
     for x, y in ((0, 0), (37, 21), (67, 45)):
         _core.decode_box(data, spec, out, x=x, y=y, width=16, height=16, flip=False)
-        # Another release of libjpeg-turbo may round a chroma sample otherwise.
+        # Another release of libjpeg-turbo may round a chroma sample differently.
         require_close(f"window at {x}, {y}", out, whole[y : y + 16, x : x + 16], 1)
     try:
         _core.check_jpeg(_jpeg(pixels)[:-700])
     except _core.JpegError as error:
-        require(error.kind == "truncated", f"a truncated file is called {error.kind}")
+        require(error.kind == "truncated", f"a truncated file is reported as {error.kind}")
     else:
-        require(False, "a truncated file was taken for a whole one")
+        require(False, "a truncated file was accepted")
     return "header, check, three windows, and a truncated file refused"
 
 
 def check_loader(folder: Path) -> str:
-    """Batches of the native threads equal the images one by one, and a missing file is reported."""
+    """Batches of the native threads equal images decoded one by one, and a missing file is reported."""
     spec = _core.DecodeSpec(size=40)
     files = {f"{number}.JPEG": _jpeg(_picture(100 + number, 90)) for number in range(5)}
     for name, data in files.items():
@@ -185,7 +185,7 @@ def check_loader(folder: Path) -> str:
                     expected = _decoded(files[f"{sample}.JPEG"], spec, sample)
                     require_equal(f"sample {sample} of a batch", slots[batch.slot][place], expected)
             loader.release(batch.slot)
-    return "2 batches of 3 equal their images, exactly; a missing file is told"
+    return "2 batches of 3 equal their images, exactly; a missing file is reported"
 
 
 def bfloat16_of(values: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -264,34 +264,34 @@ def _draw(sample: int, block: int) -> tuple[int, int, int, int]:
 
 
 Floats = NDArray[np.float32]
-_Wire = Literal["float32", "float16", "bfloat16"]
-_BUCKETS_ITEMS: Final[dict[_Wire, Any]] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+_DType = Literal["float32", "float16", "bfloat16"]
+_BUCKETS_ITEMS: Final[dict[_DType, Any]] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 _BLOCK, _CHUNK, _CHUNK_BYTES = 256, 4096, 4160
-# Sizes around a vector, a block and a chunk, an empty one, and one that several threads share.
+# Empty, near a vector, a block and a chunk, and large enough for several threads.
 _BUCKETS_SIZES = (0, 1, 17, 255, 256, 257, 4095, 4097, 300_001)
 # NumPy adds float64 squares in another order: the error of a sum grows at most with its length.
 NORM_TOLERANCE = 1e-10
 
 
 def check_packing() -> str:
-    """Scale and cast into one buffer of each type and back, with the norms of what went in and came out."""
+    """Scale and cast into one buffer of each type and back, with the norms of input and output."""
     tensors = _tensors()
     count, norms, target = sum(t.size for t in tensors), np.empty(len(tensors)), np.empty(0, np.float32)
-    for wire, item in _BUCKETS_ITEMS.items():
+    for dtype, item in _BUCKETS_ITEMS.items():
         out, target = np.empty(count, item), np.empty(count, np.float32)
-        _core.pack(tensors, out, wire=wire, scale=0.3, threads=2, norms=norms)
+        _core.pack(tensors, out, wire=dtype, scale=0.3, threads=2, norms=norms)
         scaled = _flat(tensors) * np.float32(0.3)
-        expected = _cast(scaled, wire)
-        require_equal(f"packed {wire}", out, expected)
-        _require_norms(f"norms of packed {wire}", norms, tensors)
-        _core.unpack(out, [target], wire=wire, scale=3.0, threads=2, norms=norms[:1])
-        require_equal(f"unpacked {wire}", target, _wide(expected, wire) * np.float32(3.0))
-        _require_norms(f"norm of unpacked {wire}", norms[:1], [target])
+        expected = _cast(scaled, dtype)
+        require_equal(f"packed {dtype}", out, expected)
+        _require_norms(f"norms of packed {dtype}", norms, tensors)
+        _core.unpack(out, [target], wire=dtype, scale=3.0, threads=2, norms=norms[:1])
+        require_equal(f"unpacked {dtype}", target, _wide(expected, dtype) * np.float32(3.0))
+        _require_norms(f"norm of unpacked {dtype}", norms[:1], [target])
     return f"{count} values of {len(tensors)} tensors; float32, float16, bfloat16; exactly (norms to 1e-10)"
 
 
 def check_quantising() -> str:
-    """The int8 form with error feedback, twice, so that the residual of the first pass enters the second."""
+    """Quantisation to int8 with error feedback, twice, so that the residual of the first pass enters the second."""
     tensors = _tensors()
     count, norms = sum(t.size for t in tensors), np.empty(len(tensors))
     out = np.empty(_core.quantised_bytes(count), np.uint8)
@@ -301,18 +301,18 @@ def check_quantising() -> str:
         _core.quantise(tensors, out, scale=1.7, threads=2, residual=residual, norms=norms)
         require_equal("quantised buffer", out, expected)
         require_equal("residual", residual, rest)
-        _require_norms("norms of what was quantised", norms, tensors)
+        _require_norms("norms of quantised tensors", norms, tensors)
         target = np.ones(count, np.float32)
         _core.dequantise(out, [target], scale=0.5, threads=2, norms=norms[:1])
         require_equal("dequantised", target, values := _dequantised(expected, count, 0.5))
-        _require_norms("norm of what was dequantised", norms[:1], [target])
+        _require_norms("norm of the dequantised buffer", norms[:1], [target])
         _core.dequantise(out, [target], scale=0.5, threads=2, accumulate=True)
         require_equal("dequantised and added", target, values + values)
     return f"{count} values, int8 with error feedback, twice; exactly (norms to 1e-10)"
 
 
 def check_norms() -> str:
-    """Norms of all layers, also where a square overflows or underflows float32."""
+    """Norms of all layers, also if a square overflows or underflows float32."""
     tensors = [*_tensors(), np.full(10_000, 3e38, np.float32), np.full(10_000, 1e-45, np.float32)]
     norms = np.empty(len(tensors))
     _core.layer_norms(tensors, norms, threads=2)
@@ -321,7 +321,7 @@ def check_norms() -> str:
 
 
 def check_copies() -> str:
-    """The copy and the read that memory bandwidth is measured with."""
+    """The copy and the read that measure memory bandwidth."""
     source, target = _lines(1 << 20), _lines(1 << 20)
     source[:] = np.random.default_rng(5).integers(0, 256, source.size, np.uint8)
     _core.stream_copy(source, target, threads=2)
@@ -345,13 +345,13 @@ def _flat(tensors: Sequence[Floats]) -> Floats:
     return np.concatenate([t.transpose(order).reshape(-1) for t, order in zip(tensors, axes, strict=True)])
 
 
-def _cast(values: Floats, wire: _Wire) -> NDArray[Any]:
+def _cast(values: Floats, dtype: _DType) -> NDArray[Any]:
     with np.errstate(over="ignore"):
-        return bfloat16_of(values) if wire == "bfloat16" else values.astype(_BUCKETS_ITEMS[wire])
+        return bfloat16_of(values) if dtype == "bfloat16" else values.astype(_BUCKETS_ITEMS[dtype])
 
 
-def _wide(buffer: NDArray[Any], wire: _Wire) -> Floats:
-    if wire == "bfloat16":
+def _wide(buffer: NDArray[Any], dtype: _DType) -> Floats:
+    if dtype == "bfloat16":
         return (buffer.astype(np.uint32) << 16).view(np.float32)
     wide: Floats = buffer.astype(np.float32)
     return wide
@@ -385,7 +385,7 @@ def _require_norms(what: str, norms: NDArray[np.float64], tensors: Sequence[Floa
     with np.errstate(invalid="ignore"):
         off = ~((norms == expected) | (np.abs(norms - expected) <= NORM_TOLERANCE * expected))
     shown = f"{norms[off][:1]} instead of {expected[off][:1]}"
-    require(not off.any(), f"{what}: {np.count_nonzero(off)} of {len(off)} are off, the first is {shown}")
+    require(not off.any(), f"{what}: {np.count_nonzero(off)} of {len(off)} are wrong, the first is {shown}")
 
 
 def _lines(size_bytes: int) -> NDArray[np.uint8]:
@@ -402,13 +402,13 @@ def _lines(size_bytes: int) -> NDArray[np.uint8]:
 # Sums of some hundred products of features of order 1: float32 in the kernel, float64 here.
 _FLOAT32_TOLERANCE = 2e-5
 _FLOAT64_TOLERANCE = 1e-12
-# Exact in every type, as are the overlaps of whole boxes that equal them: rounding cannot decide which boxes stay.
+# Exact in every type, as are the overlaps of integer boxes that equal them: rounding cannot decide which are kept.
 _THRESHOLDS = (0.0, 0.25, 0.5)
 _BINS, _SCALE = (3, 5), 0.5
 
 
 def check_nms() -> str:
-    """The boxes that stay are those of the definition, also with ties, groups, and boxes of no area."""
+    """The kept boxes are those of the definition, also with ties, groups, and boxes of no area."""
     random = np.random.default_rng(4)
     corners = random.integers(0, 40, (300, 2))
     boxes = np.concatenate([corners, corners + random.integers(0, 14, (300, 2))], axis=1)
@@ -418,8 +418,8 @@ def check_nms() -> str:
         for threshold in _THRESHOLDS:
             for grouped in (None, groups):
                 kept = _core.nms(boxes.astype(real), scores, grouped, iou_threshold=threshold, threads=2)
-                require_equal(f"boxes kept above {threshold}", kept, _stay(boxes, scores, grouped, threshold))
-    return "300 boxes, with and without groups, 3 thresholds; the same stay, in the same order"
+                require_equal(f"boxes kept above {threshold}", kept, _kept_boxes(boxes, scores, grouped, threshold))
+    return "300 boxes, with and without groups, 3 thresholds; the same are kept, in the same order"
 
 
 def check_roi_align() -> str:
@@ -460,8 +460,10 @@ def _check_half(exact: NDArray[Any], rois: NDArray[Any], sampling: dict[str, Any
     require_close("pooled rois, float16", out, _pooled(half.astype(np.float64), rois, **sampling), 1e-2)
 
 
-def _stay(boxes: NDArray[Any], scores: NDArray[Any], groups: NDArray[Any] | None, threshold: float) -> NDArray[Any]:
-    """In falling order of score, a box stays unless one that stays overlaps it by more than the threshold."""
+def _kept_boxes(
+    boxes: NDArray[Any], scores: NDArray[Any], groups: NDArray[Any] | None, threshold: float
+) -> NDArray[Any]:
+    """In descending order of score, a box is kept unless a kept box overlaps it by more than the threshold."""
     kept: list[int] = []
     for index in np.argsort(-scores, kind="stable"):
         rivals = [k for k in kept if groups is None or groups[k] == groups[index]]
@@ -539,13 +541,13 @@ _WEATHER_ITEMS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.u
 
 @dataclass(frozen=True, eq=False)
 class _Year(Storage):
-    """A storage and its path, as the reader takes them."""
+    """A storage with its path, as the reader takes it."""
 
     path: str
 
 
 def check_layouts(folder: Path) -> str:
-    """Every layout and filter gives what h5py reads, bit for bit, also for arbitrary bit patterns."""
+    """Every layout and filter reads as by h5py, bit for bit, also for arbitrary bit patterns."""
     bits = np.random.default_rng(0).integers(0, 2**32, _SHAPE, np.uint32).view(np.float32)
     for name, options in _LAYOUTS.items():
         for images in (_fields(), bits):
@@ -559,7 +561,7 @@ def check_layouts(folder: Path) -> str:
 
 
 def check_damage(folder: Path) -> str:
-    """A chunk with a wrong checksum and a file that ends too early are errors."""
+    """A chunk with a wrong checksum and a truncated file are errors."""
     year = _write(folder / "year.h5", _fields(), _LAYOUTS["shuffle-gzip-fletcher32"])
     path, content = Path(year.path), bytearray(Path(year.path).read_bytes())
     content[int(year.addresses[0]) + 40] ^= 0x10
@@ -567,12 +569,12 @@ def check_damage(folder: Path) -> str:
     require_equal("a changed byte in a chunk", _kind_of_error(year), "corrupt")
     year = _write(folder / "year.h5", _fields(), {})
     path.write_bytes(path.read_bytes()[:-5000])
-    require_equal("a file without its end", _kind_of_error(year), "truncated")
-    return "a changed byte and a missing end are refused"
+    require_equal("a truncated file", _kind_of_error(year), "truncated")
+    return "a changed byte and a truncated file are refused"
 
 
 def check_normalising(folder: Path) -> str:
-    """Normalised images are rounded once, and each narrower type is that rounded to nearest even."""
+    """Normalised images are rounded once; narrower types are rounded again, to nearest even."""
     images = _fields()
     mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
     std = images.std(axis=(0, 2, 3), dtype=np.float64)
@@ -586,7 +588,7 @@ def check_normalising(folder: Path) -> str:
 
 
 def check_conversion() -> str:
-    """Whole batches that are normalised and laid out anew have the bits of the reader's own normalisation."""
+    """Batches that are normalised and laid out in memory are bitwise equal to those normalised by the reader."""
     images = _fields()
     mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
     std = images.std(axis=(0, 2, 3), dtype=np.float64)
@@ -594,7 +596,7 @@ def check_conversion() -> str:
     casts = {"float32": expected, "float16": expected.astype(np.float16), "bfloat16": bfloat16_of(expected)}
     for dtype, cast in casts.items():
         for order in ((0, 1, 2, 3), (0, 2, 3, 1)):
-            # In memory in this order, and seen as (images, channels, rows, columns).
+            # Stored in this order, and viewed as (images, channels, rows, columns).
             out = np.zeros([_SHAPE[axis] for axis in order], _WEATHER_ITEMS[dtype]).transpose(np.argsort(order))
             _core.convert_images(images, out, mean=mean.tolist(), std=std.tolist(), threads=2)
             require_equal(f"converted to {dtype}", out, cast)
@@ -623,7 +625,7 @@ def check_windows(folder: Path) -> str:
 
 def _normalised(images: NDArray[np.float32], mean: NDArray[Any], std: NDArray[Any]) -> NDArray[np.float32]:
     scale, bias = ((1 / std).astype(np.float32), (-mean / std).astype(np.float32))
-    # A float32 product is exact in longdouble, and the sum is rounded there far beyond float32's last bit.
+    # A float32 product is exact in longdouble, and its sum is rounded far below the last bit of float32.
     wide = images.astype(np.longdouble) * scale[:, None, None] + bias[:, None, None].astype(np.longdouble)
     narrow: NDArray[np.float32] = wide.astype(np.float32)
     return narrow
@@ -662,5 +664,5 @@ def _kind_of_error(year: _Year) -> str:
             _read(reader, np.arange(_SHAPE[0]))
         except _core.ClimateError as error:
             return error.kind
-    require(False, "damage was read as if it were data")
+    require(False, "damaged data was read without an error")
     return ""

@@ -1,4 +1,4 @@
-"""Which libraries a job of this installation loads, as they report it, and whether torch's convolutions are right."""
+"""The libraries that a job of this installation loads, and a check of torch's convolutions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hpcai500.self_test.checking import require
 from hpcai500.workloads import model_of
 
 _PACKAGES = ("numpy", "pillow", "h5py")
-_PATIENCE_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 
 
 def core_facts() -> str:
-    """What the compiled core was linked with, and the instruction set in use."""
+    """Libraries of the compiled core, and the instruction set in use."""
     info = _core.build_info()
     cuda = ", ".join(_core.cuda_architectures()) or "none"
     return (
@@ -45,9 +45,9 @@ def mpi_facts() -> str:
     """
     path = shutil.which("mpirun")
     if path is None:
-        raise CannotBeChecked("no mpirun on PATH: ranks meet over TCP, or by srun; Horovod over MPI is not checked")
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
-    return f"{path}: {(said.stdout or said.stderr).strip().splitlines()[0]}"
+        raise CannotBeChecked("no mpirun on PATH: ranks connect over TCP or by srun; Horovod over MPI is not checked")
+    output = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    return f"{path}: {(output.stdout or output.stderr).strip().splitlines()[0]}"
 
 
 def horovod_facts() -> str:
@@ -63,7 +63,7 @@ def horovod_facts() -> str:
         raise CannotBeChecked("Horovod is not installed (`make horovod`)") from error
     library = Horovod("cpu")
     parts = {"MPI": library.has_mpi, "Gloo": library.has_gloo, "CUDA": library.takes_cuda_tensors}
-    shown = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in parts.items())
+    shown = ", ".join(f"{name} {'yes' if present else 'no'}" for name, present in parts.items())
     return f"{version}: {shown}; moves gradients by {library.library}"
 
 
@@ -76,10 +76,10 @@ FACTS = {
 
 
 def check_convolutions(recipe_name: str) -> str:
-    """The gradients of the convolutions of a recipe's model.
+    """Check the gradients of the convolutions of a recipe's model.
 
     Raises:
-        WrongAnswerError: one is wrong.
+        WrongAnswerError: a gradient is wrong.
     """
     recipe = load_recipe(recipe_name)
     shapes, setting = convolutions_of(model_of(recipe)[0]), Setting.of(recipe, torch.device("cpu"))

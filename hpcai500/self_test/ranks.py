@@ -1,4 +1,4 @@
-"""One rank of an all-reduce: a sum of whole numbers that float32 holds must come out exactly, on every rank."""
+"""One rank of an all-reduce: sums of integers must be exact in float32, on every rank."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _NAMES = {
     "horovod-mpi": "all-reduce: Horovod, MPI",
     "horovod-gloo": "all-reduce: Horovod, Gloo",
 }
-# More than one message of any library, and no multiple of any block size.
+# More than one message of any library, and not a multiple of any block size.
 _COUNT = 1_000_003
 _PERIOD = 1009
 
 
-def be_rank(findings: FindingsLog, kind: str, size: int) -> int:
-    """Meet the others and sum; rank 0 writes the finding. Returns 0, or the exit code of the error."""
+def run_rank(findings: FindingsLog, kind: str, size: int) -> int:
+    """Connect to the other ranks and sum; rank 0 writes the finding. Returns 0, or the exit code of the error."""
     if find_placement(os.environ).rank == 0:
-        return findings.check(_NAMES[kind], lambda: _meet_and_sum(kind, size)).exit_code
+        return findings.check(_NAMES[kind], lambda: _connect_and_sum(kind, size)).exit_code
     try:
-        _meet_and_sum(kind, size)
+        _connect_and_sum(kind, size)
     except CannotBeChecked:
         return ExitCode.PASS
     except HpcAi500Error as error:
@@ -39,7 +39,7 @@ def be_rank(findings: FindingsLog, kind: str, size: int) -> int:
     return ExitCode.PASS
 
 
-def _meet_and_sum(kind: str, size: int) -> str:
+def _connect_and_sum(kind: str, size: int) -> str:
     backend, _, carrier = kind.partition("-")
     if carrier:
         horovod = Horovod("cpu")
@@ -59,17 +59,17 @@ def check_sum(communicator: Communicator, size: int) -> str:
 
     Raises:
         RunError: there are not `size` ranks.
-        WrongAnswerError: raised on all ranks alike: it names those with another sum, and where it differs.
+        WrongAnswerError: wrong sums; raised on all ranks, for the first rank with a wrong sum.
     """
     if communicator.size != size:
-        raise RunError(f"{communicator.size} ranks came together instead of {size}")
-    steps = torch.arange(_COUNT, dtype=torch.float32) % _PERIOD + 1
-    tensor = steps * (communicator.rank + 1)
+        raise RunError(f"{communicator.size} ranks connected instead of {size}")
+    values = torch.arange(_COUNT, dtype=torch.float32) % _PERIOD + 1
+    tensor = values * (communicator.rank + 1)
     communicator.all_reduce(tensor)
-    wrong = (tensor != steps * (size * (size + 1) // 2)).nonzero()
+    wrong = (tensor != values * (size * (size + 1) // 2)).nonzero()
     first = int(wrong[0]) if len(wrong) else 0
-    complaints = communicator.gather_objects((len(wrong), first, float(tensor[first])))
-    for rank, (count, index, value) in enumerate(complaints):
+    results = communicator.gather_objects((len(wrong), first, float(tensor[first])))
+    for rank, (count, index, value) in enumerate(results):
         if count:
             raise WrongAnswerError(
                 f"rank {rank} has {count} of {_COUNT} sums wrong by {communicator.library}, the first at {index}: "

@@ -1,4 +1,4 @@
-"""A tiny run of the real engine on synthetic data, up to its score; its record is then read and scored again."""
+"""A tiny run of the real engine on synthetic data; its record is then read and scored again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def train_tiny(benchmark: str, folder: Path) -> str:
 
     Raises:
         HpcAi500Error: training failed.
-        WrongAnswerError: the record does not say what was done.
+        WrongAnswerError: the record is wrong.
     """
     samples = _make_data(benchmark, folder / "data")
     settings = [token for text in (*_COMMON, *_SETTINGS[benchmark]) for token in ("--set", text)]
@@ -58,26 +58,26 @@ def train_tiny(benchmark: str, folder: Path) -> str:
     command = ["--recipe", f"{benchmark}/smoke", "--data", str(folder / "data"), "--out", str(out), *settings]
     code = ExitCode(train.main(command))
     if code != ExitCode.PASS:
-        said = (out / "ERROR").read_text(encoding="utf-8").strip() if (out / "ERROR").is_file() else "no record"
-        raise _KINDS.get(code, RunError)(f"the run ended with {code}: {said}")
+        message = (out / "ERROR").read_text(encoding="utf-8").strip() if (out / "ERROR").is_file() else "no record"
+        raise _KINDS.get(code, RunError)(f"the run ended with {code}: {message}")
     result = check_record(read_record(out), samples)
     quality = result.quality
     return (
         f"{result.images} images in {_EPOCHS} epochs at {result.images_per_second:.0f} a second, {quality.metric} "
-        f"{quality.achieved:.3f}; record whole, score recomputed"
+        f"{quality.achieved:.3f}; record complete, score recomputed"
     )
 
 
 def check_record(record: Record, samples: int) -> Result:
-    """The result of `record`, if it is that of a run over `samples` samples an epoch.
+    """The result of `record`, which must be that of a run over `samples` samples per epoch.
 
     Raises:
-        WrongAnswerError: it is not.
+        WrongAnswerError: the record differs.
     """
     require_equal("status of the record", record.status, "done")
     result = derive(record.tables, rulebook("v2.0", str(record.tables["benchmark"])), record.events)
     written = json.loads((record.path / "result.json").read_text(encoding="utf-8"))
-    require(written == result.as_json(), "result.json is not what the events give")
+    require(written == result.as_json(), "result.json differs from the result of the events")
     require_equal("images", result.images, samples * _EPOCHS)
     losses = [event["value"]["loss"] for event in iterate(record.events, "epoch_stop")]
     require(len(losses) == _EPOCHS and all(map(math.isfinite, losses)), f"losses {losses}: expected {_EPOCHS} numbers")
@@ -86,12 +86,12 @@ def check_record(record: Record, samples: int) -> Result:
     newest = max((record.path / "checkpoints").glob("epoch-*.pt"))
     weights = torch.load(newest, weights_only=True, map_location="cpu")["model"]
     broken = [name for name, tensor in weights.items() if not bool(torch.isfinite(tensor).all())]
-    require(not broken, f"weights that are no numbers: {', '.join(broken[:4])}")
+    require(not broken, f"weights with NaN or infinite values: {', '.join(broken[:4])}")
     return result
 
 
 def _make_data(benchmark: str, folder: Path) -> int:
-    """Returns how many samples an epoch has."""
+    """Returns the number of samples of an epoch."""
     if benchmark == "ic":
         images = SyntheticSet(classes=3, train_per_class=11, val_per_class=4)
         make_images(folder, images, workers=1)

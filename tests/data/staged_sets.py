@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.data.staged import FOLDER
-from hpcai500.data.staging import Order, Report, stage
+from hpcai500.data.staging import Report, StageRequest, stage
 
 
 def staged(source: Path, root: Path, benchmark: str = "ic", name: str = "somebody", **options: Any) -> Report:
     """Stage the set at `source` in `root`."""
-    return stage(Order(benchmark, source, root, name, **options))
+    return stage(StageRequest(benchmark, source, root, name, **options))
 
 
 def files_of(root: Path) -> dict[str, bytes]:

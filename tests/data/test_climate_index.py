@@ -66,7 +66,7 @@ def test_years_ascend_and_the_fingerprint_is_that_of_every_layout(tmp_path: Path
 def test_selected_years_are_whole_or_named(tmp_path: Path) -> None:
     index = load_climate_index(write_set(tmp_path))
     assert [year.year for year in index.select(1979, 1980)] == [1979, 1980]
-    with pytest.raises(DataError, match="no file for 1981 to 1982, 1984; there are 1979 to 1980, 1983"):
+    with pytest.raises(DataError, match="no file for 1981 to 1982, 1984; the set has 1979 to 1980, 1983"):
         index.select(1980, 1984)
     with pytest.raises(DataError, match="the last comes before the first"):
         index.select(1980, 1979)
@@ -460,7 +460,7 @@ def test_values_that_rot_are_noticed(root: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     for _ in range(2):
         assert reasons(check(root)) == [
-            ("climo_1979.h5", "its values are not those of the last check, though its size and time are")
+            ("climo_1979.h5", "its values changed since the last check, but its size and modification time did not")
         ]
 
 
@@ -488,7 +488,7 @@ def test_each_layout_is_measured_and_the_fix_is_a_command(root: Path, capsys: py
     out = told(report, capsys)
     assert "1979 to 1980: an image is in 256 pieces of its file, shared with 4 others; " in out
     assert f"hpcai500 data repack ewa {root} NEW_FOLDER\n" in out
-    assert "1981: an image is one uncompressed piece of its file, as it should be" in out
+    assert "1981: each image is one uncompressed piece of its file, the fastest layout" in out
 
 
 def test_the_json_document_has_the_keys_that_others_build_on(root: Path) -> None:

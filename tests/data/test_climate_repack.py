@@ -150,7 +150,7 @@ def test_only_the_years_asked_for_are_repacked(source: Path, target: Path) -> No
     assert visible(target) == ["climo_1980.h5"]
     report = repack(source, target)
     assert (report.written, report.kept) == ((1979,), (1980,))
-    with pytest.raises(DataError, match="no file for 1981; there are 1979 to 1980"):
+    with pytest.raises(DataError, match="no file for 1981; the set has 1979 to 1980"):
         repack(source, target, years=(1980, 1981))
 
 
@@ -166,21 +166,21 @@ def test_boxes_are_converted_only_when_asked_and_never_when_ambiguous(tmp_path: 
     assert np.array_equal(years[1].boxes, boxes_of(12, seed=1980))
     assert repack(source, target, convert_boxes=True).kept == (1979, 1980)
     write_year(source, 1979, boxes=np.ascontiguousarray(boxes_of(12)[..., [1, 0, 3, 2, 4]]))
-    with pytest.raises(DataError, match=r"of no known variant .*classes 0, 1, 2, 3 count from 0"):
+    with pytest.raises(DataError, match=r"unknown variant .*classes 0, 1, 2, 3 count from 0"):
         repack(source, tmp_path / "other", convert_boxes=True)
 
 
 def test_a_set_is_never_repacked_into_itself_behind_a_link_either(source: Path) -> None:
     link = source.parent / "link"
     link.symlink_to(source)
-    for place, message in ((source, "is there already"), (link, "is there already"), (source / "new", "inside the")):
+    for place, message in ((source, "is the source"), (link, "is the source"), (source / "new", "inside the")):
         with pytest.raises(DataError, match=message):
             repack(source, place)
 
 
 def test_files_of_others_are_not_touched(source: Path, target: Path) -> None:
     other = write_year(target, 1979, images_of(12, seed=5), boxes_of(12, seed=5)).read_bytes()
-    with pytest.raises(DataError, match=r"target/climo_1979\.h5: not what .*source/climo_1979\.h5 becomes"):
+    with pytest.raises(DataError, match=r"target/climo_1979\.h5: differs from a repacked .*source/climo_1979\.h5"):
         repack(source, target)
     assert (target / "climo_1979.h5").read_bytes() == other
     (target / "climo_1979.h5").unlink()
@@ -193,7 +193,7 @@ def test_a_disk_without_room_is_refused_before_it_starts(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repacking_module, "_free_bytes", lambda folder: 10_000)
-    with pytest.raises(DataError, match=r"repacking needs 5\.\d+ MB, and 0\.01 MB are free"):
+    with pytest.raises(DataError, match=r"repacking needs 5\.\d+ MB, but 0\.01 MB are free"):
         Repacking(source, target, workers=1).estimate()
     assert not target.exists()
 
@@ -263,9 +263,9 @@ def test_a_disk_that_does_not_keep_what_is_written_is_found_out(
         return original(job, scans, workers)
 
     monkeypatch.setattr(repacking_module, "_verified", spoiled)
-    with pytest.raises(RunError, match=r"image 7 reads back with other values|image 7, channels PRECT") as caught:
+    with pytest.raises(RunError, match=r"image 7 does not read back as written|image 7, channels PRECT") as caught:
         repack(source, target, kind=kind)
-    assert str(caught.value).endswith("run the same command again, which writes this year anew")
+    assert str(caught.value).endswith("run the same command again to rewrite this year")
     assert "copy" not in str(caught.value)
     assert visible(target) == []
 
@@ -276,7 +276,7 @@ def test_a_file_that_rots_before_it_is_read_back_is_never_kept(source: Path, tar
             (target / ".climo_1979.h5.part").write_bytes(b"rotten")
         return silent(total, description, unit)
 
-    with pytest.raises(RunError, match=r"\.part: no longer the file that was written: .* writes this year anew$"):
+    with pytest.raises(RunError, match=r"\.part: not the file that was written: .* rewrite this year$"):
         repack(source, target, progress=spoil)
     assert repack(source, target).written == (1979, 1980)
 
@@ -321,7 +321,7 @@ def test_a_full_disk_is_one_line_and_years_that_are_done_stay(
     repack(source, target, kind=kind, years=(1978, 1978))
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == (
-        f"{target}: cannot be written: File too large; what is done is kept: make room, and run the same command "
+        f"{target}: cannot be written: File too large; finished years are kept: make room, and run the same command "
         "again\n"
     )
     assert result.stderr == ""
@@ -369,7 +369,7 @@ def test_a_year_made_from_other_values_is_never_kept(tmp_path: Path, target: Pat
     changed = images_of(12)
     changed[7, 5, 3, 2] += 1
     write_year(tmp_path / "source", 1979, changed, boxes, **SHIPPED)
-    told = r"target/climo_1979\.h5: not what .*source/climo_1979\.h5 becomes; remove it"
+    told = r"target/climo_1979\.h5: differs from a repacked .*source/climo_1979\.h5; remove it"
     for _ in range(2):
         with pytest.raises(DataError, match=told):
             repack(tmp_path / "source", target, convert_boxes=swap)
@@ -415,7 +415,7 @@ def test_a_damaged_year_is_told_to_be_removed_not_copied(source: Path, target: P
     repack(source, target)
     made = target / "climo_1979.h5"
     made.write_bytes(made.read_bytes()[:-5000])
-    with pytest.raises(DataError, match=r"not what .* becomes; remove it, or choose another folder$"):
+    with pytest.raises(DataError, match=r"differs from a repacked .*; remove it, or choose another folder$"):
         repack(source, target)
 
 
@@ -435,7 +435,10 @@ def test_an_estimate_changes_nothing(source: Path, target: Path, kind: Filter) -
 def test_two_repackings_never_write_into_one_folder(source: Path, target: Path) -> None:
     planned = Repacking(source, target, workers=1)
     target.mkdir()
-    with only_writer(target), pytest.raises(RunError, match=f"^{target}: another repacking writes there: wait for it"):
+    with (
+        only_writer(target),
+        pytest.raises(RunError, match=f"^{target}: another repacking is writing there: wait for it"),
+    ):
         planned.run()
     assert repack(source, target).written == (1979, 1980)
     # Its plan is older than what the other one wrote.

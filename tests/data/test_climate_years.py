@@ -127,7 +127,7 @@ WRONG = {
         rewritten(boxes=GOOD_BOXES[..., :4]),
         r": dataset boxes: shape \(3, 15, 4\), expected \(images, 15, 5\)",
     ),
-    "fewer boxes": (rewritten(boxes=GOOD_BOXES[:2]), r": dataset boxes: for 2 images, but there are 3"),
+    "fewer boxes": (rewritten(boxes=GOOD_BOXES[:2]), r": dataset boxes: has 2 images, but dataset images has 3"),
     "no image": (
         rewritten(images=GOOD_IMAGES[:0], boxes=GOOD_BOXES[:0]),
         r": dataset images: empty, of shape \(0, 16, 24, 36\)",
@@ -167,7 +167,7 @@ def test_a_link_within_the_file_is_followed_and_one_that_leads_nowhere_told(tmp_
     with h5py.File(path, "r+") as file:
         del file["boxes"]
         file["boxes"] = h5py.ExternalLink("gone.h5", "/boxes")
-    with pytest.raises(DataError, match=f"^{path}: dataset boxes: a link that leads nowhere; put the dataset itself"):
+    with pytest.raises(DataError, match=f"^{path}: dataset boxes: a link without a target; replace it by the dataset"):
         open_year(path)
 
 
@@ -198,7 +198,7 @@ def test_what_only_the_cores_reader_cannot_read_is_told_by_its_place(tmp_path: P
 
 def test_a_misnamed_file_is_told_what_its_name_must_be(tmp_path: Path) -> None:
     path = write_year(tmp_path).rename(tmp_path / "1979.h5")
-    with pytest.raises(DataError, match=r"named climo_1979\.h5"):
+    with pytest.raises(DataError, match=r"rename it to climo_YYYY\.h5, like climo_1979\.h5"):
         open_year(path)
 
 
@@ -378,7 +378,7 @@ def test_another_fill_value_than_zero_matters_only_where_it_is_seen(tmp_path: Pa
         dataset = file.create_dataset("images", SHAPE, "<f4", fillvalue=-999.0, **STORED[layout])
         # HDF5 may write the fill value itself; chunks wait until they are needed.
         if layout == "shipped":
-            told = r"year\.h5: dataset images: parts of it were never written and stand for -999"
+            told = r"year\.h5: dataset images: unwritten parts have the fill value -999"
             with pytest.raises(DataError, match=told):
                 storage_of(dataset)
         dataset[:] = fields()

@@ -31,7 +31,7 @@ EWA = ["--years", "1979-1980", "--images-per-year", "3", "--height", "64", "--wi
 
 def test_images_are_made_then_checked(tmp_path: Path, call: Any) -> None:
     root = tmp_path / "set"
-    made = f"{root}: 6 training and 4 validation images of 2 classes (10 written now)\n"
+    made = f"{root}: 6 training and 4 validation images of 2 classes (10 written)\n"
     assert call("make", "ic", root, *IC) == (made, "")
     out, err = call("check", "ic", root)
     assert "images               6 train, 4 val" in out
@@ -53,7 +53,7 @@ def test_years_are_made(tmp_path: Path, call: Any) -> None:
     out, err = call("make", "ewa", tmp_path, *EWA)
     labels = np.concatenate([h5py.File(tmp_path / f"climo_{year}.h5")["boxes"][..., 4] for year in (1979, 1980)])
     boxes = int((labels >= 0).sum())
-    assert out == f"{tmp_path}: 6 images of 64 x 96 in 2 years, {boxes} boxes (2 years written now)\n"
+    assert out == f"{tmp_path}: 6 images of 64 x 96 in 2 years, {boxes} boxes (2 years written)\n"
     assert err == ""
     assert "in 1 years" in call("make", "ewa", tmp_path / "one", *EWA, "--years", "2001")[0]
     assert (tmp_path / "one/climo_2001.h5").is_file()
@@ -92,12 +92,12 @@ def test_years_are_checked_then_repacked_then_checked(years: Path, tmp_path: Pat
     repack = ("repack", "ewa", years, target, "--workers", "1")
     out, err = call(*repack)
     begin, end = f"{target}: 24 images of 1979 to 1980, 1.4 MB; 1979 to 1980", f"; fingerprint {fingerprint}\n"
-    assert out == f"{begin} written, read back and equal{end}"
+    assert out == f"{begin} written and verified{end}"
     assert err.startswith(f"hpcai500: {target}: 24 images, 5.52 MB to write (5.52 MB needed, ")
     assert err.count("\n") == 1
-    assert call(*repack)[0] == f"{begin} kept as found{end}"
+    assert call(*repack)[0] == f"{begin} kept{end}"
     out, _ = call("check", "ewa", target, "--workers", "1")
-    assert "an image is one uncompressed piece of its file, as it should be" in out
+    assert "each image is one uncompressed piece of its file, the fastest layout" in out
 
 
 def test_years_that_are_repacked_are_told_as_one_document(years: Path, tmp_path: Path, call: Any) -> None:
@@ -120,7 +120,7 @@ def test_broken_images_are_listed_and_the_exit_code_says_so(tmp_path: Path, call
     (root / "val/dog/notes.txt").write_text("ignored")
     out, _ = call("check", "ic", root, code=64)
     assert "broken\n  train/cat/cat_1.JPEG  truncated: the file is empty\n" in out
-    assert "note: 1 files in class folders are no images by their name and are ignored\n" in out
+    assert "note: 1 files in class folders do not have the name of an image and are ignored\n" in out
     assert out.endswith("FAIL: broken files: 1\n")
     assert json.loads(call("check", "ic", root, "--json", code=64)[0])["broken"] == [
         {"path": "train/cat/cat_1.JPEG", "reason": "truncated: the file is empty"}
@@ -168,8 +168,8 @@ MISTAKES = [
     ("check ic nowhere", "no data set at nowhere"),
     ("index ic d --jsn", "Possible options: --json"),
     ("index ic d --threads 0", "--threads must be at least 1"),
-    ("index ic d", "there is no such folder; expected train/<class>/*.JPEG"),
-    ("index ic file", "there is no such folder; expected train/<class>/*.JPEG"),
+    ("index ic d", "no such folder; expected train/<class>/*.JPEG"),
+    ("index ic file", "no such folder; expected train/<class>/*.JPEG"),
     ("index ic source", "has no folder train/: expected train/<class>/*.JPEG"),
     ("index ewa source", "No such command 'ewa'"),
     ("make ewa d --years last", "'last' are no years: write 1979 or 1979-1981"),
@@ -187,9 +187,9 @@ MISTAKES = [
     ("repack ic a b", "No such command 'ic'"),
     ("repack ewa source d --filter gzip", "'gzip' is not one of 'none', 'lzf'"),
     ("repack ewa source d --convert", "Possible options: --convert-boxes"),
-    ("repack ewa source source", "the set is there already"),
+    ("repack ewa source source", "this is the source folder"),
     ("repack ewa source source/in", "inside the set source"),
-    ("repack ewa source d --years 1985-1987", "no file for 1985 to 1987; there are 1979 to 1980"),
+    ("repack ewa source d --years 1985-1987", "no file for 1985 to 1987; the set has 1979 to 1980"),
     ("repack ewa source source/climo_1979.h5/d", "inside the set source"),
     ("repack ewa source file", "file: not a folder"),
     ("anchors ewa source --years 1990", "1990"),
@@ -256,7 +256,9 @@ def test_an_interrupt_leaves_whole_files_only(
     _, err = process.communicate(timeout=600)
     assert process.returncode == 128 + sent, err
     assert "Traceback" not in err
-    told = "hpcai500: interrupted: finished files are kept, none is half written; the same command goes on\n"
+    told = (
+        "hpcai500: interrupted: finished files are kept, none is half written; run the same command again to continue\n"
+    )
     assert without_progress(err) == (told if sent is signal.SIGINT else "")
     assert [path.name for path in root.iterdir() if path.name.startswith(".")] == [MANIFEST]
     files = list(root.glob(pattern))
@@ -303,7 +305,7 @@ def test_an_interrupted_repacking_is_told_in_one_line_and_the_next_call_goes_on(
     assert [path.name for path in target.glob("*climo*")] == ["climo_1979.h5"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"{target}: 120 images of 1979 to 1980" in result.stdout
-    assert "1980 written, read back and equal; 1979 kept as found" in result.stdout
+    assert "1980 written and verified; 1979 kept" in result.stdout
     assert f"{target}: 60 images, " in result.stderr
 
 

@@ -430,7 +430,9 @@ def test_results_come_in_the_order_of_the_tasks(workers: int) -> None:
 
 
 def test_a_killed_worker_is_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(RunError, match="a process that squares was killed, perhaps for memory: run the command again"):
+    with pytest.raises(
+        RunError, match="a process that squares was killed, perhaps for lack of memory: to continue, run"
+    ):
         list(map_in_order(die, range(4), 2, what="squares"))
 
 
@@ -479,4 +481,4 @@ def test_without_semaphores_one_process_does_the_work_and_says_so(
 
     monkeypatch.setattr("multiprocessing.context.BaseContext.Lock", no_memory)
     assert list(map_in_order(abs, [-1, -2], workers=2, what="counts")) == [1, 2]
-    assert "one process does the work of 2" in capsys.readouterr().err
+    assert "working with one process instead of 2" in capsys.readouterr().err

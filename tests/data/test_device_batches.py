@@ -307,7 +307,7 @@ def test_held_batches_repeat_with_all_that_belongs_to_their_images(files: Any, i
             assert torch.equal(batch.images, images[: len(batch.samples)])
             assert batch.images.stride() == images.stride()
             assert getattr(batch, name).tolist() == beside.tolist()[: len(batch.samples)]
-        with pytest.raises(ValueError, match="3 was asked for, and 2 images"):
+        with pytest.raises(ValueError, match="3 was requested, but only 2 images"):
             list(held.epoch(cut([1, 2, 3]), seed=0, epoch=0))
         source.close()
     with pytest.raises(ValueError, match="at least one"):

@@ -221,7 +221,7 @@ def test_a_png_is_cropped_as_its_pixels_would_be(index: ImageIndex, make: Any, s
 DEFECTS = {
     "truncated": (encoded_picture(picture(1, 64, 64), quality=95)[:900], "the data ends"),
     "empty": (b"", "empty"),
-    "text": (b"<html>", "no JPEG and no other image format"),
+    "text": (b"<html>", "not a JPEG or another image format"),
     "truncated png": (PNG[: len(PNG) // 2], "truncated"),
     "gone": (None, "No such file"),
 }
@@ -394,7 +394,7 @@ def test_what_dali_alone_fails_of_is_told(build: Any, monkeypatch: pytest.Monkey
         raise RuntimeError("\n  the reason\nStacktrace (17 entries)")
 
     monkeypatch.setattr(source._pipeline, "outputs", fail)
-    with pytest.raises(RunError, match=r"could not make a batch: the reason; see whether .*native"):
+    with pytest.raises(RunError, match=r"could not make a batch: the reason; try .*native"):
         next(source.epoch(LONG, seed=0, epoch=0))
     assert compared(build("native"), source, LONG) == 27
 

@@ -239,7 +239,7 @@ def no_classes(root: Path) -> None:
 
 
 NO_SETS = {
-    "no folder": (without(""), "there is no such folder; expected train/<class>/*.JPEG and val/<class>/*.JPEG"),
+    "no folder": (without(""), "no such folder; expected train/<class>/*.JPEG and val/<class>/*.JPEG"),
     "no val": (without("val"), "has no folder val/: expected"),
     "no train": (without("train"), "has no folder train/: expected"),
     "no classes": (no_classes, "train has no class folders"),
@@ -247,7 +247,7 @@ NO_SETS = {
     "an empty class of train": (emptied("train"), "no image in class folder train/dog ("),
     "an empty class of val": (emptied("val"), "no image in class folder val/dog ("),
     "many empty classes": (five_empty_classes, "class folders train/empty0, train/empty1, train/empty2 and 2 more"),
-    "a class that only val has": (without("train/dog"), "val/ has class folder dog that train/ has not"),
+    "a class that only val has": (without("train/dog"), "val/ has class folder dog, which train/ lacks"),
 }
 
 
@@ -372,7 +372,7 @@ WHOLE = encoded_picture(picture(1))
 BROKEN = {
     "truncated": (WHOLE[: len(WHOLE) * 2 // 3], "truncated"),
     "empty": (b"", "empty"),
-    "text": (b"<html>404 Not Found</html>", "no JPEG and no other image format"),
+    "text": (b"<html>404 Not Found</html>", "not a JPEG or another image format"),
     "truncated png": (PNG[: len(PNG) // 2], "truncated"),
     "png without pixels": (PNG[:33], ""),
 }
@@ -462,19 +462,19 @@ def test_only_a_window_of_files_is_in_memory(root: Path, monkeypatch: pytest.Mon
         shutil.copy(root / "train/cat/cat_0.JPEG", root / f"train/cat/copy_{number:03d}.JPEG")
     checked = 0
     ahead: list[int] = []
-    original = check_module._Tally.add
+    original = check_module._Totals.add
 
     def count(root: Path, path: str, index: SeekIndex | None) -> FileCheck:
         nonlocal checked
         checked += 1
         return check_file(root, path, index)
 
-    def add(tally: check_module._Tally, check: FileCheck) -> None:
+    def add(tally: check_module._Totals, check: FileCheck) -> None:
         ahead.append(checked - len(ahead))
         original(tally, check)
 
     monkeypatch.setattr(check_module, "check_file", count)
-    monkeypatch.setattr(check_module._Tally, "add", add)
+    monkeypatch.setattr(check_module._Totals, "add", add)
     check_images(root, workers=1)
     assert len(ahead) == 410
     # Four tasks of 16 files a worker, and the one that the consumer holds.

@@ -311,7 +311,7 @@ def test_where_no_file_can_be_read_one_is_named(root: Path, mistake: Any) -> Non
         path.unlink()
         os.mkfifo(path)
     assert mistake("index", "ic", root) == (
-        f"hpcai500: error: {root}: none of its files can be read, train/cat/cat_0.JPEG for one: not a regular file; "
+        f"hpcai500: error: {root}: no file can be read, for example train/cat/cat_0.JPEG: not a regular file; "
         "check the permissions, links and mount\n"
     )
     assert not (root / SEEK_INDEX).exists()
@@ -322,8 +322,8 @@ def test_what_is_in_the_place_of_an_index_or_of_the_cache_is_told(
 ) -> None:
     (root / SEEK_INDEX).mkdir()
     assert mistake("index", "ic", root) == (
-        f"hpcai500: error: cannot write the seek index {root / SEEK_INDEX}: Is a directory; remove the folder that is "
-        "in its place, and run the same command again\n"
+        f"hpcai500: error: cannot write the seek index {root / SEEK_INDEX}: Is a directory; remove the folder of this "
+        "name, and run the same command again\n"
     )
     made = json.loads(call("index", "ic", root, "--cache", "--json")[0])
     assert Path(made["index"]).is_relative_to(user_cache)
@@ -333,7 +333,7 @@ def test_what_is_in_the_place_of_an_index_or_of_the_cache_is_told(
     assert said.endswith(": Not a directory; choose another cache folder by XDG_CACHE_HOME\n")
 
 
-OF_OWNERS = "have its owner run the same command, or `hpcai500 data index ic {root} --cache` for one of your own"
+OF_OWNERS = "ask its owner to run the same command, or make your own by `hpcai500 data index ic {root} --cache`"
 NO_ROOM = "it takes about 4 % of the set: make room, and run the same command again"
 REMEDIES = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), OF_OWNERS),
@@ -377,7 +377,7 @@ def test_an_index_stays_where_a_new_one_has_no_room(root: Path, without_progress
     assert not list(root.glob(".hpcai500-part-*"))
 
 
-STOPPED = "hpcai500: interrupted: an index that was there is as it was; the same command begins anew\n"
+STOPPED = "hpcai500: interrupted: an existing index is unchanged; run the same command again to start over\n"
 
 
 @pytest.mark.parametrize(("sent", "code", "said"), [(signal.SIGINT, 130, STOPPED), (signal.SIGTERM, 143, "")])
@@ -416,7 +416,7 @@ LOADERS = [pytest.param("native"), pytest.param("dali", marks=needs_dali)]
 @pytest.fixture(autouse=True)
 def nothing_told_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was told to another test was told in the same process."""
-    monkeypatch.setattr(seek_index_module, "_told", set())
+    monkeypatch.setattr(seek_index_module, "_warned", set())
 
 
 def batches_of(loader: str, root: Path) -> Batches:
@@ -440,7 +440,7 @@ def run(loader: str, root: Path, epochs: int = 1) -> tuple[torch.Tensor, SeekCou
     return torch.cat(images), seek
 
 
-SLOWLY = "images are decoded without it, more slowly; "
+SLOWLY = "images are decoded without it, which is slower; "
 
 
 @pytest.mark.parametrize("loader", LOADERS)
@@ -469,8 +469,8 @@ def test_changed_files_are_decoded_without_it_with_one_warning(
     assert seek == SeekCounts(used=14, unknown=4)
     index = root / SEEK_INDEX
     assert capsys.readouterr().err == (
-        f"hpcai500: warning: the seek index {index} does not know 1 of the 4 images of a batch: images are "
-        f"decoded without it, more slowly; `hpcai500 data index ic {root}` makes it anew\n"
+        f"hpcai500: warning: the seek index {index} lacks 1 of the 4 images of a batch: images are "
+        f"decoded without it, which is slower; rebuild it by `hpcai500 data index ic {root}`\n"
     )
     index.unlink()
     assert torch.equal(run(loader, root, epochs=2)[0], images)
@@ -495,7 +495,7 @@ def test_an_index_that_is_false_or_of_another_set_is_of_no_use_and_no_harm_and_t
     images, seek = run(loader, root)
     assert torch.equal(images, expected)
     assert seek == (SeekCounts(unknown=9) if foreign else SeekCounts(false=9))
-    told = "does not know 4 of the 4 images of a batch" if foreign else "is false for 4 of the 4 images of a batch"
+    told = "lacks 4 of the 4 images of a batch" if foreign else "is wrong for 4 of the 4 images of a batch"
     assert capsys.readouterr().err.count(told) == 1
 
 
@@ -520,7 +520,7 @@ def test_an_index_that_cannot_be_used_is_told_with_the_line_to_type(
     assert run(loader, root)[1] == run(loader, root)[1] == SeekCounts()
     # Once in two runs, and nothing else.
     assert capsys.readouterr().err == (
-        f"hpcai500: warning: the seek index {index} {reason}: {SLOWLY}`hpcai500 data index ic {root}` makes it anew\n"
+        f"hpcai500: warning: the seek index {index} {reason}: {SLOWLY}rebuild it by `hpcai500 data index ic {root}`\n"
     )
 
 
@@ -554,8 +554,8 @@ def test_an_index_that_goes_before_dali_opens_it_is_done_without(
     assert seek == SeekCounts()
     assert capsys.readouterr().err == (
         f"hpcai500: warning: the seek index {index} could not be used by DALI (cannot open {index}: No such file or "
-        "directory): images are decoded without it, more slowly; "
-        f"`hpcai500 data index ic {root}` makes it anew\n"
+        "directory): images are decoded without it, which is slower; "
+        f"rebuild it by `hpcai500 data index ic {root}`\n"
     )
 
 
@@ -566,7 +566,7 @@ def test_an_index_that_goes_before_dali_opens_it_is_done_without(
         (
             PermissionError(errno.EACCES, "cannot open it: Permission denied"),
             "cannot be read (Permission denied)",
-            "have it made readable, or `hpcai500 data index ic {root} --cache` makes one of your own",
+            "make it readable, or make your own by `hpcai500 data index ic {root} --cache`",
         ),
         (MemoryError(), "does not fit into memory", "give the job more memory"),
     ],
@@ -587,7 +587,7 @@ def test_a_warning_says_what_would_help(
     monkeypatch.setattr(seek_index_module, "SeekIndex", refuse)
     assert seek_index_module.find_seek_index(root) is None
     assert capsys.readouterr().err == (
-        f"hpcai500: warning: the seek index {index} {reason}: images are decoded without it, more slowly; "
+        f"hpcai500: warning: the seek index {index} {reason}: images are decoded without it, which is slower; "
         f"{remedy.format(root=root)}\n"
     )
 
@@ -599,8 +599,8 @@ def test_an_older_index_is_used_where_the_newer_one_is_damaged(root: Path, capsy
     os.utime(in_cache, (1000, 1000))
     assert run("native", root)[1] == SeekCounts(used=9)
     assert capsys.readouterr().err == (
-        f"hpcai500: warning: the seek index {in_set} is truncated: the older {in_cache} is used; "
-        f"`hpcai500 data index ic {root}` makes it anew\n"
+        f"hpcai500: warning: the seek index {in_set} is truncated: the older {in_cache} is used instead; "
+        f"rebuild it by `hpcai500 data index ic {root}`\n"
     )
 
 

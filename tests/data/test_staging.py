@@ -26,7 +26,7 @@ from hpcai500.data.imagenet.check import check_images
 from hpcai500.data.imagenet.index import build_index, load_content_fingerprint, load_index, make_split, pack_index
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.data.staged import read_set
-from hpcai500.data.staging import Order, Report, release, stage
+from hpcai500.data.staging import Report, StageRequest, release, stage
 from hpcai500.errors import DataError, RunError, UsageError
 from hpcai500.layers import Recipe
 from hpcai500.methodology.sampling import draws, probe
@@ -109,7 +109,7 @@ def test_a_sample_that_was_not_staged_is_named_with_the_line_to_type(source: Pat
     told = str(error.value)
     assert f"{index.train.paths[missing]} was not staged" in told
     assert f"hpcai500 data stage ic {source} {root} --recipe FILE" in told
-    with pytest.raises(DataError, match=f"images are staged here: give the set itself, {source}"):
+    with pytest.raises(DataError, match=f"images are staged here: use the set itself, {source}"):
         check_images(root)
 
 
@@ -117,7 +117,7 @@ def test_an_interrupted_staging_leaves_nothing_half_written_and_goes_on(tmp_path
     source = write_tree(tmp_path / "source", train=3, val=1)
     for number, path in enumerate(sorted(source.rglob("*.JPEG"))):
         path.write_bytes(os.urandom(1_500_000 + number))
-    order = Order("ic", source, root, "somebody", threads=1)
+    order = StageRequest("ic", source, root, "somebody", threads=1)
     with pytest.raises(KeyboardInterrupt):
         stage(order, interrupting(5))
     assert parts_of(root) == []
@@ -179,7 +179,7 @@ def test_a_set_that_changed_or_another_one_is_refused_with_the_line_to_type(
     shutil.copy(source / "train/cat/cat_0.JPEG", source / "train/cat/cat_99.JPEG")
     with pytest.raises(DataError, match=r"has changed since: .* hpcai500 data stage ic .* --release"):
         staged(source, root)
-    with pytest.raises(DataError, match="is another one"):
+    with pytest.raises(DataError, match="is another set"):
         staged(write_tree(tmp_path / "other", classes=("one", "two")), root)
 
 
@@ -195,7 +195,7 @@ def test_the_last_release_takes_the_folder_and_nothing_of_others(source: Path, r
     (root / "train/mine.txt").write_text("kept")
     assert release(root, "somebody").left == ("train",)
     assert files_of(root) == {"train/mine.txt": b"kept"}
-    with pytest.raises(DataError, match="holds files that staging did not put there"):
+    with pytest.raises(DataError, match="holds files that staging did not write"):
         staged(source, root)
 
 
@@ -212,7 +212,7 @@ def test_a_file_that_changes_under_the_copy_is_found(tmp_path: Path, root: Path)
                 stream.write(os.urandom(9))
 
     with pytest.raises(DataError, match="changed since the set was listed or staged"):
-        stage(Order("ic", source, root, "somebody", threads=1), lambda *_: nullcontext(Meddler()))
+        stage(StageRequest("ic", source, root, "somebody", threads=1), lambda *_: nullcontext(Meddler()))
     assert files_of(root) == {}
 
 
@@ -276,7 +276,7 @@ def test_a_part_is_told_from_the_whole_set_with_the_line_to_type(tmp_path: Path,
         lambda: Repacking(root, tmp_path / "new"),
         lambda: staged(root, tmp_path / "other", "ewa"),
     ):
-        with pytest.raises(DataError, match=f"only 3 of 4 years are staged here: give the set itself, {source}"):
+        with pytest.raises(DataError, match=f"only 3 of 4 years are staged here: use the set itself, {source}"):
             use()
 
 
@@ -300,10 +300,10 @@ def test_an_interrupted_staging_of_years_goes_on(tmp_path: Path, root: Path) -> 
     source = tmp_path / "source"
     for year in (1979, 1980, 1981):
         write_year(source, year, images_of(4, 96, 144, seed=year))
-    order = Order("ewa", source, root, "somebody", threads=1)
+    order = StageRequest("ewa", source, root, "somebody", threads=1)
     with pytest.raises(KeyboardInterrupt):
         stage(order, interrupting(2))
-    told = "all of the staged set is missing: end its staging, with the --recipe and --for of then: hpcai500 data stage"
+    told = "all of the staged set is missing: stage it again, with the same --recipe and --for: hpcai500 data stage"
     with pytest.raises(DataError, match=told):
         load_climate_index(root)
     with pytest.raises(KeyboardInterrupt):
@@ -313,7 +313,7 @@ def test_an_interrupted_staging_of_years_goes_on(tmp_path: Path, root: Path) -> 
     assert stage(order).copied == 2
     assert files_of(root) == files_of(source)
     (root / "climo_1981.h5").unlink()
-    with pytest.raises(DataError, match=f"end its staging, with the .* of then: hpcai500 data stage ewa {source}"):
+    with pytest.raises(DataError, match=f"stage it again, with the same .*: hpcai500 data stage ewa {source}"):
         load_climate_index(root)
 
 
@@ -356,7 +356,7 @@ def test_folders_that_lie_in_each_other_are_refused_also_behind_links(source: Pa
         (source / "copy", "inside the set"),
         (tmp_path / "link" / "copy", "inside the set"),
         (source / "train" / ".." / "copy", "inside the set"),
-        (tmp_path, "lies in it"),
+        (tmp_path, "contains the set"),
     ):
         with pytest.raises(DataError, match=told):
             staged(source, root)
@@ -368,7 +368,7 @@ def test_a_source_that_is_missing_and_a_destination_that_is_a_file_are_told(sour
     with pytest.raises(DataError, match="no such folder"):
         staged(tmp_path / "nowhere", tmp_path / "set")
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="no folder; give another one"):
+    with pytest.raises(DataError, match="not a folder; choose another one"):
         staged(source, tmp_path / "file")
     with pytest.raises(RunError, match="cannot be written: Not a directory"):
         staged(source, tmp_path / "file" / "deeper")
@@ -376,7 +376,7 @@ def test_a_source_that_is_missing_and_a_destination_that_is_a_file_are_told(sour
         staged(source, Path("/proc/nowhere/set"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
-    with pytest.raises(DataError, match=r"holds files that staging did not put there \(thesis.tex\)"):
+    with pytest.raises(DataError, match=r"holds files that staging did not write \(thesis.tex\)"):
         staged(source, tmp_path / "full")
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
 
@@ -416,7 +416,7 @@ def test_folders_that_are_links_are_neither_written_through_nor_removed_through(
         shutil.rmtree(root / link)
         (root / link).symlink_to(source / link)
         (root / ".hpcai500-staging/manifest.jsonl").write_bytes(b"")
-        with pytest.raises(RunError, match="a link where a folder of images belongs; remove it"):
+        with pytest.raises(RunError, match="a link, expected a folder of images; remove it"):
             staged(source, root)
         release(root, None)
         assert files_of(source) == before
@@ -471,7 +471,7 @@ def test_what_lies_in_the_place_of_a_file_is_told_and_neither_waited_for_nor_rem
     (root / victim).unlink()
     (root / victim).mkdir()
     (root / victim / "mine").write_text("kept")
-    with pytest.raises(RunError, match="a folder where an image belongs; remove it"):
+    with pytest.raises(RunError, match="a folder, expected a file; remove it"):
         staged(source, root, verify=True)
     assert release(root, None).left == ("val",)
     assert (root / victim / "mine").read_text() == "kept"
@@ -485,7 +485,7 @@ def test_what_lies_in_the_place_of_a_file_is_told_and_neither_waited_for_nor_rem
         staged(source, root)
     shutil.rmtree(root)
     os.mkfifo(source / victim)
-    with pytest.raises(DataError, match="no file; put the file itself"):
+    with pytest.raises(DataError, match="not a regular file; replace it by the file"):
         staged(source, root)
 
 
@@ -543,7 +543,7 @@ def test_a_folder_of_another_user_is_not_staged_into(
         os.chown(tmp_path / "set", 12345, 12345)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with pytest.raises(UsageError, match=r"belongs to another user \(uid \d+\): stage into a folder of your own"):
+    with pytest.raises(UsageError, match=r"belongs to another user \(uid \d+\): choose a folder of your own"):
         staged(source, tmp_path / "set")
 
 

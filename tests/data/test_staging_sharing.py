@@ -25,7 +25,7 @@ from hpcai500.data.imagenet.index import load_index
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.data.imagenet.seek_index import SEEK_INDEX, SeekCounts, make_seek_index
 from hpcai500.data.staged import FOLDER, LOCK, PROGRESS, read_needs
-from hpcai500.data.staging import Order, Room, release, stage
+from hpcai500.data.staging import Room, StageRequest, release, stage
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.files import locked
 from hpcai500.layers import Recipe
@@ -133,7 +133,7 @@ def test_who_comes_second_waits_and_sees_how_far_the_first_one_is(source: Path, 
 
         yield Bar()
 
-    order = Order("ic", source, root, "second")
+    order = StageRequest("ic", source, root, "second")
     with ThreadPoolExecutor(1) as pool, locked(root / FOLDER / LOCK, "") as waited:
         assert not waited
         second = pool.submit(stage, order, tracker, told.append)
@@ -142,14 +142,14 @@ def test_who_comes_second_waits_and_sees_how_far_the_first_one_is(source: Path, 
         wait_until(lambda: ("advance", 4) in seen)
         assert not second.done()
     assert second.result().copied == 24
-    assert told == [f"{root}: another staging is at work there: waiting for it"]
+    assert told == [f"{root}: waiting for another staging there"]
     assert seen[:2] == [("waiting for another staging MB", 9), ("advance", 4)]
 
 
 def test_who_waited_puts_its_own_name_to_what_its_killed_attempt_has_left(source: Path, root: Path) -> None:
     mine, told = owner_of(os.getpid()), list[str]()
     staged(source, root, name="one", owner=ended_process(), recipes=[seeded(1)])
-    again = Order("ic", source, root, "one", (seeded(1),), mine)
+    again = StageRequest("ic", source, root, "one", (seeded(1),), mine)
     with ThreadPoolExecutor(1) as pool, locked(root / FOLDER / LOCK, ""):
         waiting = pool.submit(stage, again, silent, told.append)
         wait_until(lambda: told)
@@ -207,7 +207,7 @@ def test_a_killed_member_pins_no_space_once_another_one_needs_it(tmp_path: Path)
     staged(source, root, name="other", owner=mine, recipes=[seeded(2)])
     # A file takes a block here. A third member lacks 7; without the first one, 5 others may go.
     limit = (len(files_of(root)) + 4) * 4096
-    with pytest.raises(EnvironmentLacksError, match="no room"):
+    with pytest.raises(EnvironmentLacksError, match="not enough space"):
         staged(source, root, name="third", owner=mine, recipes=[seeded(3)], limit_bytes=limit)
     # As long as there is room, the copy of a killed member waits for its next attempt.
     assert staged(source, root, name="one", owner=ended_process(), recipes=[seeded(1)]).copied == 0
@@ -250,7 +250,7 @@ def test_a_process_that_proc_hides_is_not_taken_for_gone(monkeypatch: pytest.Mon
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_copied(source: Path, root: Path) -> None:
-    with pytest.raises(EnvironmentLacksError, match=r"no room: .* are more than the --limit of .*--release") as error:
+    with pytest.raises(EnvironmentLacksError, match=r"not enough space: .* exceed the --limit of .*--release") as error:
         staged(source, root, limit_bytes=20_000)
     assert "\n" not in str(error.value)
     assert files_of(root) == {}
@@ -266,7 +266,7 @@ def test_room_counts_whole_blocks_and_files_and_says_what_is_left() -> None:
     assert Room(4096, 12287, None, None).lacks(sizes, here, missing) is not None
     assert Room(4096, 10**9, None, 16384).lacks(sizes, here, missing) is None
     assert "--limit" in str(Room(4096, 10**9, None, 16383).lacks(sizes, here, missing))
-    assert "2 files to make" in str(Room(4096, 10**9, 1, None).lacks(sizes, here, missing))
+    assert "2 files to create" in str(Room(4096, 10**9, 1, None).lacks(sizes, here, missing))
     sizes, here = np.array([1, 4096, 5000]), np.array([True, True, False])
     for free, limit, left in ((10**6, None, 10**6), (10**6, 20_000, 20_000 - 2 * 4096), (100, 20_000, 100)):
         assert Room(4096, free, None, limit).left_bytes(sizes, here) == left
@@ -289,7 +289,7 @@ def test_a_disk_that_fills_up_is_told_in_one_line_and_nothing_half_written_count
 
     with monkeypatch.context() as context:
         context.setattr(os, "write", filling)
-        with pytest.raises(RunError, match="No space left on device; what is whole there is kept: make room") as error:
+        with pytest.raises(RunError, match="No space left on device; complete files are kept: make room") as error:
             staged(source, root, threads=1)
     assert "\n" not in str(error.value)
     kept = files_of(root)
@@ -328,7 +328,7 @@ MEMBER = ("ic", "hyperparameters.seed=7", "ensemble.out_of_bag_samples=3")
 def said_of(source: Path, root: Path, **options: Any) -> list[str]:
     """What is said while it is staged."""
     said: list[str] = []
-    stage(Order("ic", source, root, options.pop("name", "somebody"), **options), say=said.append)
+    stage(StageRequest("ic", source, root, options.pop("name", "somebody"), **options), say=said.append)
     return said
 
 
@@ -369,7 +369,7 @@ def test_a_part_of_the_set_is_served_by_the_index_of_the_whole_unless_images_nee
     before = files_of(root)
     assert len(before) < 20
     # It stays where the images do not fit without it either.
-    with pytest.raises(EnvironmentLacksError, match="more than the --limit"):
+    with pytest.raises(EnvironmentLacksError, match="exceed the --limit"):
         said_of(indexed, root, name="all", limit_bytes=4096)
     assert files_of(root) == before
     assert seek_of(root) == SeekCounts(used=4)
@@ -414,7 +414,7 @@ def test_copying_it_shows_how_far_it_is(indexed: Path, root: Path) -> None:
         return silent(total, description, unit)
 
     for _ in range(2):
-        stage(Order("ic", indexed, root, "somebody"), show)
+        stage(StageRequest("ic", indexed, root, "somebody"), show)
     assert shown.count(("staging the seek index", "MB")) == 1
 
 
@@ -424,16 +424,16 @@ def test_one_that_cannot_be_used_or_is_too_large_is_not_copied_and_told(
     index = make_seek_index(indexed).path
     whole, not_copied = index.read_bytes(), f"the seek index {index} is not copied: "
     (said,) = said_of(indexed, root, limit_bytes=blocks_of(indexed) + 100)
-    assert said.startswith(f"{not_copied}no room for its ")
+    assert said.startswith(f"{not_copied}no space for its ")
     index.write_bytes(whole + bytes(40_000))
     (said,) = said_of(indexed, root)
     assert said.startswith(f"{not_copied}it takes 0.04")
-    assert said.endswith(f" MB of images; `hpcai500 data index ic {root}` makes one there")
+    assert said.endswith(f" MB of images; make one there by `hpcai500 data index ic {root}`")
     index.write_bytes(whole[:-1])
     assert said_of(indexed, root) == []
     assert capsys.readouterr().err == (
         f"hpcai500: warning: the seek index {index} is truncated: it is not copied; "
-        f"`hpcai500 data index ic {indexed}` makes it anew\n"
+        f"rebuild it by `hpcai500 data index ic {indexed}`\n"
     )
     assert not (root / SEEK_INDEX).exists()
 
@@ -451,7 +451,7 @@ def test_a_copy_that_fails_is_told_and_leaves_nothing(
 
     monkeypatch.setattr(os, "write", full)
     assert call("stage", "ic", indexed, root, "--json")[1] == (
-        f"hpcai500: the seek index {index} is not copied: {reason}; `hpcai500 data index ic {root}` makes one there\n"
+        f"hpcai500: the seek index {index} is not copied: {reason}; make one there by `hpcai500 data index ic {root}`\n"
     )
     assert parts_of(root) == []
     assert files_of(root) == files_of(indexed)

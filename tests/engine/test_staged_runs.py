@@ -152,17 +152,17 @@ def test_synchronised_norm_is_over_replicas() -> None:
 @pytest.mark.parametrize(
     ("mode", "stages", "ranks", "micro_batches", "more", "line"),
     [
-        ("data", 2, 2, 1, (), "`data` has whole models, but stages is 2"),
+        ("data", 2, 2, 1, (), "`data` does not split the model, but stages is 2"),
         ("model", 1, 2, 1, (), "expected at least 2 stages, got 1"),
         ("model", 2, 4, 1, (), "hardware asks for 4 ranks and there are 2 stages"),
-        ("model", 2, 2, 2, (), "`model` passes whole batches: expected 1, got 2"),
+        ("model", 2, 2, 2, (), "`model` does not split batches: expected 1, got 2"),
         ("pipeline", 2, 2, 1, (), "expected at least 2, got 1"),
         ("pipeline", 2, 2, 5, (), "expected a divisor of hyperparameters.batch_size"),
         ("mixed", 2, 2, 1, (), "expected a multiple of 2 ranks, at least 4, got 2"),
         ("mixed", 2, 5, 1, (), "expected a multiple of 2 ranks, at least 4, got 5"),
-        ("model", 2, 2, 1, ("communication.backend=horovod",), "which `horovod` has not: use torch"),
-        ("model", 2, 2, 1, ("communication.topology=hierarchical",), "`model` parallelism sums flat"),
-        ("model", 2, 2, 1, ("framework.compile=true",), "stages of `model` parallelism are not compiled"),
+        ("model", 2, 2, 1, ("communication.backend=horovod",), "which `horovod` lacks: use"),
+        ("model", 2, 2, 1, ("communication.topology=hierarchical",), "`model` parallelism needs flat"),
+        ("model", 2, 2, 1, ("framework.compile=true",), "`model` parallelism cannot compile its stages"),
     ],
 )
 def test_what_cannot_be_laid_over_the_ranks_or_stages_cannot_do_is_refused(

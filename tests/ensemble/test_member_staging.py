@@ -16,7 +16,7 @@ from builders.runs import member_recipe, same_weights, train_member, written
 
 from hpcai500.campaign.journal import RECIPE
 from hpcai500.data.staged import is_staged
-from hpcai500.data.staging import Order, stage
+from hpcai500.data.staging import StageRequest, stage
 from hpcai500.ensemble.journal import Ensemble, begin_member, create_ensemble
 from hpcai500.ensemble.journal import member_recipe as recipe_of
 from hpcai500.ensemble.mapping import member_places, shape_of
@@ -55,7 +55,7 @@ def test_a_run_on_staged_samples_is_the_run_on_the_set_itself(
 ) -> None:
     source = images if benchmark == "ic" else weather
     recipe = member_recipe(benchmark, "hyperparameters.seed=11")
-    stage(Order(benchmark, source, tmp_path / "set", "member", [recipe]))
+    stage(StageRequest(benchmark, source, tmp_path / "set", "member", [recipe]))
     there = train_member(recipe, source, tmp_path / "there")
     here = train_member(recipe, tmp_path / "set", tmp_path / "here")
     assert facts(here) == facts(there)
@@ -85,7 +85,7 @@ def test_two_ranks_stage_once_and_take_it_away_in_the_end(images: Path, tmp_path
     assert list((tmp_path / "node" / "deep").iterdir()) == []
     err = capfd.readouterr().err
     # One rank speaks, and one has copied.
-    assert err.count(" copied in ") + err.count("all of it was there") == 1
+    assert err.count(" copied in ") + err.count("all present already") == 1
     assert err.count("2 ranks on this host, torch") == 2
 
 
@@ -198,7 +198,7 @@ def test_ranks_on_several_nodes_end_together(images: Path, tmp_path: Path) -> No
         assert [process.returncode for process in started] == codes, told
         if codes[0]:
             assert "rank 1 on " in told[0]
-            assert "could not stage what it needs (see above)" in told[0]
+            assert "could not stage its files (see its error above)" in told[0]
     assert is_staged(tmp_path / "a")
 
 

@@ -281,7 +281,7 @@ def test_a_parameter_without_a_gradient_has_no_velocity() -> None:
 def test_a_device_without_such_a_kernel_is_told_before_training_with_the_line_to_type() -> None:
     with torch.device("meta"):
         model = nn.Linear(2, 2)
-    with pytest.raises(EnvironmentLacksError, match=r"no single kernel of sgd for meta .*fused_optimizer=false"):
+    with pytest.raises(EnvironmentLacksError, match=r"no fused kernel of sgd for meta .*fused_optimizer=false"):
         build_optimizer(model, policy(), fused=True)
 
 

@@ -423,7 +423,7 @@ def data(*words: str) -> int:
 def test_a_set_is_made_once_and_marked_as_made(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny(site, "tiny_made")
     assert data("make", "tiny", str(tmp_path / "deep" / "set")) == 0
-    assert "made now, by the plug-in hpcai500-tiny 1.0" in capsys.readouterr().out
+    assert "written, by the plug-in hpcai500-tiny 1.0" in capsys.readouterr().out
     marks = json.loads((tmp_path / "deep" / "set" / MANIFEST).read_text())
     assert marks == {"benchmark": "tiny", "package": "hpcai500-tiny", "version": "1.0"}
     (tmp_path / "deep" / "set" / "set.txt").write_text("changed by hand")

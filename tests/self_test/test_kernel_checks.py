@@ -176,7 +176,7 @@ def test_a_reader_that_takes_damage_for_data_is_found(tmp_path: Path, monkeypatc
             return (lambda *arguments, **named: None) if name == "read" else super().__getattr__(name)
 
     monkeypatch.setattr(_core, "ClimateReader", Blind)
-    with pytest.raises(WrongAnswerError, match="read as if it were data"):
+    with pytest.raises(WrongAnswerError, match="damaged data was read"):
         checks(tmp_path)["climate damage"]()
 
 

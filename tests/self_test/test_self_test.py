@@ -193,7 +193,7 @@ def test_an_exact_sum_passes_and_the_last_bit_of_one_does_not() -> None:
 
 
 def test_ranks_that_did_not_come_together_are_no_sum() -> None:
-    with pytest.raises(RunError, match="1 ranks came together instead of 2"):
+    with pytest.raises(RunError, match="1 ranks connected instead of 2"):
         check_sum(LocalCommunicator(), 2)
 
 
@@ -226,7 +226,7 @@ def test_weights_that_are_no_numbers_are_found(record: Path, monkeypatch: pytest
         return {"model": {name: tensor * torch.nan for name, tensor in load(*arguments, **named)["model"].items()}}
 
     monkeypatch.setattr(torch, "load", broken)
-    with pytest.raises(WrongAnswerError, match="no numbers"):
+    with pytest.raises(WrongAnswerError, match="weights with NaN or infinite values"):
         check_record(read_record(record), 33)
 
 

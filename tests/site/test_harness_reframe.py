@@ -223,5 +223,5 @@ def test_a_job_that_slurm_ends_fails(reframe: ReFrame, slurm: Slurm, images: Pat
     ended = program(tmp_path, "scancel $SLURM_JOB_ID", "sleep 60")
     ran = reframe.on(slurm, reframe.command("ic", images, program=ended))
     assert (ran.exit_code, ran.case["fail_phase"]) == (1, "sanity"), ran.output
-    assert "no RESULT line, exit code unknown (the job did not come to its end)" in ran.reason
+    assert "no RESULT line, exit code unknown (the job did not end normally)" in ran.reason
     assert "CANCELLED" in ran.reason

@@ -136,7 +136,7 @@ def test_data_is_made_beside_the_record_where_it_cannot_be_made_here(work: Path)
     require_only_the_record(work, "runs")
     again = within(work, HPCAI500, "ic", *settings, "--out", work / "runs" / "second", start="/")
     assert again.returncode == 0, again.stderr
-    assert "(0 written now)" in again.stderr
+    assert "(0 written)" in again.stderr
 
 
 def test_where_nothing_can_be_written_one_line_says_the_fix(work: Path) -> None:
@@ -165,5 +165,5 @@ def test_data_is_made_without_memory_that_processes_share(work: Path) -> None:
     size = ["--classes", "2", "--train-per-class", "60", "--val-per-class", "2", "--workers", "2"]
     ended = within(work, HPCAI500, "data", "make", "ic", "made", *size, memory="ro")
     assert ended.returncode == 0, ended.stderr
-    assert "/dev/shm cannot be used (Read-only file system): one process does the work of 2" in ended.stderr
+    assert "/dev/shm cannot be used (Read-only file system): working with one process instead of 2" in ended.stderr
     require_only_the_record(work, "made")

@@ -1,4 +1,4 @@
-"""Boxes of climate images as a detector wants them, rolled and cropped with their image, and anchors that fit them."""
+"""Boxes of climate images for a detector, rolled and cropped with their image, and anchors fitted to them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hpcai500.data.climate.years import usable
 from hpcai500.errors import DataError
 
 # ----------------------------------------------------------------------------------------------------
-# Truth that follows an image which was rolled and cropped in longitude.
+# Ground truth of an image that was rolled and cropped in longitude.
 
 
 Boxes = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
-# A box that is cut stays while this share of its width is left: with less, nobody could tell what it was.
+# A cut box is kept if at least this share of its width is left; with less, its class cannot be recognised.
 LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What one image holds: boxes (m, 4) as x1 y1 x2 y2 in pixels, labels (m,) from 1 (0 is background)."""
+    """Ground truth of one image: boxes (m, 4) as x1 y1 x2 y2 in pixels, labels (m,) from 1 (0 is background)."""
 
     boxes: Boxes
     labels: Labels
@@ -45,21 +45,21 @@ def truths_of(boxes: npt.NDArray[np.int32], height: int, width: int) -> list[Tru
 
 
 def most_boxes(truths: Iterable[Truth], *, rolled: bool) -> int:
-    """The most boxes that `moved` leaves in any of these images: if they are `rolled`, over all rolls."""
+    """The most boxes that `moved` returns for any of these images; over all rolls if they are `rolled`."""
     return max((len(truth.labels) + (_most_cut(truth) if rolled else 0) for truth in truths), default=0)
 
 
 def _most_cut(truth: Truth) -> int:
-    """How many boxes one meridian cuts at most: the worst one lies just behind the western side of some box."""
+    """The most boxes that one meridian cuts. The worst meridian lies just east of the western edge of some box."""
     x1, x2 = truth.boxes[:, 0], truth.boxes[:, 2]
     return int(((x1 <= x1[:, None]) & (x1[:, None] < x2)).sum(axis=1).max(initial=0))
 
 
 def moved(truth: Truth, roll: int, image_width: int, width: int) -> Truth:
-    """The truth of an image that was rolled `roll` pixels to the east, as far as its first `width` columns show it.
+    """The truth of an image after a roll of `roll` pixels to the east, cropped to its first `width` columns.
 
-    Longitude is periodic, so a box that the roll moved over the edge goes on at the other side: it becomes two. A part
-    with less than a quarter of the box's width is dropped.
+    Longitude is periodic, so a box that the roll moved over the edge becomes two, one at each side. A part with less
+    than a quarter of the box's width is dropped.
     """
     if roll == 0 and width == image_width:
         return truth
@@ -102,7 +102,7 @@ class AnchorFit:
 def balanced(shapes: Shapes, labels: npt.NDArray[np.int64]) -> Shapes:
     """`shapes` (n, 2), with those of rare classes repeated until every class is about as frequent as the commonest.
 
-    Mean average precision counts every class alike, so an anchor for a rare class is worth as much.
+    Mean average precision weights all classes equally, so anchors must fit rare classes as well.
     """
     if not len(labels):
         return shapes
@@ -115,10 +115,10 @@ def balanced(shapes: Shapes, labels: npt.NDArray[np.int64]) -> Shapes:
 def fit_anchors(shapes: Shapes, levels: int, per_level: int) -> AnchorFit:
     """Fit `levels` x `per_level` anchors to boxes of `shapes` (n, 2) as (height, width) in pixels.
 
-    Anchors go to the levels by growing area, as finer levels of a pyramid see smaller things.
+    Anchors are assigned to levels by increasing area: finer levels of a pyramid detect smaller objects.
 
     Raises:
-        DataError: there are fewer different shapes than anchors, or no anchors asked for.
+        DataError: there are fewer different shapes than anchors, or `levels` or `per_level` is below 1.
     """
     count = levels * per_level
     if levels < 1 or per_level < 1:
@@ -137,8 +137,8 @@ def fit_anchors(shapes: Shapes, levels: int, per_level: int) -> AnchorFit:
             break
     rounded = np.maximum(centres.round(), 1)
     rounded = rounded[np.argsort(rounded.prod(axis=1), kind="stable")]
-    deal = rounded.reshape(levels, per_level, 2)
-    anchors = tuple(tuple((float(height), float(width)) for height, width in level) for level in deal)
+    by_level = rounded.reshape(levels, per_level, 2)
+    anchors = tuple(tuple((float(height), float(width)) for height, width in level) for level in by_level)
     return AnchorFit(anchors, float(_overlaps(shapes, rounded).max(axis=1).mean()), len(shapes))
 
 
@@ -160,6 +160,6 @@ def _start(shapes: Shapes, count: int, random: np.random.Generator) -> Shapes:
 
 
 def _median(shapes: Shapes, members: npt.NDArray[np.bool_], otherwise: npt.NDArray[Any]) -> Shapes:
-    # The median is nearer to the minimum of 1 - IoU than the mean, and a few odd boxes do not pull it away.
+    # The median is nearer to the minimum of 1 - IoU than the mean, and it is robust to outliers.
     centre: Shapes = np.median(shapes[members], axis=0) if members.any() else otherwise
     return centre

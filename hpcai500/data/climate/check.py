@@ -1,4 +1,4 @@
-"""A check of climate years: reads every image and box, measures what layouts cost, and says what cannot be trained on.
+"""A check of climate years: reads every image and box, measures what layouts cost, and reports what prevents training.
 
 The report is shown to people, and as the JSON document of `data check ewa --json`.
 """
@@ -55,13 +55,13 @@ from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
 
 # ----------------------------------------------------------------------------------------------------
-# What the layout of a file costs when a run reads it, measured on this file system, and what another would cost.
+# The cost of reading the layout of a file, measured on this file system, and that of the repacked layout.
 
 
 _SAMPLES = 3
 _PLAIN_BYTES = 2**28
 _PIECE_BYTES = 2**23
-# A gain that is beyond the noise of a shared file system.
+# A gain above the noise of a shared file system.
 _WORTH = 1.5
 
 
@@ -104,8 +104,8 @@ def layouts(years: Sequence[YearFile]) -> list[tuple[YearFile, ...]]:
 def measure_cost(years: Sequence[YearFile]) -> InputCost:
     """Time reads from the first of `years`, which all have the same layout. Takes seconds, also for the shipped layout.
 
-    Where channels lie in chunks of their own, the first chunk's channels are read and stand for all. Raises DataError
-    for chunks that cannot be read.
+    Where a chunk does not hold all channels, only the first chunk's channels are read, and rates are scaled to all.
+    Raises DataError for chunks that cannot be read.
     """
     year = years[0]
     channels = slice(0, chunk_channels(year))
@@ -177,7 +177,7 @@ Oddity = Literal["NaN", "infinite", "constant"]
 
 @dataclass(frozen=True)
 class ChannelFinding:
-    """Images whose `channel` is odd: how many, the first of them, and how many odd values they hold."""
+    """How many images have an odd `channel`, the first of them, and how many odd values they hold."""
 
     channel: int
     oddity: Oddity
@@ -255,11 +255,11 @@ class CheckReport:
     Attributes:
         years: those that follow the format, ascending.
         box_sizes: of each class, over all years.
-        training_years: the years that `statistics` covers; all, unless some were asked for.
+        training_years: the years that `statistics` covers; by default all.
         statistics: None when a training year cannot be read whole.
         fingerprint: None unless all files follow the format.
         content_fingerprint: None unless all files can be read whole, too.
-        broken: all that keeps the set from being trained on.
+        broken: everything that prevents training on the set.
     """
 
     root: Path
@@ -295,7 +295,7 @@ def check_climate(
     workers: int | None = None,
     progress: Tracker = silent,
 ) -> CheckReport:
-    """Read all years of the set at `root` in `workers` processes (default: one a core of this job).
+    """Read all years of the set at `root` in `workers` processes (default: one per core of this job).
 
     `training` is the first and the last year to compute mean and standard deviation over. Contents are kept for later
     runs. Raises DataError when there is no set at `root`; what is wrong with a set is in the report.
@@ -304,7 +304,7 @@ def check_climate(
     check = _Check(Path(root))
     check.open(progress)
     chosen = check.choose(training)
-    # Measured before everything is read, as the rates of files in no cache are those that matter.
+    # Measured before all files are read: only the rates of uncached files matter.
     costs = check.costs()
     reports = check.read(workers_or_all(workers), progress)
     statistics = check.statistics(chosen)
@@ -413,7 +413,9 @@ class _Check:
         if not faults:
             content = content_of(year, (scan for _, scan in scans))
             if year.year in kept and kept[year.year].digest != content.digest:
-                self.add(year.path, "its values are not those of the last check, though its size and time are")
+                self.add(
+                    year.path, "its values changed since the last check, but its size and modification time did not"
+                )
             else:
                 self._contents[year.year] = content
                 store_contents(self.root, [year], self._contents)
@@ -555,7 +557,7 @@ def _cost_document(cost: InputCost) -> dict[str, Any]:
 # The report for people.
 
 
-# Most findings that are shown; --json lists all.
+# The most findings that are listed; --json lists all.
 _LISTED = 20
 # Boxes of 1979 by class, in the order of CLASSES (Prabhat et al. 2017).
 _PUBLISHED_1979 = (433, 3190, 3437, 404)
@@ -641,7 +643,7 @@ def _notes(report: CheckReport) -> list[str]:
         name = year.file.path.name
         notes += [f"{name}: {odd}" for odd in year.odd_rows]
         notes += [f"{name}: {finding}" for finding in year.channels if finding.oddity == "constant"]
-        if "do not tell" in year.file.variant.evidence:
+        if "do not show" in year.file.variant.evidence:
             notes.append(f"{name}: {year.file.variant.evidence}; taken as {year.file.variant.name}")
         shape = (year.file.images, year.file.height, year.file.width)
         if year.file.year == 1979 and shape == _SHIPPED_YEAR and year.class_counts != _PUBLISHED_1979:
@@ -651,10 +653,10 @@ def _notes(report: CheckReport) -> list[str]:
     for year in report.years if not absent else ():
         if lacking := [name for name, boxes in zip(CLASSES, year.class_counts, strict=True) if not boxes]:
             name = year.file.path.name
-            notes.append(f"{name}: no box of {', '.join(lacking)}: alone, it cannot evaluate every class")
+            notes.append(f"{name}: no box of {', '.join(lacking)}: this year alone cannot evaluate every class")
     years = [year.file.year for year in report.years]
     if years and len(years) <= years[-1] - years[0]:
-        notes.append(f"not every year is there: {spans(years)}")
+        notes.append(f"years are missing: the set has {spans(years)}")
     return notes
 
 
@@ -673,15 +675,15 @@ def _cost(cost: InputCost, report: CheckReport) -> list[tuple[str, str]]:
 
 
 def _advice(cost: InputCost, report: CheckReport) -> str:
-    """A sentence that says whether another layout would be faster, and the command to type."""
+    """Whether another layout would be faster, and the command that writes it."""
     if cost.repacked:
-        return f"{spans(cost.years)}: an image is one uncompressed piece of its file, as it should be"
+        return f"{spans(cost.years)}: each image is one uncompressed piece of its file, the fastest layout"
     pieces = "one piece" if cost.chunks_per_image == 1 else f"{cost.chunks_per_image} pieces"
     shared = f", shared with {cost.window - 1} others" if cost.window > 1 else ""
     text = f"{spans(cost.years)}: an image is in {pieces} of its file{shared}; "
     if cost.gain <= _WORTH:
-        return f"{text}one uncompressed chunk an image would gain little here"
+        return f"{text}one uncompressed chunk per image would gain little here"
     return (
-        f"{text}one uncompressed chunk an image is read {cost.gain:.2g} times as fast: "
+        f"{text}one uncompressed chunk per image would be read {cost.gain:.2g} times as fast: "
         f"hpcai500 data repack ewa {report.root} NEW_FOLDER"
     )

@@ -1,4 +1,4 @@
-"""The years of a set, in order, and the fingerprint that names them whatever their layout."""
+"""The years of a set, in order, and their fingerprint, which does not depend on the layout."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
-# Tables of chunks, kept between runs where they are long.
+# Tables of chunks, cached between runs where they are long.
 #
 # Listing the 131,072 chunks of a shipped year takes a second from a warm local disk, and thousands of scattered reads
-# from a cold parallel one. Listing one chunk an image takes milliseconds, and is not kept.
+# from a cold parallel one. Listing one chunk per image takes milliseconds, and is not cached.
 #
-# A file begins with the SHA-256 of the rest, an archive of NumPy's: a wrong address would give other values without an
-# error.
+# A file begins with the SHA-256 of the rest, a NumPy archive: a wrong address would read wrong values without an error.
 
 
 FILE = ".hpcai500-chunks"
@@ -48,12 +47,12 @@ _FORMAT = "hpcai500 climate chunks 2"
 _DIGEST_BYTES = 32
 _ARRAYS = ("addresses", "sizes", "masks")
 _PLAIN = ("shape", "dtype", "kind", "offset", "chunk", "filters", "stored_bytes")
-# What an archive raises that is missing or of another version of this module. The digest rules out damage.
+# Raised for an archive that is missing or written by another version. The digest rules out damage.
 _OTHER = (OSError, ValueError, LookupError, TypeError)
 
 
 def load_storages(root: Path) -> dict[str, tuple[FileIdentity, Storage]]:
-    """What is kept of the files in `root`, by name; it holds for a file of the same identity."""
+    """The cached storages of the files in `root`, by name; each is valid for a file of the same identity."""
     for path in derived_paths(root, FILE):
         try:
             content = path.read_bytes()
@@ -82,7 +81,7 @@ def store_storages(root: Path, years: Sequence[YearFile]) -> None:
     for year in kept:
         arrays |= {f"{year.path.name}/{name}": getattr(year.storage, name) for name in _ARRAYS}
     stream = io.BytesIO()
-    # NumPy's stub takes the arrays for its keyword allow_pickle.
+    # NumPy's type stub mistakes the arrays for its keyword allow_pickle.
     np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
     archive = stream.getvalue()
     write_derived(root, FILE, hashlib.sha256(archive).digest() + archive)
@@ -137,22 +136,22 @@ class ClimateIndex:
             staged = {year.name for year in read_years(self.root)}
             if (name := file_name(missing[0])) in staged:
                 raise not_staged(self.root, name)
-            raise DataError(f"{self.root}: no file for {spans(missing)}; there are {spans(by_year)}")
+            raise DataError(f"{self.root}: no file for {spans(missing)}; the set has {spans(by_year)}")
         return tuple(by_year[year] for year in range(first, last + 1))
 
 
 def load_climate_index(root: Path | str, *, progress: Tracker = silent) -> ClimateIndex:
-    """Open the years of the set at `root`; of a staged folder, those that are there, as years of the whole set.
+    """Open the years of the set at `root`; of a staged folder, those present, with the fingerprint of the whole set.
 
     Raises:
         DataError: no folder, no years, a file that does not follow the format, years on different grids, boxes of the
-            swapped variant or of an unknown class; a staged file that is gone, or not what was staged.
+            swapped variant or of an unknown class; a staged file that is missing or changed.
     """
     paths = year_paths(Path(root))
     try:
         years = open_years(Path(root), paths, progress)
     except DataError:
-        # Somebody's release may have taken staged years meanwhile, which it takes from the list first.
+        # Another process may have released staged years meanwhile; it takes them off the list first.
         if (here := year_paths(Path(root))) == paths:
             raise
         years = open_years(Path(root), here, progress)
@@ -165,18 +164,18 @@ def load_climate_index(root: Path | str, *, progress: Tracker = silent) -> Clima
 
 
 def _staged_fingerprint(index: ClimateIndex, fingerprint: str) -> str:
-    """That of the whole set, once the years that are here are known to be years of it."""
+    """Check that the years here belong to the staged set, and return its `fingerprint`."""
     described = {year.name: year for year in read_years(index.root)}
     for year in index.years:
-        then = described[year.path.name]
+        recorded = described[year.path.name]
         # Not every file system keeps times as exactly as the source.
-        if replace(as_staged(year), mtime_ns=then.mtime_ns) != then:
+        if replace(as_staged(year), mtime_ns=recorded.mtime_ns) != recorded:
             raise DataError(f"{year.path}: not the file that was staged; release the folder, and stage the set again")
     return fingerprint
 
 
 def as_staged(year: YearFile) -> StagedYear:
-    """What a staged folder says of a year."""
+    """What a staged folder records of a year."""
     identity, boxes = year.identity, boxes_digest(year).hex()
     return StagedYear(
         year.path.name, identity.size_bytes, identity.mtime_ns, year.images, year.height, year.width, boxes
@@ -199,10 +198,10 @@ def build_index(root: Path, years: Sequence[YearFile]) -> ClimateIndex:
 
 
 def load_content_fingerprint(index: ClimateIndex) -> str | None:
-    """The fingerprint of all values that an earlier check, repack or measurement found; None where there is none.
+    """The fingerprint of all values from an earlier check, repack or measurement; None without one.
 
-    The files must have the sizes and times of then. Of a part of a set that is staged, it is what was known of the
-    whole one.
+    The files must still have the same sizes and times. For a partly staged set, it is the fingerprint recorded for the
+    whole set.
     """
     staged, contents = read_set(index.root), load_contents(index.years)
     if len(contents) == (len(index.years) if staged is None else staged.files):
@@ -211,7 +210,7 @@ def load_content_fingerprint(index: ClimateIndex) -> str | None:
 
 
 def year_paths(root: Path) -> tuple[Path, ...]:
-    """The files of the years in `root`, ascending; of a staged folder, those that are there whole.
+    """The files of the years in `root`, ascending; of a staged folder, those that are complete.
 
     Raises DataError when there are none.
     """
@@ -271,7 +270,7 @@ def refusals(year: YearFile) -> tuple[str, ...]:
     if year.variant.name == "ambiguous":
         return (
             f"dataset {BOXES}: the order of the columns and the numbers of the classes contradict each other "
-            f"({year.variant.evidence}); compare it with the set's documentation, and mend the file",
+            f"({year.variant.evidence}); compare it with the set's documentation, and correct the file",
         )
     odd = odd_rows(year.boxes, row_kinds(year.boxes, year.height, year.width))
     return tuple(f"dataset {BOXES}: {rows}" for rows in odd if rows.kind is RowKind.UNKNOWN_CLASS)

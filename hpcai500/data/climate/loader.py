@@ -29,11 +29,11 @@ from hpcai500.methodology.sampling import Draw, random_words
 # Windows: images that share compressed chunks, inflated together and kept until all of them have been used.
 
 
-# Chunks of a window that each thread inflates in one go: about 25 ms for the shipped chunks. Between two goes, a batch
-# that is asked for comes first.
-_CHUNKS_A_GO = 32
-# Threads wait for one another at the end of each call. When the consumer waits too, calls are longer.
-_GOES_IN_A_HURRY = 8
+# Chunks of a window that each thread inflates in one step: about 25 ms for the shipped chunks. Between two steps, a
+# requested batch has priority.
+_CHUNKS_PER_STEP = 32
+# Threads wait for one another at the end of each call. While the consumer waits, a call takes more steps.
+_URGENT_STEPS = 8
 BUFFERS = 2
 
 
@@ -43,10 +43,10 @@ def window_images(storage: Storage) -> int:
 
 
 def windows_of(storages: Sequence[Storage], samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Number the window that each sample is in, as `samplers.windowed_order` takes it; no two files share a window.
+    """The number of the window that each sample is in, for `samplers.windowed_order`; no two files share a window.
 
-    `samples` has a row (file, image) for each sample; repeats follow one another. Repeats of an image that is read
-    without its neighbours have numbers of their own: nothing is saved where they meet.
+    `samples` has a row (file, image) for each sample; repeats are adjacent. Repeats of an image that is read without
+    its neighbours have different numbers: keeping them together saves nothing.
     """
     sizes = np.array([window_images(storage) for storage in storages], np.int64)
     counts = np.array([-(-storage.shape[0] // window_images(storage)) for storage in storages], np.int64)
@@ -59,7 +59,7 @@ def windows_of(storages: Sequence[Storage], samples: npt.NDArray[np.int64]) -> n
 
 
 class WindowBuffers:
-    """Two windows in memory: one in use, and one that is filled ahead, a little at a time."""
+    """Two windows in memory: one in use, and one that is filled ahead, step by step."""
 
     def __init__(self, reader: ClimateReader, storages: Sequence[Storage], dtype: Any, threads: int) -> None:
         self._reader = reader
@@ -67,53 +67,53 @@ class WindowBuffers:
         self._dtype = dtype
         self._threads = threads
         self._memory: list[npt.NDArray[Any] | None] = [None] * BUFFERS
-        # Of each buffer: the (file, first image) it holds or begins to hold, and how many goes are done.
+        # For each buffer: the (file, first image) that it holds or is being filled with, and how many steps are done.
         self._held: list[tuple[int, int] | None] = [None] * BUFFERS
         self._done = [0] * BUFFERS
         self._used = 0
 
     def free(self) -> None:
-        """Forget what is held and free its memory: gigabytes, which another loader may want next."""
+        """Drop both windows and free their memory: gigabytes that another loader may need next."""
         self._memory = [None] * BUFFERS
         self._held = [None] * BUFFERS
 
-    def advance(self, window: tuple[int, int], *, hurry: bool = False) -> bool:
-        """Inflate a little of a window, or more in a hurry; False when all of it is here already.
+    def advance(self, window: tuple[int, int], *, urgent: bool = False) -> bool:
+        """Inflate one step of a window, or several if `urgent`. Return False when the window is complete.
 
-        Raises ClimateError; the window is then forgotten.
+        Raises ClimateError; the window is then dropped.
         """
         if window in self._held:
             buffer = self._held.index(window)
         else:
             buffer = (self._used + 1) % BUFFERS
             self._held[buffer], self._done[buffer] = window, 0
-        goes = self._goes(window[0])
-        if self._done[buffer] == goes:
+        steps = self._steps(window[0])
+        if self._done[buffer] == steps:
             return False
         try:
             file, first = window
             images = self._images(buffer, window)
-            end = min(self._done[buffer] + (_GOES_IN_A_HURRY if hurry else 1), goes)
-            self._reader.read_window(file, first, len(images), images, part=(self._done[buffer], end, goes))
+            end = min(self._done[buffer] + (_URGENT_STEPS if urgent else 1), steps)
+            self._reader.read_window(file, first, len(images), images, part=(self._done[buffer], end, steps))
         except BaseException:
             self._held[buffer] = None
             raise
         self._done[buffer] = end
-        return self._done[buffer] < goes
+        return self._done[buffer] < steps
 
     def complete(self, window: tuple[int, int]) -> npt.NDArray[Any] | None:
-        """The images of a window that is complete, in use from now on; None while advance() has work to do."""
+        """The images of a complete window, which is then the one in use; None while advance() has work to do."""
         if window not in self._held:
             return None
         buffer = self._held.index(window)
-        if self._done[buffer] < self._goes(window[0]):
+        if self._done[buffer] < self._steps(window[0]):
             return None
         self._used = buffer
         return self._images(buffer, window)
 
-    def _goes(self, file: int) -> int:
+    def _steps(self, file: int) -> int:
         storage = self._storages[file]
-        return max(1, storage.chunks_per_image // (self._threads * _CHUNKS_A_GO))
+        return max(1, storage.chunks_per_image // (self._threads * _CHUNKS_PER_STEP))
 
     def _images(self, buffer: int, window: tuple[int, int]) -> npt.NDArray[Any]:
         memory = self._memory[buffer]
@@ -132,7 +132,7 @@ class WindowBuffers:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """Images of one batch from one window, a (file, first image); without one, straight from files."""
+    """Images of one batch from one window, a (file, first image), or directly from files if it is None."""
 
     window: tuple[int, int] | None
     files: npt.NDArray[np.int64]
@@ -141,12 +141,12 @@ class Visit:
     rolls: npt.NDArray[np.int64]
 
 
-class _Stopped(Exception):  # noqa: N818  # ends the thread, and is no error
+class _Stopped(Exception):  # noqa: N818  # ends the thread; not an error
     """The epoch was ended early."""
 
 
 class Filler:
-    """Fills slots in the order of the batches, one thread per epoch; an error comes in the place of its batch."""
+    """Fills slots in the order of the batches, one thread per epoch; an error takes the place of its batch."""
 
     def __init__(self, reader: ClimateReader, windows: WindowBuffers, slots: Sequence[npt.NDArray[Any]]) -> None:
         self._reader = reader
@@ -183,12 +183,12 @@ class Filler:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Stop after the read under way, and wait for that. Windows are then no longer in memory."""
+        """Stop after the read in progress, and wait for it. The windows are then freed."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         thread, self._thread = self._thread, None
-        # The garbage collector may end a loader on this very thread, which then ends by itself.
+        # The garbage collector may end a loader on this very thread, which cannot join itself.
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -203,7 +203,7 @@ class Filler:
                 self._publish(slot)
         except _Stopped:
             pass
-        except BaseException as error:  # noqa: BLE001  # handed to the consumer, whatever it is
+        except BaseException as error:  # noqa: BLE001  # the consumer raises it
             self._publish(error)
         finally:
             self._windows.free()
@@ -235,7 +235,7 @@ class Filler:
         while images is None:
             if self._stopped:
                 raise _Stopped
-            self._windows.advance(visit.window, hurry=True)
+            self._windows.advance(visit.window, urgent=True)
             images = self._windows.complete(visit.window)
         positions = visit.images - visit.window[1]
         self._reader.take(images, positions, out, places=visit.places, rolls=visit.rolls)
@@ -243,11 +243,11 @@ class Filler:
 
 
 class _LookAhead:
-    """The window after the one in use, while some of it is still to be inflated."""
+    """The window after the one in use, while it is incomplete."""
 
     def __init__(self, windows: Sequence[tuple[int, int]]) -> None:
         distinct = [window for at, window in enumerate(windows) if at == 0 or window != windows[at - 1]]
-        # The first is inflated when it is asked for: nothing is in use before it.
+        # The first window is inflated when it is needed: none is in use before it.
         self._later = iter(distinct[1:])
         self._current: tuple[int, int] | None = None
         self.next: tuple[int, int] | None = None
@@ -263,12 +263,12 @@ class _LookAhead:
             if not windows.advance(self.next):
                 self.next = None
         except ClimateError:
-            # The error is reported when the window's turn comes and it is inflated again: errors come in order.
+            # The window is inflated again when needed, and raises then: errors keep the order of batches.
             self.next = None
 
 
 # ----------------------------------------------------------------------------------------------------
-# Random turns of the globe: longitude is periodic, so a rolled image is as good as the recorded one.
+# Random rotations of the globe: longitude is periodic, so a rolled image is as realistic as the recorded one.
 
 
 def epoch_rolls(samples: int, columns: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
@@ -282,7 +282,7 @@ def epoch_rolls(samples: int, columns: int, seed: int, epoch: int) -> npt.NDArra
 
 
 # ----------------------------------------------------------------------------------------------------
-# Batches of climate images: the core's reader, a ring of slots that one thread fills ahead, torch tensors.
+# Batches of climate images: the core's reader, a ring of slots that one thread fills ahead, and torch tensors.
 
 
 DType = Literal["float32", "float16", "bfloat16"]
@@ -293,10 +293,10 @@ _ITEMS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 class ClimateBatch:
     """One batch on the host.
 
-    `images` has shape (N, channels, rows, width) and is a view of a slot that is refilled once the next batch is asked
-    for: use it, or copy it, before. `samples` are the N ids that were asked for. Image i was rolled by `rolls[i]`
-    columns, as `numpy.roll(image, rolls[i], axis=-1)`, before its columns were cropped; boxes must follow.
-    `wait_seconds` is how long the consumer was kept waiting for it.
+    `images` has shape (N, channels, rows, width) and is a view of a slot that is refilled once the next batch is
+    requested: use or copy it before. `samples` are the N requested ids. Image i was rolled by `rolls[i]` columns, as by
+    `numpy.roll(image, rolls[i], axis=-1)`, before its columns were cropped; its boxes must be moved likewise.
+    `wait_seconds` is how long the consumer waited for it.
     """
 
     images: torch.Tensor
@@ -313,27 +313,27 @@ class ClimateBatch:
 class ClimateBatches(OneEpochAtATime[ClimateBatch]):
     """Reads, normalises, rolls and crops images of HDF5 years ahead of the consumer.
 
-    `files` are paths and where their images lie; `samples` has a row (file, image) for each sample. `channels` are
-    numbers of channels in the wanted order (all, where None); `mean` and `std` have a value for each of them; without
-    them values are as stored, and float32 keeps their bits. Of each image the first `width` columns (all, where
-    None) are taken. With `roll`, it is rolled before by a random number of columns that depends on (seed, epoch,
+    `files` are paths and the storage of their images; `samples` has a row (file, image) for each sample. `channels` are
+    numbers of channels in the order of the output (None: all). `mean` and `std` have a value for each of them; without
+    them values are as stored, and float32 keeps their bits. Each image is cropped to its first `width`
+    columns (None: all). With `roll`, it is first rolled by a random number of columns that depends on (seed, epoch,
     sample) alone.
 
     `depth` batches are in the ring: one with the consumer, the others filled ahead by one thread, whose reads are
-    shared by `threads` native threads. With `pin_memory`, slots are page-locked. A slot is refilled only after `mark`,
-    recorded when its batch is done with, has passed: by default, with `pin_memory`, an event of the stream that is
-    current then.
+    shared by `threads` native threads. With `pin_memory`, slots are page-locked. A slot is refilled only after the
+    `mark` that is recorded when its batch is released has passed: by default, with `pin_memory`, an event of the stream
+    that is current then.
 
-    Where images share compressed chunks (the shipped layout: 46), whole windows of them are inflated, so that an order
+    Where images share compressed chunks (the shipped layout: 46), whole windows of them are inflated, so that the order
     of `samplers.windowed_order` inflates each chunk once; in another order a window is inflated again whenever the
-    consumer comes back to it. At most two windows are in memory: one in use, one that is filled ahead.
+    consumer returns to it. At most two windows are in memory: one in use, one that is filled ahead.
 
     Memory, in bytes, with I = channels x rows x columns x 2 (float16, bfloat16) or x 4 (float32): at most
     depth x batch_size x I for the slots, threads x (tile of 256 KiB, or 3.75 times the largest chunk as float32), and,
     from the first batch of an epoch to its end, 2 x window x I for the windows (none, where window is 1; shipped size
     as float16: 46 x 28.3 MB twice, 2.6 GB). Loaders whose epochs do not overlap never hold windows at the same time.
 
-    Raises ValueError for settings that make no sense, DataError for a file that cannot be opened.
+    Raises ValueError for invalid settings, DataError for a file that cannot be opened.
     """
 
     def __init__(
@@ -376,18 +376,18 @@ class ClimateBatches(OneEpochAtATime[ClimateBatch]):
         except ClimateError as error:
             raise self._unreadable(error) from error
         shape = (batch_size, *self._reader.image_shape)
-        # torch aligns host memory to 64 bytes, which the core's non-temporal stores want.
+        # torch aligns host memory to 64 bytes, which the core's non-temporal stores need.
         self._slots = [torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=pin_memory) for _ in range(depth)]
         arrays = [(slot.view(torch.uint16) if dtype == "bfloat16" else slot).numpy() for slot in self._slots]
         self._batch_size = batch_size
         windows = WindowBuffers(self._reader, self._storages, _ITEMS[dtype], threads)
         self._filler = Filler(self._reader, windows, arrays)
-        # At the interpreter's end, a thread that returns from native code would be killed, and abort the process.
+        # At interpreter exit, Python kills a thread that returns from native code, which aborts the process.
         self._at_exit = weakref.finalize(self, _stop, self._reader, self._filler)
 
     @property
     def chunks_inflated(self) -> int:
-        """Chunks inflated since the loader was made."""
+        """Chunks inflated since the loader was created."""
         return self._reader.chunks_inflated
 
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ClimateBatch]:
@@ -398,7 +398,7 @@ class ClimateBatches(OneEpochAtATime[ClimateBatch]):
         return super().epoch(batches, seed=seed, epoch=epoch)
 
     def close(self) -> None:
-        """Stop the threads. An epoch that is still open yields no further batch. May be called twice."""
+        """Stop the threads. An epoch in progress yields no further batch. May be called twice."""
         self._closed = True
         self._reader.close()
         self._end_epoch()
@@ -411,12 +411,12 @@ class ClimateBatches(OneEpochAtATime[ClimateBatch]):
         self._filler.begin([self._visits(ids, rolls) for ids in batches])
         try:
             for ids in batches:
-                asked = time.perf_counter()
+                start = time.perf_counter()
                 try:
                     slot = self._filler.next()
                 except ClimateError as error:
                     raise self._unreadable(error) from error
-                waited = time.perf_counter() - asked
+                waited = time.perf_counter() - start
                 try:
                     yield ClimateBatch(self._slots[slot][: len(ids)], ids, rolls[ids], waited)
                 finally:
@@ -434,7 +434,7 @@ class ClimateBatches(OneEpochAtATime[ClimateBatch]):
             self._filler.release(slot)
 
     def _visits(self, ids: SampleIds, rolls: npt.NDArray[np.int64]) -> list[Visit]:
-        """What one batch takes from each window, and in one read all images that need no window."""
+        """The images that one batch takes from each window; those that need no window are one read."""
         groups: dict[tuple[int, int] | None, list[int]] = {}
         for place, sample in enumerate(ids):
             file, image = map(int, self._samples[sample])

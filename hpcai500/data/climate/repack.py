@@ -1,7 +1,7 @@
-"""Rewrites climate years so that an image is one piece of its file, which is read as fast as the disk gives it.
+"""Rewrites climate years so that each image is one piece of its file and can be read at the speed of the disk.
 
 A repacking is estimated before it starts. It may be killed at any time: years that have their final names are done, and
-the next call goes on with the others. Each year is read back from the disk before its file gets that name.
+the next call continues with the others. Each year is read back from the disk before its file gets that name.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from hpcai500.data.climate.years import (
     YearFile,
     as_shipped,
     identity_of,
-    leads_nowhere,
+    is_dangling,
     open_hdf5,
     open_year,
     plain,
@@ -76,7 +76,7 @@ LOCK_FILE = ".hpcai500-repack.lock"
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`, which ends with the process. The lock file stays: removed, it could be locked twice.
+    """Hold the lock of `folder`, which ends with the process. The lock file is kept: removal would allow two holders.
 
     Raises:
         RunError: another process holds it.
@@ -85,14 +85,14 @@ def only_writer(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         if lock(descriptor) == "taken":
-            raise RunError(f"{folder}: another repacking writes there: wait for it, and run this command again")
+            raise RunError(f"{folder}: another repacking is writing there: wait for it, and run this command again")
         yield
     finally:
         os.close(descriptor)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which file a repacked year was made from: kept in its folder, so that a changed source is noticed.
+# Which file a repacked year was made from: recorded in its folder, so that a changed source is noticed.
 
 
 ORIGIN_FILE = ".hpcai500-repack.json"
@@ -115,7 +115,7 @@ def _origins(folder: Path) -> dict[str, Any]:
         document = json.loads((folder / ORIGIN_FILE).read_bytes())
         return dict(document["files"]) if document["format"] == _FORMAT else {}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        # A file that cannot be read counts as empty: values are then compared.
+        # An unreadable file counts as empty: values are then compared.
         return {}
 
 
@@ -128,7 +128,7 @@ FILTERS: dict[Filter, tuple[str, ...]] = {"none": (), "lzf": ("shuffle", "lzf")}
 
 @dataclass(frozen=True, eq=False)
 class YearJob:
-    """What becomes of a year: a file in `folder` with `boxes`, and images in chunks of one, by the filter `kind`."""
+    """The file to write for a year: in `folder`, with `boxes`, and one image per chunk by the filter `kind`."""
 
     year: YearFile
     folder: Path
@@ -137,7 +137,7 @@ class YearJob:
 
     @property
     def final(self) -> Path:
-        """The final file, which exists once it is whole and was read back."""
+        """The final file, which exists once it is complete and verified."""
         return self.folder / self.year.path.name
 
     @property
@@ -146,12 +146,11 @@ class YearJob:
         return self.folder / f".{self.final.name}.part"
 
     def leftovers(self) -> list[Path]:
-        """What was written towards the final file, also by an earlier version that was killed."""
+        """Unfinished files of this year, including those of earlier versions."""
         ours = re.compile(re.escape(f".{self.final.name}.") + r"(part|journal|spool|\d+\.spool)")
         return [path for path in self.folder.glob(f".{self.final.name}.*") if ours.fullmatch(path.name)]
 
     def remove_leftovers(self) -> None:
-        """Remove what was written towards the final file, also by an earlier version that was killed."""
         for path in self.leftovers():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -162,11 +161,11 @@ class YearJob:
 def repack_year(job: YearJob, workers: int, progress: Tracker, of: str) -> None:
     """Write, verify and name the file of `job`, in `workers` processes.
 
-    `of` tells the progress bar which of how many years this is.
+    `of` is "1 of 3" for the progress bar: the number of this year.
 
     Raises:
         DataError: the source cannot be read.
-        RunError: what is read back is not what was written.
+        RunError: the file does not read back as written.
         OSError: the disk is full.
     """
     job.remove_leftovers()
@@ -175,7 +174,7 @@ def repack_year(job: YearJob, workers: int, progress: Tracker, of: str) -> None:
             scans: list[ImageScan] = []
             tasks = _write_tasks(job, _lay_out(job))
             written = map_in_order(_write_range, tasks, min(workers, len(tasks)), what="repacks images")
-            # Closed before leftovers are removed: no process writes any more then.
+            # Closed before leftovers are removed, so that no process is still writing.
             with closing(written):
                 for task, found in zip(tasks, written, strict=True):
                     if task.addresses is None:
@@ -192,7 +191,7 @@ def repack_year(job: YearJob, workers: int, progress: Tracker, of: str) -> None:
 
 
 def _lay_out(job: YearJob) -> list[int] | None:
-    """Write the file of `job` with all that its source holds except values of images.
+    """Write the file of `job` with everything that its source holds except the values of images.
 
     Returns the addresses of the images; None where they are compressed.
     """
@@ -203,8 +202,8 @@ def _lay_out(job: YearJob) -> list[int] | None:
         for name in source:
             if name in (IMAGES, BOXES):
                 continue
-            # A link that leads nowhere has nothing to copy but itself.
-            if leads_nowhere(source, name):
+            # Of a link without a target, only the link can be copied.
+            if is_dangling(source, name):
                 file[name] = source.get(name, getlink=True)
             else:
                 source.copy(name, file)
@@ -225,7 +224,7 @@ def _copy_attributes(old: Any, new: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _WriteTask:
-    """A range of images, and the file that they go to: at `addresses`, or, without, compressed into a spool."""
+    """A range of images, and the file that they go to: at `addresses`, or compressed into a spool if None."""
 
     year: YearFile
     first: int
@@ -257,14 +256,14 @@ def _write_range(task: _WriteTask) -> tuple[ImageScan, ...]:
         scans.add(block)
         offset = channels.start * task.year.plane_bytes
         write_at(task.target, block, [address + offset for address in task.addresses])
-        # Processes share the wait for the disk, which would otherwise come at the end.
+        # Processes share the wait for the disk, which would otherwise all come at the end.
         sync(task.target)
     return scans.scans()
 
 
 def compress(image: FloatArray) -> tuple[int, bytes]:
-    """The mask of filters that were left out, and the chunk of one image (16, height, width), by shuffle and LZF."""
-    # By h5py's own filter, in a file that never leaves memory: the bytes are those that HDF5 would write.
+    """Compress one image (16, height, width) by shuffle and LZF; returns the mask of skipped filters and the chunk."""
+    # Through h5py, in a file in memory: the bytes are those that HDF5 would write.
     with h5py.File("chunk", "w", driver="core", backing_store=False) as memory:
         chunk = (1, *image.shape)
         dataset = memory.create_dataset("chunk", data=image[None], chunks=chunk, shuffle=True, compression="lzf")
@@ -274,32 +273,31 @@ def compress(image: FloatArray) -> tuple[int, bytes]:
 
 
 def _verified(job: YearJob, scans: Sequence[ImageScan], workers: int) -> Iterator[int]:
-    """Read the file back from the disk, compare it with the source, and yield how many more images agree."""
-    # Pages in memory prove nothing about the disk.
+    """Read the file back from the disk, compare it with the source, and yield the number of images for each range."""
+    # Cached pages prove nothing about the disk.
     drop_from_memory(job.part)
     try:
         with open_hdf5(job.part) as file:
             written, boxes = replace(job.year, path=job.part, storage=storage_of(file[IMAGES])), file[BOXES][()]
         if not np.array_equal(boxes, job.boxes):
-            raise _not_kept(job, "dataset boxes reads back with other values than were written")
+            raise _not_kept(job, "dataset boxes does not read back as written")
         tasks = [(written, first, count) for first, count in ranges(written)]
         read_back = map_in_order(_digest_range, tasks, min(workers, len(tasks)), what="verifies images")
         for (_, first, count), digests in zip(tasks, read_back, strict=True):
             for image, digest in enumerate(digests, first):
                 if digest != scans[image].digest:
-                    raise _not_kept(job, f"image {image} reads back with other values than were written")
+                    raise _not_kept(job, f"image {image} does not read back as written")
             yield count
-    # Unlike a source, the file that is being made cannot be copied again.
+    # Unlike a source, the new file cannot be copied again.
     except UnreadableImagesError as error:
         raise _not_kept(job, str(error.faults[0])) from error
     except DataError as error:
-        raise _not_kept(job, "no longer the file that was written") from error
+        raise _not_kept(job, "not the file that was written") from error
 
 
 def _not_kept(job: YearJob, what: str) -> RunError:
     return RunError(
-        f"{job.part}: {what}: the disk or the memory is at fault; run the same command again, which writes this year "
-        "anew"
+        f"{job.part}: {what}: the disk or the memory is faulty; run the same command again to rewrite this year"
     )
 
 
@@ -308,7 +306,7 @@ def _digest_range(task: tuple[YearFile, int, int]) -> tuple[bytes, ...]:
 
 
 def _publish(job: YearJob, scans: Sequence[ImageScan]) -> None:
-    """Keep contents and origin, and give the file its name: last, so that a year which has it is done."""
+    """Record contents and origin, then rename the file: a year with its final name is done."""
     made = replace(job.year, path=job.part, boxes=job.boxes, identity=identity_of(job.part))
     store_contents(job.folder, [made], {made.year: content_of(made, scans)})
     note_origin(job.final, made.identity, job.year)
@@ -317,7 +315,7 @@ def _publish(job: YearJob, scans: Sequence[ImageScan]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a repacking will write and how long it will take, told before it starts.
+# What a repacking will write and how long it will take, estimated before it starts.
 
 
 _PROBE_BYTES = 2**26
@@ -327,9 +325,9 @@ _OVERHEAD_BYTES = 2**21
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the images that are left will take.
+    """What the remaining images will take.
 
-    `needed_bytes` is the most that the new files, and the compressed images that wait beside them, occupy at once;
+    `needed_bytes` is the most space that the new files and the spools beside them occupy at once;
     `memory_bytes` is over all processes.
     """
 
@@ -353,9 +351,9 @@ def estimate(jobs: Sequence[YearJob], workers: int) -> Estimate:
     read_seconds = _read_seconds(jobs[0])
     ratio, compress_seconds = (1.0, 0.0) if kind == "none" else _compression(jobs[0])
     write_bytes = int(sum(job.year.images * job.year.image_bytes for job in jobs) * ratio) + _OVERHEAD_BYTES * len(jobs)
-    # Compressed images of one year wait beside the file that they are put into.
+    # Compressed images of one year are in spools beside their file until they are copied into it.
     waiting_bytes = 0 if kind == "none" else int(max(job.year.images * job.year.image_bytes for job in jobs) * ratio)
-    # What a killed call has left goes before its year is written anew.
+    # Leftovers of a killed call are removed before their year is written again.
     left_bytes = sum(
         file.stat().st_blocks * 512
         for job in jobs
@@ -366,10 +364,10 @@ def estimate(jobs: Sequence[YearJob], workers: int) -> Estimate:
     needed_bytes, free_bytes = write_bytes + waiting_bytes, _free_bytes(folder) + left_bytes
     if needed_bytes > free_bytes:
         raise DataError(
-            f"{folder}: repacking needs {size(needed_bytes)}, and {size(free_bytes)} are free: choose another folder, "
+            f"{folder}: repacking needs {size(needed_bytes)}, but {size(free_bytes)} are free: choose another folder, "
             "or fewer --years at a time"
         )
-    # Uncompressed bytes are written once and read once; compressed ones are copied into their file as well.
+    # Uncompressed bytes are written once and read once; compressed ones are also copied into their file.
     disk_seconds = _disk_seconds_per_byte(folder, write_bytes) * year.image_bytes * ratio * (1 if kind == "none" else 2)
     seconds = images * ((read_seconds + compress_seconds) / workers + disk_seconds)
     memory_bytes = workers * max(_held_bytes(job) for job in jobs)
@@ -406,7 +404,7 @@ def _compression(job: YearJob) -> tuple[float, float]:
 def _disk_seconds_per_byte(folder: Path, most_bytes: int) -> float:
     """Seconds to write a byte to `folder`, sync it and read it back. Raises OSError when the disk is full."""
     path = nearest(folder) / f".hpcai500-probe-{os.getpid()}"
-    # Zeros would be free on a disk that compresses.
+    # Zeros would cost nothing on a file system that compresses.
     content = os.urandom(2**20) * max(1, min(_PROBE_BYTES, most_bytes) // 2**20)
     start_seconds = time.perf_counter()
     try:
@@ -426,11 +424,11 @@ def _free_bytes(folder: Path) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a file that is there already is what a year becomes: by its form, then by all values.
+# Whether an existing file is the repacked year: by its boxes and layout, then by all values.
 
 
 def has_form(job: YearJob) -> bool:
-    """Whether the file of `job` is there, with its boxes and layout. Raises DataError when a different one is."""
+    """Whether the file of `job` exists, with its boxes and layout. Raises DataError when a different file exists."""
     if not job.final.exists():
         return False
     if job.final.samefile(job.year.path):
@@ -438,20 +436,20 @@ def has_form(job: YearJob) -> bool:
     try:
         there = open_year(job.final)
     except DataError as error:
-        raise _another(job) from error
+        raise _different(job) from error
     if (
         there.storage.chunk != (1, *job.year.storage.shape[1:])
         or there.storage.filters != FILTERS[job.kind]
         or not np.array_equal(there.boxes, job.boxes)
     ):
-        raise _another(job)
+        raise _different(job)
     return True
 
 
 def require_values(job: YearJob, workers: int, progress: Tracker) -> None:
-    """Raise DataError unless the file that is there has the values of the source.
+    """Raise DataError unless the existing file has the values of the source.
 
-    All values are read and compared, unless this very file is recorded as made from this very source.
+    All values are read and compared, unless this file is recorded as made from this source.
     """
     there = open_year(job.final)
     if _origins(job.folder).get(job.final.name) == _origin(there.identity, job.year):
@@ -460,9 +458,9 @@ def require_values(job: YearJob, workers: int, progress: Tracker) -> None:
     try:
         found = _content(there, there.boxes, workers, progress)
     except UnreadableImagesError as error:
-        raise _another(job) from error
+        raise _different(job) from error
     if found.digest != expected.digest:
-        raise _another(job)
+        raise _different(job)
     note_origin(job.final, there.identity, job.year)
 
 
@@ -481,8 +479,8 @@ def _content(year: YearFile, boxes: npt.NDArray[np.int32], workers: int, progres
     return content_of(replace(year, boxes=boxes), scans)
 
 
-def _another(job: YearJob) -> DataError:
-    return DataError(f"{job.final}: not what {job.year.path} becomes; remove it, or choose another folder")
+def _different(job: YearJob) -> DataError:
+    return DataError(f"{job.final}: differs from a repacked {job.year.path}; remove it, or choose another folder")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -493,9 +491,9 @@ def _another(job: YearJob) -> DataError:
 class RepackReport:
     """What was done, and the fingerprints of the new set.
 
-    `written` years were written now and read back; `kept` ones were there already. `converted` years had boxes of the
-    swapped variant. The fingerprint is that of the source's years, unless boxes were converted. `stored_bytes` is over
-    all files.
+    `written` years were written and verified; `kept` ones existed already. `converted` years had boxes of the swapped
+    variant. The fingerprint is that of the source's years, unless boxes were converted. `stored_bytes` is over all
+    files.
     """
 
     root: Path
@@ -510,7 +508,7 @@ class RepackReport:
 
 
 class Repacking:
-    """A repacking that was found possible: `estimate` tells what it takes, `run` does it."""
+    """A repacking of checked years: `estimate` estimates its cost, `run` does it."""
 
     def __init__(
         self,
@@ -527,7 +525,7 @@ class Repacking:
 
         Raises:
             DataError: there is nothing to repack, a file does not follow the format, boxes need to be converted, the
-                folders are one, or `target` holds other files of these names.
+                folders are the same, or `target` holds other files of these names.
         """
         _require_apart(source, target)
         self._workers, self._progress = workers_or_all(workers), progress
@@ -553,19 +551,19 @@ class Repacking:
             return estimate(self.jobs, self._workers)
 
     def run(self) -> RepackReport:
-        """Repack what is left; may be killed at any time, and goes on with the next year when called again.
+        """Repack what is left; may be killed at any time; the next call continues with the next year.
 
-        Years that are there already are kept once it is known that they have the values of the source.
+        Existing years are kept after a check that they have the values of the source.
 
         Raises:
-            DataError: the source cannot be read, or a year that is there has other values.
-            RunError: the disk is full, or does not keep what is written; or another repacking writes there.
+            DataError: the source cannot be read, or an existing year has other values.
+            RunError: the disk is full or faulty, or another repacking is writing there.
         """
         start_seconds = time.monotonic()
         with _written_to(self._target):
             self._target.mkdir(parents=True, exist_ok=True)
             with only_writer(self._target):
-                # Another repacking may have ended since this one was planned.
+                # Another repacking may have finished since this one was planned.
                 self._look()
                 for job in self._there:
                     require_values(job, self._workers, self._progress)
@@ -579,7 +577,9 @@ class Repacking:
         index = build_index(self._target, open_years(self._target, paths))
         before = build_index(self._source, self._years).fingerprint
         if not self._converted and index.fingerprint != before:
-            raise RunError(f"{self._target}: another fingerprint than {self._source}: was it changed meanwhile?")
+            raise RunError(
+                f"{self._target}: another fingerprint than {self._source}, which changed meanwhile; run again"
+            )
         return RepackReport(
             root=self._target,
             written=tuple(job.year.year for job in self.jobs),
@@ -596,9 +596,9 @@ class Repacking:
 def _require_apart(source: Path, target: Path) -> None:
     origin, place = source.resolve(), target.resolve()
     if origin == place:
-        raise DataError(f"{target}: the set is there already; repack it into another folder")
+        raise DataError(f"{target}: this is the source folder; repack the set into another folder")
     if place.is_relative_to(origin):
-        raise DataError(f"{target}: inside the set {source}; repack it into a folder outside")
+        raise DataError(f"{target}: inside the set {source}; choose a folder outside it")
     if target.exists() and not target.is_dir():
         raise DataError(f"{target}: not a folder")
 
@@ -611,28 +611,30 @@ def _chosen(source: Path, years: tuple[int, int] | None) -> tuple[Path, ...]:
     missing = [year for year in range(years[0], years[1] + 1) if year not in paths]
     if missing or years[1] < years[0]:
         there = spans([year for year in paths if year is not None])
-        raise DataError(f"{source}: no file for {spans(missing) or 'no years'}; there are {there}")
+        raise DataError(f"{source}: no file for {spans(missing) or 'no years'}; the set has {there}")
     return tuple(path for year, path in paths.items() if year is not None and years[0] <= year <= years[1])
 
 
-def _needs_converting(year: YearFile, asked: bool) -> bool:
+def _needs_converting(year: YearFile, convert_boxes: bool) -> bool:
     if year.variant.name == "ambiguous":
-        raise DataError(f"{year.path}: dataset boxes: of no known variant ({year.variant.evidence}); mend it first")
-    if year.variant.name == "swapped" and not asked:
+        raise DataError(
+            f"{year.path}: dataset boxes: unknown variant ({year.variant.evidence}); correct the file first"
+        )
+    if year.variant.name == "swapped" and not convert_boxes:
         raise DataError(
             f"{year.path}: dataset boxes: x and y are swapped, and classes count from 1 ({year.variant.evidence}), "
-            "which no run accepts; add --convert-boxes to have them converted"
+            "which no run accepts; add --convert-boxes to convert them"
         )
     return year.variant.name == "swapped"
 
 
 @contextmanager
 def _written_to(target: Path) -> Iterator[None]:
-    """Report a disk that takes no more in one line. Years that are done stay."""
+    """Report a full or unwritable disk in one line."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else plain(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "make room, and run the same command again" if full else "mend it, and run the same command again"
-        raise RunError(f"{target}: cannot be written: {reason}; what is done is kept: {remedy}") from error
+        remedy = "make room, and run the same command again" if full else "fix it, and run the same command again"
+        raise RunError(f"{target}: cannot be written: {reason}; finished years are kept: {remedy}") from error

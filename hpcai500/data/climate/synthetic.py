@@ -1,6 +1,6 @@
 """Writes a learnable synthetic set of years in ExtremeWeather's format.
 
-For machines without ExtremeWeather: smoke runs train on it through the same code as the reference run.
+For machines without ExtremeWeather. Smoke runs train on it with the same code as the reference run.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def image_bytes(height: int, width: int) -> int:
 class Part:
     """The `count` images from `first` on, of `image_shape`, of the year whose file is `path`.
 
-    `addresses` are the bytes in it where they begin. The layout `shipped` has none: there, a part is the images that
-    share chunks of the shape `chunk`.
+    `addresses` are their byte offsets in it. The layout `shipped` has none: there, a part is the images that share
+    chunks of the shape `chunk`.
     """
 
     path: Path
@@ -142,16 +142,16 @@ def finish(path: Path, boxes: Boxes, layout: str) -> None:
 # The whole set: its parameters, and the processes that draw and write it.
 
 
-# To be raised when the same parameters begin to give other weather: sets of two versions must not mix.
+# Increase it when the same parameters give different weather: sets of two versions must not mix.
 _GENERATOR_VERSION = 1
 _LARGEST_SIDE = 16384
 
 
 @dataclass(frozen=True)
 class SyntheticYears(YearSet):
-    """What a set is made of: these numbers alone decide every byte (of one version of NumPy, on one kind of processor).
+    """Parameters of a set, which alone decide every byte (with one version of NumPy, on one kind of processor).
 
-    Raises DataError for values that cannot be made.
+    Raises DataError for invalid values.
     """
 
     def __post_init__(self) -> None:
@@ -197,12 +197,12 @@ class SyntheticYears(YearSet):
 
 
 def make_years(
-    root: Path | str, wanted: SyntheticYears, *, workers: int | None = None, progress: Tracker = silent
+    root: Path | str, parameters: SyntheticYears, *, workers: int | None = None, progress: Tracker = silent
 ) -> int:
-    """Write the set `wanted` to `root` and return how many years were missing and have been written.
+    """Write the set `parameters` to `root` and return how many years were missing and have been written.
 
-    A second call writes nothing; a call after an interrupted one writes the missing years. Files of others are never
-    touched. `workers` processes share the work (default: one a core of this job); the bytes do not depend on it. With
+    A second call writes nothing; a call after an interrupted one writes the missing years. Other files are never
+    touched. `workers` processes share the work (default: one per core of this job); the bytes do not depend on it. With
     more than one, a script's main module must be importable, as always with Python's "spawn". A worker holds one
     image in memory, in the layout `shipped` as many as share a chunk (46 of the shipped size are 2.6 GB).
 
@@ -212,11 +212,11 @@ def make_years(
     root = Path(root)
     workers = workers_or_all(workers)
     try:
-        missing = _claim(root, wanted)
+        missing = _claim(root, parameters)
         if missing:
-            _check_space(root, wanted, len(missing))
-            with progress(len(missing) * wanted.images_per_year, "making images", "images") as bar:
-                _write_years(root, wanted, missing, workers, bar)
+            _check_space(root, parameters, len(missing))
+            with progress(len(missing) * parameters.images_per_year, "making images", "images") as bar:
+                _write_years(root, parameters, missing, workers, bar)
     except OSError as error:
         raise DataError(
             f"cannot write the synthetic set: {error.filename or root}: {_reason(error)}; "
@@ -226,55 +226,55 @@ def make_years(
 
 
 def _reason(error: OSError) -> str:
-    # HDF5's own text is several lines of addresses and sizes.
+    # HDF5's message has several lines of addresses and sizes.
     return os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
 
 
-def _claim(root: Path, wanted: SyntheticYears) -> list[int]:
-    """Make `root` ours, or find that it is, and return the years that it lacks."""
+def _claim(root: Path, parameters: SyntheticYears) -> list[int]:
+    """Claim `root` for this set, or check that it already belongs to it, and return the missing years."""
     present = {path.name: year_of(path.name) for path in root.iterdir()} if root.is_dir() else {}
     years = sorted(name for name, year in present.items() if year is not None)
-    claim_folder(root, {"generator_version": _GENERATOR_VERSION, **asdict(wanted)}, years)
-    strange = [name for name in years if present[name] not in wanted.years]
-    if strange:
-        raise DataError(f"{root} has {', '.join(strange)}, not made by this command: choose another folder")
-    return [year for year in wanted.years if file_name(year) not in present]
+    claim_folder(root, {"generator_version": _GENERATOR_VERSION, **asdict(parameters)}, years)
+    foreign = [name for name in years if present[name] not in parameters.years]
+    if foreign:
+        raise DataError(f"{root} has {', '.join(foreign)}, not made by this command: choose another folder")
+    return [year for year in parameters.years if file_name(year) not in present]
 
 
-def _check_space(root: Path, wanted: SyntheticYears, years: int) -> None:
-    needed, free = years * wanted.year_bytes, shutil.disk_usage(root).free
+def _check_space(root: Path, parameters: SyntheticYears, years: int) -> None:
+    needed, free = years * parameters.year_bytes, shutil.disk_usage(root).free
     if needed > free:
         raise DataError(
-            f"{root} has {free / 1e9:.1f} GB free, and {years} years of {wanted.images_per_year} images take "
+            f"{root} has {free / 1e9:.1f} GB free, and {years} years of {parameters.images_per_year} images take "
             f"{needed / 1e9:.1f} GB: choose a folder with more space, or make fewer years or images"
         )
 
 
-def _write_years(root: Path, wanted: SyntheticYears, missing: list[int], workers: int, bar: Progress) -> None:
+def _write_years(root: Path, parameters: SyntheticYears, missing: list[int], workers: int, bar: Progress) -> None:
     with part_folder(root) as folder:
-        tasks = list(_tasks(folder, wanted, missing))
+        tasks = list(_tasks(folder, parameters, missing))
         boxes = {
-            year: np.full((wanted.images_per_year, MOST_BOXES, len(BOX_COLUMNS)), -1, np.int32) for year in missing
+            year: np.full((parameters.images_per_year, MOST_BOXES, len(BOX_COLUMNS)), -1, np.int32) for year in missing
         }
-        done = map_in_order(partial(_write_part, wanted), tasks, min(workers, len(tasks)), what="makes images")
+        done = map_in_order(partial(_write_part, parameters), tasks, min(workers, len(tasks)), what="makes images")
         for (year, part), found in zip(tasks, done, strict=True):
             part.join()
             end = part.first + part.count
             boxes[year][part.first : end] = found
-            if end == wanted.images_per_year:
-                finish(part.path, boxes[year], wanted.layout)
+            if end == parameters.images_per_year:
+                finish(part.path, boxes[year], parameters.layout)
                 part.path.replace(root / file_name(year))
                 sync_folder(root)
             bar.advance(part.count)
 
 
-def _tasks(folder: Path, wanted: SyntheticYears, years: list[int]) -> Iterator[tuple[int, Part]]:
+def _tasks(folder: Path, parameters: SyntheticYears, years: list[int]) -> Iterator[tuple[int, Part]]:
     for year in years:
         path = folder / file_name(year)
-        for part in lay_out(path, wanted.images_per_year, wanted.height, wanted.width, wanted.layout):
+        for part in lay_out(path, parameters.images_per_year, parameters.height, parameters.width, parameters.layout):
             yield year, part
 
 
-def _write_part(wanted: SyntheticYears, task: tuple[int, Part]) -> Boxes:
+def _write_part(parameters: SyntheticYears, task: tuple[int, Part]) -> Boxes:
     year, part = task
-    return part.write(lambda number: wanted.draw(year, number))
+    return part.write(lambda number: parameters.draw(year, number))

@@ -1,4 +1,4 @@
-"""Values of whole years: read in windows, digested, summed up channel by channel, and kept beside the data.
+"""Values of whole years: read in windows, hashed, summarised by channel, and kept beside the data.
 
 Digests and statistics depend on values alone, not on the layout of a file or the number of processes.
 """
@@ -102,7 +102,7 @@ def _reason(dataset: h5py.Dataset, begin: tuple[int, ...], error: BaseException)
 FloatArray = npt.NDArray[np.float32]
 ALL_CHANNELS = slice(0, len(CHANNELS))
 
-# A block is what one process holds at a time; the least is a window of as many channels as one chunk has.
+# A block is what one process holds at a time: at least one window, of as many channels as one chunk has.
 BLOCK_BYTES = 2**28
 MOST_BLOCK_BYTES = 2**30
 
@@ -127,7 +127,7 @@ def read_images(year: YearFile, first: int, count: int, *, channels: slice = ALL
 
     Raises:
         UnreadableImagesError: a chunk cannot be read (checksum, inflate, the disk).
-        DataError: the file is gone or no longer the one that was opened.
+        DataError: the file was removed or replaced since it was opened.
     """
     values = np.empty((count, channels.stop - channels.start, *year.grid), np.float32)
     try:
@@ -155,21 +155,21 @@ def read_by_hdf5(year: YearFile, first: int, count: int, channels: slice) -> Flo
             values: FloatArray = file[IMAGES][first : first + count, channels]
         except DAMAGED as error:
             raise _faults(year, first, count, channels) or DataError(
-                f"{year.path}: dataset {IMAGES}, images {first} to {first + count - 1}: {plain(error)}, and readable "
-                "when tried again: the disk or the network is at fault; run the same command again"
+                f"{year.path}: dataset {IMAGES}, images {first} to {first + count - 1}: {plain(error)}, but "
+                "readable when tried again: the disk or the network is faulty; run the same command again"
             ) from error
     return values
 
 
 def _faults(year: YearFile, first: int, count: int, channels: slice) -> UnreadableImagesError | None:
-    """The core's reader stops at its first fault; HDF5's library finds all damaged chunks of the range."""
+    """All damaged chunks of the range, found by HDF5's library: the core's reader stops at the first."""
     with open_hdf5(year.path) as file:
         faults = tuple(find_faults(year.path, file, first, count, channels))
     return UnreadableImagesError(faults) if faults else None
 
 
 def drop_from_memory(path: Path) -> None:
-    """Have the system read a file from its disk again, where it can. Raises OSError when there is no such file."""
+    """Drop a file from the page cache, so that it is read from disk again. Raises OSError when it does not exist."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -180,7 +180,7 @@ def drop_from_memory(path: Path) -> None:
 def ranges(year: YearFile) -> Iterator[tuple[int, int]]:
     """Yield (first, count) of consecutive ranges that cover the year, each of whole windows where memory allows.
 
-    Single images are joined up to BLOCK_BYTES; a window is cut where one chunk's channels of it exceed a GiB.
+    Single images are joined up to BLOCK_BYTES; a window is split where one chunk's channels of it exceed a GiB.
     """
     window, images = year.storage.window, year.images
     most = max(1, MOST_BLOCK_BYTES // (chunk_channels(year) * year.plane_bytes))
@@ -278,22 +278,22 @@ def combined(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
 
 
 def from_document(document: Any) -> ChannelStatistics:
-    """The inverse of `document()`. Raises KeyError, TypeError or ValueError for statistics that no values can have."""
+    """The inverse of `document()`. Raises KeyError, TypeError or ValueError for impossible statistics."""
     arrays: dict[str, Any] = {name: _numbers(document[name], int, np.int64) for name in _COUNTS}
     arrays |= {name: _numbers(document[name], (int, float), np.float64) for name in _VALUES}
     statistics = ChannelStatistics(**arrays)
     if not _possible(statistics):
-        raise ValueError("statistics that no values have")
+        raise ValueError("impossible statistics")
     return statistics
 
 
 def _numbers(listed: Any, kind: Any, dtype: Any) -> npt.NDArray[Any]:
     if len(listed) != len(CHANNELS) or not all(isinstance(number, kind) for number in listed):
-        raise ValueError("statistics of another number of channels, or of no numbers")
+        raise ValueError("statistics with a wrong number of channels, or not numbers")
     try:
         return np.array(listed, dtype)
     except OverflowError as error:
-        raise ValueError("statistics of numbers that are too large") from error
+        raise ValueError("statistics with numbers that are too large") from error
 
 
 def _possible(found: ChannelStatistics) -> bool:
@@ -307,7 +307,7 @@ def _possible(found: ChannelStatistics) -> bool:
 
 
 def of_planes(planes: FloatArray) -> ChannelStatistics:
-    """The statistics of `planes` (channels, height, width), an element each: 16, or a block of them."""
+    """The statistics of `planes` (channels, height, width), one element for each: all 16, or a block of them."""
     # Signalling NaNs, and infinity minus infinity, are expected here.
     with np.errstate(invalid="ignore"):
         rows = [_of_plane(plane) for plane in planes]
@@ -342,7 +342,7 @@ def _of_plane(plane: FloatArray) -> tuple[int, int, int, float, float, float, fl
 
 
 # ----------------------------------------------------------------------------------------------------
-# One pass over the values of images: digest and statistics of each, whatever the layout they are read from.
+# One pass over the values of images: digest and statistics of each, the same in every layout.
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ class RangeScan:
 
 
 class Accumulator:
-    """Scans `count` images, whose channels come in blocks, in order."""
+    """Scans `count` images, given block by block of channels, in order."""
 
     def __init__(self, count: int) -> None:
         self._digests = [hashlib.sha256() for _ in range(count)]
@@ -388,7 +388,7 @@ class Accumulator:
 def digest_images(year: YearFile, first: int, count: int) -> tuple[bytes, ...]:
     """The digests of images `first` to `first + count` of `year`, as HDF5's own library reads them.
 
-    So what was written is checked by another reader than the one that read its source. Raises UnreadableImagesError.
+    So written files are checked by a different reader than the one that read the source. Raises UnreadableImagesError.
     """
     digests = [hashlib.sha256() for _ in range(count)]
     for channels in channel_blocks(year, count):
@@ -420,7 +420,7 @@ def _scan_range(task: tuple[YearFile, int, int]) -> RangeScan:
 # ----------------------------------------------------------------------------------------------------
 # Digest and statistics of a year, measured once and kept beside the data.
 #
-# They hold as long as the file keeps its size, its modification time and its boxes.
+# They are valid as long as the file keeps its size, its modification time and its boxes.
 
 
 FILE = ".hpcai500-climate.json"
@@ -454,7 +454,7 @@ def content_fingerprint(contents: Mapping[int, YearContent]) -> str:
 
 
 def boxes_digest(year: YearFile) -> bytes:
-    """SHA-256 of the year's boxes as they lie in the file."""
+    """SHA-256 of the year's boxes as stored in the file."""
     return hashlib.sha256(np.ascontiguousarray(year.boxes, "<i4").data).digest()
 
 
@@ -475,9 +475,9 @@ def load_contents(years: Iterable[YearFile]) -> dict[int, YearContent]:
 
 
 def store_contents(root: Path, years: Iterable[YearFile], contents: Mapping[int, YearContent]) -> None:
-    """Keep `contents` of `years` (files in `root`) for later runs, beside what is kept for other years.
+    """Keep `contents` of `years` (files in `root`) for later runs, besides what is kept for other years.
 
-    A file that has changed since it was opened is left out.
+    Files that have changed since they were opened are left out.
     """
     entries: dict[str, Any] = {}
     for path in reversed(derived_paths(root, FILE)):
@@ -504,9 +504,9 @@ def _entries(path: Path) -> dict[str, Any]:
 def _content(entry: Any, year: YearFile) -> YearContent:
     digest, statistics = entry["digest"], from_document(entry["statistics"])
     if len(bytes.fromhex(digest)) != hashlib.sha256().digest_size:
-        raise ValueError("no SHA-256")
+        raise ValueError("not a SHA-256")
     if (statistics.count + statistics.nan + statistics.infinite != year.images * year.height * year.width).any():
-        raise ValueError("statistics of another number of values")
+        raise ValueError("statistics of a wrong number of values")
     return YearContent(digest, statistics)
 
 
@@ -519,31 +519,31 @@ def _key(year: YearFile) -> dict[str, Any]:
 
 
 def constant_channels(whole: ChannelStatistics, channels: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Which of `channels` (all, where None) have one value only, so that they cannot be normalised; a phrase each."""
+    """Describe those of `channels` (None: all) that have one value only, and cannot be normalised."""
     constant = whole.constant & (whole.count > 0)
     return tuple(
         f"channel {channel} {CHANNELS[channel]}: all values are {whole.minimum[channel]:g}"
-        for channel in _those(constant, channels)
+        for channel in _selected(constant, channels)
     )
 
 
 def require_varied(statistics: ChannelStatistics, channels: Sequence[int] | None, where: str) -> None:
-    """Raise DataError, beginning with `where`, unless each of `channels` (all, where None) has two different values."""
+    """Raise DataError, beginning with `where`, unless each of `channels` (None: all) has two different values."""
     if reasons := constant_channels(statistics, channels):
         raise DataError(
-            f"{where}: {reasons[0]}, so that nothing can be normalised by its deviation; leave it out of the recipe's "
-            "channels, or take other training years"
+            f"{where}: {reasons[0]}, so the channel cannot be normalised; leave it out of the recipe's channels, "
+            "or choose other training years"
         )
 
 
-def _those(marked: npt.NDArray[np.bool_], channels: Sequence[int] | None) -> list[int]:
+def _selected(marked: npt.NDArray[np.bool_], channels: Sequence[int] | None) -> list[int]:
     return [channel for channel in np.flatnonzero(marked).tolist() if channels is None or channel in channels]
 
 
 def measure(
     years: Sequence[YearFile], *, workers: int | None = None, progress: Tracker = silent
 ) -> dict[int, YearContent]:
-    """Read all images of `years` in `workers` processes (default: one a core of this job), and keep what is found.
+    """Read all images of `years` in `workers` processes (default: one per core of this job), and keep the contents.
 
     A process holds one block of images (`ranges`). An interrupted measurement resumes with the year it was at.
 
@@ -575,10 +575,10 @@ def load_or_measure(
     workers: int | None = None,
     progress: Tracker = silent,
 ) -> tuple[ChannelStatistics, ...]:
-    """The statistics of each of `years`; what is not kept is measured, for all channels.
+    """The statistics of each of `years`; those not kept are measured, for all channels.
 
     Raises:
-        DataError: one of `channels` (all, where None) holds NaN or infinite values, or chunks cannot be read.
+        DataError: one of `channels` (None: all) holds NaN or infinite values, or chunks cannot be read.
     """
     known = load_contents(years)
     if missing := [year for year in years if year.year not in known]:
@@ -586,7 +586,7 @@ def load_or_measure(
     for year in years:
         found = known[year.year].statistics
         bad = found.nan + found.infinite
-        if odd := _those(bad > 0, channels):
+        if odd := _selected(bad > 0, channels):
             first = odd[0]
             raise DataError(
                 f"{year.path}: channel {first} {CHANNELS[first]}: {bad[first]} values are NaN or infinite; "

@@ -1,4 +1,4 @@
-"""Synthetic weather for climate images: red noise on a globe, cyclones, rivers, and patterns that only look like them.
+"""Synthetic weather for climate images: red noise on a globe, cyclones, rivers, and distractors that look like them.
 
 An image depends on (seed, year, number), the grid and the shares of classes alone.
 """
@@ -65,8 +65,8 @@ def _amplitude(grid: Grid, knee: float, steepness: float) -> Plane:
     columns = np.fft.rfftfreq(grid.width, 1.0 / grid.width)[None, :] * (SHIPPED_HEIGHT / SHIPPED_WIDTH)
     amplitude = (rows**2 + columns**2 + knee**2) ** (-steepness / 2)
     amplitude[0, 0] = 0.0
-    # Columns in between stand for two waves each, with a real and an imaginary part; of the first and, for an even
-    # width, the last column, only the real half of what is drawn enters.
+    # Inner columns represent two waves each, with a real and an imaginary part; of the first and, for an even width,
+    # the last column, only the real half of the drawn values counts.
     weight = np.full(amplitude.shape[1], 4.0)
     weight[0] = 1.0
     if grid.width % 2 == 0:
@@ -145,7 +145,7 @@ def pixel_size(grid: Grid) -> tuple[float, float]:
 # The weather of one image as a few fields, from which the 16 channels follow; and the weather without storms.
 
 
-# Far enough below the first drop that noise makes no drizzle in a dry place.
+# Far enough below 0 that noise makes no drizzle in a dry place.
 _DRY = np.float32(-0.3)
 
 
@@ -232,7 +232,7 @@ def _zones(grid: Grid) -> _Zones:
 def _along_slopes(pressure: Plane, zones: _Zones) -> tuple[Plane, Plane]:
     """The geostrophic wind (east, north): low `pressure` is on its left in the north, on its right in the south.
 
-    The Coriolis parameter is kept from 0 at the equator.
+    The Coriolis parameter is bounded away from 0 at the equator.
     """
     height, width = pressure.shape
     strength = zones.turning * np.float32(0.045)
@@ -247,7 +247,7 @@ def _along_slopes(pressure: Plane, zones: _Zones) -> tuple[Plane, Plane]:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How the cyclones of one class look. Pairs are the least and the most.
+    """How the cyclones of one class look. Pairs are minimum and maximum.
 
     Attributes:
         latitudes: of the middle, in degrees, of either hemisphere.
@@ -259,7 +259,7 @@ class Kind:
         middle, upper, height: of the core at 500 and 200 hPa for each unit of depth: above 0 is warm, and high.
         front: temperature contrast between the sectors ahead and behind, for each unit of depth.
         moisture: gained for each unit of depth.
-        rain: the heaviest, whatever the depth.
+        rain: the heaviest, independent of the depth.
         rainfall: the form of the rain.
     """
 
@@ -373,7 +373,7 @@ class Cyclone:
 
 
 def _circling(patch: Patch, fade: Plane, kind: Kind) -> tuple[Plane, Plane]:
-    """The wind (east, north) for a depth of 1: along the isobars, cyclonic, and a little inwards.
+    """The wind (east, north) for a depth of 1: along the isobars, cyclonic, and slightly inwards.
 
     In balance with the low, it is proportional to the low's slope, r (1 - r^2)^(s - 1), which is steepest where
     r^2 = 1 / (2 s - 1).
@@ -408,7 +408,7 @@ def _whole_extent(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Distractors: weather that looks like a storm in one channel and is none, and so has no box.
+# Distractors: weather that looks like a storm in one channel but is not one, and so has no box.
 
 
 def _patch(
@@ -436,7 +436,7 @@ def add_thermal_low(random: np.random.Generator, weather: Atmosphere, grid: Grid
 
 
 def add_showers(random: np.random.Generator, weather: Atmosphere, grid: Grid) -> None:
-    """A cluster of thunderstorms: as wet as a depression, without a low and without a wind."""
+    """A cluster of thunderstorms: as wet as a depression, without a low or wind."""
     patch = _patch(random, grid, (0, 30), (25, 50), (0.8, 1.8))
     core = patch.fade() ** 2 * np.float32(random.uniform(0.6, 1.2))
     patch.add(weather.moisture, 1.2 * core)
@@ -599,7 +599,7 @@ SCALES: dict[str, tuple[float, float]] = {
     "ZBOT": (61.6, 4.9),
 }
 NEVER_NEGATIVE = ("PRECT", "QREFHT", "TMQ")
-# What the fields do not explain of a channel, in its standard deviations.
+# The part of a channel that the fields do not explain, in its standard deviations.
 _UNEXPLAINED = 0.15
 
 
@@ -654,11 +654,11 @@ def channels_of(weather: Atmosphere, ground: Plane, grid: Grid, random: np.rando
 
 
 # ----------------------------------------------------------------------------------------------------
-# One synthetic image: a calm atmosphere, distractors, storms that do not hide each other, and their boxes.
+# One synthetic image: a calm atmosphere, distractors, storms that barely overlap, and their boxes.
 
 
 SMALLEST_HEIGHT, SMALLEST_WIDTH = 64, 96
-# The published year has 5.1 boxes an image, and a few of those drawn here find no place.
+# The published year has 5.1 boxes per image, and a few storms drawn here find no place.
 _STORMS_AN_IMAGE = 5.25
 _DISTRACTORS_AN_IMAGE = 7.0
 # Share of the smaller of two boxes that the other may cover.
@@ -693,8 +693,8 @@ def draw_scene(
 def place_storms(random: np.random.Generator, grid: Grid, class_shares: Sequence[float]) -> list[tuple[int, Storm]]:
     """Draw classes by their shares and a place for each storm; storms that find no room are left out."""
     shares = np.asarray(class_shares, np.float64)
-    wanted = min(int(random.poisson(_STORMS_AN_IMAGE)), MOST_BOXES)
-    labels = random.choice(len(shares), size=wanted, p=shares / shares.sum())
+    count = min(int(random.poisson(_STORMS_AN_IMAGE)), MOST_BOXES)
+    labels = random.choice(len(shares), size=count, p=shares / shares.sum())
     placed: list[tuple[int, Storm]] = []
     # The large ones first: later they would find no room, and the shares of the classes would change.
     for label in sorted(labels.tolist(), reverse=True):

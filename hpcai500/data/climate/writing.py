@@ -1,8 +1,8 @@
-"""The file of a year, filled by many processes: laid out first, then given its images.
+"""The file of a year, written by many processes: laid out first, then filled with images.
 
 HDF5 lets one process at a time write to a file. Uncompressed images have their addresses from the start, and are
 written there without HDF5. Compressed chunks have no address before their sizes are known: processes write them into
-spools, files beside it, whose chunks one process then puts in.
+spools, files beside it, and one process then copies the chunks into the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GZIP_LEVEL = 4
 _PAGE_BYTES = 4096
 # More than HDF5 needs for its own tables, beyond a sixteenth of what is written.
 _METADATA_BYTES = 2**20
-# Locks fail on many parallel file systems, and a file that is being written has no other writer.
+# Locks fail on many parallel file systems, and no other process writes this file.
 _UNLOCKED = {"locking": False}
 # In a spool, before each chunk: where it begins (image, channel, row, column), its mask of filters, its size in bytes.
 _CHUNK_HEAD = struct.Struct("<6Q")
@@ -40,11 +40,11 @@ _CHUNK_HEAD = struct.Struct("<6Q")
 
 @contextmanager
 def new_file(path: Path, shape: tuple[int, ...], layout: Layout, more_bytes: int = 0) -> Iterator[h5py.File]:
-    """Make the file at `path` with images of `shape`, none written yet, and yield it to be given `more_bytes`.
+    """Make the file at `path` with images of `shape`, none written yet, and yield it to receive `more_bytes`.
 
-    Raises OSError when the disk is full; the file is then gone or of no use.
+    Raises OSError when the disk is full; the file is then missing or unusable.
     """
-    # HDF5 cannot even close a file that it cannot write to its end.
+    # HDF5 cannot even close a file when the disk fills up before its end.
     allocate(path, _METADATA_BYTES + more_bytes)
     if layout in ("image", "contiguous"):
         os.truncate(path, 4 * int(np.prod(shape)))
@@ -62,7 +62,7 @@ def _options(layout: Layout, shape: tuple[int, ...]) -> dict[str, Any]:
         return {"compression": "gzip", "compression_opts": GZIP_LEVEL, "chunks": True}
     if layout == "lzf":
         return {"compression": "lzf", "shuffle": True, "chunks": (1, *shape[1:])}
-    # Every image has its address at once, and no zeros are written there first.
+    # Allocate every image at once, without writing zeros first.
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
@@ -108,7 +108,7 @@ def put_spool(spool: Path, path: Path) -> None:
 
 @contextmanager
 def opened_again(path: Path, more_bytes: int) -> Iterator[h5py.File]:
-    """The file at `path`, to be given `more_bytes`: allocated first, as HDF5 can crash on a full disk.
+    """The file at `path`, to receive `more_bytes`, which are allocated first: HDF5 can crash on a full disk.
 
     Raises OSError when the disk is full.
     """

@@ -1,6 +1,6 @@
-"""Files of ExtremeWeather: their format, their boxes, the variants in circulation, and where their values lie on disk.
+"""Files of ExtremeWeather: their format, their boxes, the variants in circulation, and where their values are on disk.
 
-Errors are one line for people that says what is wrong with the file, not what failed in the library.
+Errors are one line that says what is wrong with the file, not what failed in the library.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def year_of(name: str) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# HDF5 files, with errors that say what is wrong with the file instead of what failed in the library.
+# HDF5 files and their errors.
 
 
-# What h5py was seen to raise on damaged metadata.
+# What h5py has been seen to raise on damaged metadata.
 DAMAGED = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
 _MOST_CHARACTERS = 160
@@ -74,14 +74,14 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
         yield file
 
 
-def leads_nowhere(file: h5py.File, name: str) -> bool:
-    """Whether `name` is a soft or an external link to something that is not there."""
+def is_dangling(file: h5py.File, name: str) -> bool:
+    """Whether `name` is a soft or an external link without a target."""
     link = file.get(name, getlink=True)
     return isinstance(link, h5py.SoftLink | h5py.ExternalLink) and file.get(name) is None
 
 
 def plain(error: BaseException) -> str:
-    """What an exception of h5py says, in one short line."""
+    """The message of an h5py exception, in one short line."""
     text = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
     inner = re.search(r"\((.*)\)", text)
     return (inner[1] if inner else text or type(error).__name__)[:_MOST_CHARACTERS]
@@ -99,7 +99,7 @@ def _reason(path: Path, error: BaseException) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The rows of `boxes`: which of them are boxes, which cannot be used, and how many and how large they are.
+# The rows of `boxes`: which are boxes, which cannot be used, and how many and how large they are.
 
 
 Boxes = npt.NDArray[np.int32]
@@ -159,7 +159,7 @@ def class_counts(boxes: Boxes, kinds: npt.NDArray[np.int8]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class OddRows:
-    """Rows of one kind that deserve a look: how many, and where the first one is."""
+    """Suspicious rows of one kind: how many, and where the first one is."""
 
     kind: RowKind
     rows: int
@@ -205,7 +205,7 @@ def _sizes(rows: Boxes) -> BoxSizes:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The two variants of ExtremeWeather in circulation, told apart by their boxes.
+# The two variants of ExtremeWeather in circulation, distinguished by their boxes.
 #
 #     shipped   ymin xmin ymax xmax class, classes 0 to 3
 #     swapped   xmin ymin xmax ymax class, classes 1 to 4
@@ -223,14 +223,14 @@ _LEAST_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Variant:
-    """Which variant the boxes of a file are of, and the evidence in a sentence."""
+    """The variant of the boxes of a file, and the evidence in a sentence."""
 
     name: Name
     evidence: str
 
 
 def variant_of(boxes: npt.NDArray[np.int32], height: int, width: int) -> Variant:
-    """Tell which variant `boxes` (images, rows, 5) on a grid of height x width are of.
+    """Find the variant of `boxes` (images, rows, 5) on a grid of height x width.
 
     Boxes without any evidence are taken as shipped.
     """
@@ -245,7 +245,7 @@ def variant_of(boxes: npt.NDArray[np.int32], height: int, width: int) -> Variant
 
 def _by_coordinates(rows: npt.NDArray[np.int32], height: int, width: int) -> tuple[_Side, str]:
     if height >= width:
-        return None, f"on a grid of {height} x {width} no coordinate tells x from y"
+        return None, f"a grid of {height} x {width} cannot distinguish x from y"
     as_y, as_x = rows[:, [0, 2]].max(axis=1), rows[:, [1, 3]].max(axis=1)
     beyond = {
         "swapped": int(((as_y > height) & (as_y <= width)).sum()),
@@ -258,7 +258,7 @@ def _by_coordinates(rows: npt.NDArray[np.int32], height: int, width: int) -> tup
         return "swapped", text.format(beyond["swapped"], "the first or third")
     if shipped and not swapped:
         return "shipped", text.format(beyond["shipped"], "the second or fourth")
-    return None, f"the coordinates of {len(rows)} boxes do not tell x from y"
+    return None, f"the coordinates of {len(rows)} boxes do not show which is x and which is y"
 
 
 def _by_classes(rows: npt.NDArray[np.int32]) -> tuple[_Side, str]:
@@ -268,7 +268,7 @@ def _by_classes(rows: npt.NDArray[np.int32]) -> tuple[_Side, str]:
         return "shipped", f"classes {listed} count from 0"
     if labels and labels <= set(range(1, len(CLASSES) + 1)) and len(CLASSES) in labels:
         return "swapped", f"classes {listed} count from 1"
-    return None, f"classes {listed} do not tell whether they count from 0 or 1"
+    return None, f"classes {listed} do not show whether they count from 0 or 1"
 
 
 def as_shipped(boxes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -280,10 +280,10 @@ def as_shipped(boxes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a dataset lies in its HDF5 file: the addresses by which it is read without HDF5 and its global lock.
+# Where a dataset is in its HDF5 file: the addresses used to read it without HDF5 and its global lock.
 
 
-# HDF5's registered numbers of the filters that the reader undoes (H5Z_FILTER_*; LZF is h5py's own).
+# HDF5's registered numbers of the filters that the reader supports (H5Z_FILTER_*; LZF is h5py's own).
 _FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
 ABSENT = 2**64 - 1
 
@@ -297,10 +297,10 @@ class Storage:
         kind: one piece, or chunks of equal shape.
         offset: address of the first value; None for chunks, and for a dataset that was never written.
         chunk: shape of a chunk; None for one piece.
-        filters: what was done to a chunk, in the order of writing: shuffle, deflate, lzf, fletcher32.
+        filters: those applied to a chunk, in the order of writing: shuffle, deflate, lzf, fletcher32.
         addresses, sizes, masks: of each chunk in C order of the grid of chunks: byte address in the file (ABSENT for
-            one that was never written), stored bytes, and the bits of filters that were left out.
-        stored_bytes: what all values take in the file.
+            one that was never written), stored bytes, and the bits of skipped filters.
+        stored_bytes: size of all values in the file.
     """
 
     shape: tuple[int, ...]
@@ -316,7 +316,7 @@ class Storage:
 
     @property
     def chunks_per_image(self) -> int:
-        """Pieces of the file that one image (first dimension) is spread over."""
+        """Pieces of the file that hold one image (first dimension)."""
         if self.chunk is None:
             return 1
         cells = [-(-extent // side) for extent, side in zip(self.shape[1:], self.chunk[1:], strict=True)]
@@ -324,12 +324,12 @@ class Storage:
 
     @property
     def window(self) -> int:
-        """Images that share chunks, and are therefore best read together."""
+        """Images that share chunks, and should be read together."""
         return 1 if self.chunk is None else self.chunk[0]
 
 
 class Located:
-    """A Storage and the path of its file, as the core's reader wants them."""
+    """A Storage and the path of its file, in the form that the core's reader takes."""
 
     def __init__(self, path: Path, storage: Storage) -> None:
         self.path = str(path)
@@ -340,11 +340,11 @@ class Located:
 
 
 def storage_of(dataset: h5py.Dataset) -> Storage:
-    """Describe where `dataset` lies.
+    """Find where the values of `dataset` are.
 
     Raises:
         DataError: its storage has no addresses (compact, external, virtual) or an unknown filter, or parts that were
-            never written stand for another value than 0.
+            never written have a fill value other than 0.
     """
     properties = dataset.id.get_create_plist()
     name = f"{dataset.file.filename}: dataset {dataset.name.lstrip('/')}"
@@ -386,7 +386,7 @@ def storage_of(dataset: h5py.Dataset) -> Storage:
 
 
 def may_be_of(storage: Storage, dataset: h5py.Dataset) -> bool:
-    """Whether `storage`, found earlier, agrees with all that `dataset` says of itself without a walk of its chunks.
+    """Whether `storage`, found earlier, agrees with the properties of `dataset`, whose chunks are not walked.
 
     Raises DataError for an unknown filter.
     """
@@ -406,7 +406,7 @@ def _grid(dataset: h5py.Dataset) -> tuple[int, ...]:
 def _require_zero_fill(dataset: h5py.Dataset, name: str) -> None:
     if dataset.fillvalue != 0:
         raise DataError(
-            f"{name}: parts of it were never written and stand for {dataset.fillvalue}, but hpcai500 reads 0 there; "
+            f"{name}: unwritten parts have the fill value {dataset.fillvalue}, but hpcai500 reads 0 there; "
             "write them, or copy the values into a new file"
         )
 
@@ -416,7 +416,7 @@ def _filters(properties: Any, name: str) -> tuple[str, ...]:
     unknown = [number for number in numbers if number not in _FILTERS]
     if unknown:
         raise DataError(
-            f"{name}: written with the HDF5 filter {unknown[0]}, which hpcai500 does not read: it knows "
+            f"{name}: written with the HDF5 filter {unknown[0]}, which hpcai500 cannot read: it supports "
             f"{', '.join(_FILTERS.values())}; rewrite the file with h5repack -f NONE"
         )
     return tuple(_FILTERS[number] for number in numbers)
@@ -431,7 +431,7 @@ def _chunk_table(
     masks = np.zeros(grid, np.uint32)
 
     found: list[tuple[int, ...]] = []
-    # One walk over the index: get_chunk_info(i) would begin anew for each of 131,072 chunks.
+    # One walk over the index: get_chunk_info(i) would start again for each of 131,072 chunks.
     dataset.id.chunk_iter(lambda c: found.append((*c.chunk_offset, c.byte_offset, c.size, c.filter_mask)))
     if found:
         table = np.array(found, np.uint64)
@@ -451,7 +451,7 @@ _TYPES = {IMAGES: np.dtype("<f4"), BOXES: np.dtype("<i4")}
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """What tells cheaply whether a file is the one that was seen before."""
+    """A cheap test of whether a file is the one that was seen before."""
 
     size_bytes: int
     mtime_ns: int
@@ -498,8 +498,8 @@ class YearFile:
 def open_year(path: Path, known: Storage | None = None) -> YearFile:
     """Open the file at `path`, named climo_YYYY.h5, and check it against the format; no image is read.
 
-    Any number of images on any grid is accepted, and any variant of the boxes. `known` is what an earlier call found
-    out about the storage of the same file; it is ignored where it contradicts the file.
+    Any number of images on any grid is accepted, and any variant of the boxes. `known` is the storage that an
+    earlier call found for the same file; it is ignored if it contradicts the file.
 
     Raises:
         DataError: the file is missing, damaged or misnamed, or a dataset is missing, of another shape or type, or a
@@ -507,13 +507,15 @@ def open_year(path: Path, known: Storage | None = None) -> YearFile:
     """
     year = year_of(path.name)
     if year is None:
-        raise DataError(f"{path}: a year's file is named {file_name(1979)}, with its own year")
+        raise DataError(f"{path}: not the name of a year's file; rename it to climo_YYYY.h5, like {file_name(1979)}")
     identity = identity_of(path)
     with open_hdf5(path) as file:
         try:
             images, boxes = (_dataset(file, path, name) for name in (IMAGES, BOXES))
             if images.shape[0] != boxes.shape[0]:
-                raise DataError(f"{path}: dataset boxes: for {boxes.shape[0]} images, but there are {images.shape[0]}")
+                raise DataError(
+                    f"{path}: dataset boxes: has {boxes.shape[0]} images, but dataset images has {images.shape[0]}"
+                )
             rows = boxes[()]
             storage = known if known and may_be_of(known, images) else storage_of(images)
         except DAMAGED as error:
@@ -534,18 +536,18 @@ def identity_of(path: Path) -> FileIdentity:
 
 
 def _dataset(file: h5py.File, path: Path, name: str) -> Any:
-    if leads_nowhere(file, name):
-        raise DataError(f"{path}: dataset {name}: a link that leads nowhere; put the dataset itself in its place")
+    if is_dangling(file, name):
+        raise DataError(f"{path}: dataset {name}: a link without a target; replace it by the dataset")
     if name not in file:
         raise DataError(f"{path}: dataset {name}: missing; the file holds {', '.join(sorted(file)) or 'nothing'}")
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
-        raise DataError(f"{path}: {name} is a group, where a dataset is expected")
+        raise DataError(f"{path}: {name} is a group, expected a dataset")
     if dataset.file.filename != file.filename:
-        # Its addresses count in the other file: in this one they would lead to other values.
+        # Its addresses are those in the other file: in this one they would lead to other values.
         raise DataError(
             f"{path}: dataset {name}: a link into another file, {dataset.file.filename}; copy both datasets into one "
-            f"new file, each by `h5copy -i {path} -o NEW.h5 -s {name} -d {name}`, and put that in its place"
+            f"new file, each by `h5copy -i {path} -o NEW.h5 -s {name} -d {name}`, and replace this file by it"
         )
     expected, found = _TYPES[name], dataset.dtype
     if found != expected:
@@ -560,7 +562,7 @@ def _dataset(file: h5py.File, path: Path, name: str) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Errors of the core's reader, in one line for people.
+# Errors of the core's reader.
 
 
 def unreadable(error: ClimateError, path: Path, channels: int) -> DataError:

@@ -1,4 +1,4 @@
-"""Checks an image set: reads and decodes every file, and says whether it can be trained on.
+"""Checks an image set: reads and decodes every file, and reports whether it can be trained on.
 
 The report is shown to people, and as the JSON document of `data check ic --json`.
 """
@@ -40,7 +40,7 @@ _KIND_OF_COMPONENTS = {1: "grey", 3: "colour", 4: "cmyk"}
 
 
 class Verdict(Enum):
-    """What became of a file. A damaged one decodes, with warnings (a marker out of place, a lost block)."""
+    """Result of a check. A damaged file decodes, with warnings (a marker out of place, a lost block)."""
 
     GOOD = "good"
     DAMAGED = "damaged"
@@ -49,10 +49,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What one file turned out to be. `reason` is empty for a good one; `sha256` is None when it cannot be read.
+    """The check of one file. `reason` is empty for a good one; `sha256` is None if it cannot be read.
 
     `kind` is "grey", "colour" or "cmyk" for a JPEG, "other" for another format, "unknown" for a broken file. `seek` is
-    what a seek index says of this file.
+    the check of its entry in a seek index.
     """
 
     path: str
@@ -66,7 +66,7 @@ class FileCheck:
 
 
 def check_file(root: Path, path: str, index: SeekIndex | None = None) -> FileCheck:
-    """Read and fully decode `root / path`, and compare what a seek `index` says of it.
+    """Read and fully decode `root / path`, and check its entry in a seek `index`.
 
     A bad file raises nothing: the result says what is wrong with it.
     """
@@ -91,11 +91,11 @@ def _check(path: str, content: bytes) -> FileCheck:
 
 
 def _decode(content: bytes) -> tuple[str, int, int]:
-    """Kind, pixels and warnings. Raises ValueError, with the reason, when a run could not use the file."""
+    """Kind, pixels and warnings. Raises ValueError, with the reason, if a run cannot use the file."""
     try:
         width, height, warnings = check_jpeg(content)
     except JpegError as error:
-        # The loader leaves the same files to Pillow.
+        # Pillow decodes these files, as in the loader.
         if error.kind != "unsupported":
             raise
         height, width, _ = decode_odd(content).shape
@@ -105,7 +105,7 @@ def _decode(content: bytes) -> tuple[str, int, int]:
 
 
 def _compare(index: SeekIndex, content: bytes) -> SeekCounts:
-    """Whether the index is right about a file, whose points are computed anew."""
+    """Compare the index entry of a file with seek points computed from the file."""
     try:
         found = index.find(content)
     except ValueError:
@@ -127,7 +127,7 @@ BYTE_BOUNDS = tuple(2**k for k in range(10, 27))
 
 @dataclass(frozen=True)
 class Finding:
-    """A file that deserves a look: its path relative to the root, and why."""
+    """A file with a problem: its path relative to the root, and the reason."""
 
     path: str
     reason: str
@@ -144,7 +144,7 @@ class ClassCount:
 
 @dataclass(frozen=True)
 class SeekCheck:
-    """A seek index, and how many files it is right about, does not know, or is wrong about."""
+    """A seek index, and how many files have a correct entry, none, or a wrong one."""
 
     path: Path
     counts: SeekCounts
@@ -154,8 +154,8 @@ class SeekCheck:
 class CheckReport:
     """What a check of all files found.
 
-    `broken` files cannot be decoded: a run that meets one ends. `damaged` ones decode with warnings; `odd` ones are no
-    JPEG, and only slower. `seek_index` is None where no seek index can be used. `kinds` counts "grey", "colour", "cmyk"
+    `broken` files cannot be decoded and end a run. `damaged` ones decode with warnings; `odd` ones are not JPEG, and
+    only slower. `seek_index` is None if no seek index can be used. `kinds` counts "grey", "colour", "cmyk"
     (JPEG) and "other". Histograms map an upper bound (pixels, bytes; None: beyond the last) to files.
     `content_fingerprint` is None when a file is broken.
     """
@@ -189,10 +189,10 @@ class CheckReport:
 
 
 def check_images(root: Path | str, *, workers: int | None = None, progress: Tracker = silent) -> CheckReport:
-    """Read and fully decode every file of the set at `root`, in `workers` threads (default: one a core of this job).
+    """Read and fully decode every file of the set at `root`, in `workers` threads (default: one per core of this job).
 
-    The set is listed afresh, whatever is cached. When no file is broken, the content fingerprint is kept for the
-    records of later runs (`load_content_fingerprint`). Raises DataError when the layout is not as expected.
+    The set is listed again, ignoring the cache. If no file is broken, the content fingerprint is kept for the records
+    of later runs (`load_content_fingerprint`). Raises DataError if the layout is not as expected.
     """
     workers = workers_or_all(workers, work="check", kind="threads")
     index = load_index(root, refresh=True, progress=progress)
@@ -203,19 +203,19 @@ def check_images(root: Path | str, *, workers: int | None = None, progress: Trac
         return check_file(index.root, path, seek_index.index if seek_index else None)
 
     start_seconds = time.monotonic()
-    tally = _Tally()
+    totals = _Totals()
     with progress(len(index.train) + len(index.val), "checking images", "images") as bar:
         for checks in over_files(index, check_path, workers, name="check"):
             for check in checks:
-                tally.add(check)
+                totals.add(check)
             bar.advance(len(checks))
-    report = tally.report(index, seek_index, time.monotonic() - start_seconds)
+    report = totals.report(index, seek_index, time.monotonic() - start_seconds)
     if report.content_fingerprint is not None:
         store_content_fingerprint(index, report.content_fingerprint)
     return report
 
 
-class _Tally:
+class _Totals:
     def __init__(self) -> None:
         self._digest = ContentDigest()
         self._broken: list[Finding] = []
@@ -274,7 +274,7 @@ def _bound(value: int, bounds: tuple[int, ...]) -> int | None:
 # The report, for people and for programs.
 
 
-# Most files and classes that are shown; --json lists all.
+# The most files and classes that are listed; --json lists all.
 _LISTED = 20
 
 
@@ -364,13 +364,15 @@ def _notes(report: CheckReport) -> list[str]:
             f"the others only: {names}"
         )
     if report.odd:
-        notes.append(f"{len(report.odd)} files are no JPEG and are decoded by Pillow, slower: {report.odd[0]}")
+        notes.append(
+            f"{len(report.odd)} files are not JPEG and are decoded by Pillow, which is slower: {report.odd[0]}"
+        )
     seek = report.seek_index
     if seek and (seek.counts.unknown or seek.counts.false):
         notes.append(
-            f"the seek index {seek.path} does not know {seek.counts.unknown} files, and is false for "
-            f"{seek.counts.false}: `hpcai500 data index ic {report.root}` makes it anew"
+            f"the seek index {seek.path} lacks {seek.counts.unknown} files, and is wrong for "
+            f"{seek.counts.false}: rebuild it by `hpcai500 data index ic {report.root}`"
         )
     if report.ignored_files:
-        notes.append(f"{report.ignored_files} files in class folders are no images by their name and are ignored")
+        notes.append(f"{report.ignored_files} files in class folders do not have the name of an image and are ignored")
     return notes

@@ -1,6 +1,6 @@
-"""Input by NVIDIA's DALI: on a CPU around our own decoder, on a CUDA device with DALI's.
+"""Input by NVIDIA's DALI: on a CPU with our own decoder, on a CUDA device with DALI's.
 
-DALI takes long to import: that waits until a run asks for it.
+DALI takes long to import, so it is imported only when a run uses it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# DALI with our operators in it, or the reason why not.
+# DALI with our operators.
 
 
 @cache
 def load_operators() -> None:
-    """Import DALI and load our operators into it, once. Raises EnvironmentLacksError with the line to type."""
+    """Import DALI and load our operators into it, once. Raises EnvironmentLacksError with the command that helps."""
     plugin = find_plugin()
     check_versions(plugin, installed_dali())
     assert plugin is not None
@@ -47,19 +47,19 @@ def load_operators() -> None:
         import_module("nvidia.dali.plugin_manager").load_library(str(plugin.path))
     except RuntimeError as error:
         raise EnvironmentLacksError(
-            f"DALI cannot load {plugin.path}: {first_line(error)}; run `make dali` to build it anew, or {OTHERWISE}"
+            f"DALI cannot load {plugin.path}: {first_line(error)}; run `make dali` to rebuild it, or {OTHERWISE}"
         ) from error
 
 
 def installed_dali() -> str | None:
-    """Version of the installed DALI, which is imported; None where there is none."""
+    """Import DALI and return its version; None if it is not installed."""
     try:
         version: str = import_module("nvidia.dali").__version__
     except ModuleNotFoundError:
         return None
     except ImportError as error:
         raise EnvironmentLacksError(
-            f"DALI is installed, and cannot be imported: {first_line(error)}; mend it, or {OTHERWISE}"
+            f"DALI is installed but cannot be imported: {first_line(error)}; fix it, or {OTHERWISE}"
         ) from error
     return version
 
@@ -78,13 +78,13 @@ def first_line(error: BaseException) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a pipeline is fed with: the files of each batch, in our order, and the keys of their random draws.
+# Input of a pipeline: the files of each batch, in our order, and the keys of their random draws.
 
 
 class Feed:
-    """A source for DALI's `external_source`: gives one batch a call until the epoch that was begun has ended.
+    """A source for DALI's `external_source`: returns one batch per call until the end of the epoch.
 
-    `queued` are the batches that the pipeline was given and has not yet handed out.
+    `queued` are the batches that the pipeline has received and not yet output.
     """
 
     def __init__(self, split: Split, root: Path) -> None:
@@ -95,17 +95,17 @@ class Feed:
         self.queued: deque[SampleIds] = deque()
 
     def begin(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> None:
-        """Start an epoch. Raises ValueError for a seed that is no unsigned 64-bit number."""
+        """Start an epoch. Raises ValueError for a seed or an epoch out of range."""
         if not 0 <= seed < 2**64 or not 0 <= epoch < 2**32:
             raise ValueError(f"seed must be in [0, 2^64) and epoch in [0, 2^32), got {seed} and {epoch}")
         self._waiting, self._seed, self._epoch = iter(batches), seed, epoch
 
     def end(self) -> None:
-        """Give no further batch of this epoch."""
+        """Return no further batch of this epoch."""
         self._waiting = iter(())
 
     def __call__(self) -> tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int64]]:
-        """Paths and keys of the next batch; StopIteration where the epoch has none."""
+        """Paths and keys of the next batch. Raises StopIteration at the end of the epoch."""
         ids = np.ascontiguousarray(next(self._waiting), dtype=np.int64)
         self.queued.append(ids)
         keys = np.empty((len(ids), 3), np.int64)
@@ -118,11 +118,11 @@ class Feed:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The two pipelines: ours on a CPU, and one for a device, whose decoder reads regions of an image.
+# The two pipelines: ours on a CPU, and one for a device, whose decoder decodes regions of an image.
 
 
 _LAYOUTS = {"nchw": "CHW", "nhwc": "HWC"}
-# Edges of DALI's graph, which have a type of their own.
+# Nodes of DALI's graph, which have DALI's own type.
 Node = Any
 
 
@@ -131,9 +131,9 @@ class Engine:
     """Size of a pipeline.
 
     Attributes:
-        batch_size: images of a batch, at most.
+        batch_size: the most images of a batch.
         threads: of DALI, on the host.
-        depth: batches that are made ahead.
+        depth: batches prepared ahead.
         device_id: number of the CUDA device; None for a pipeline on the host.
     """
 
@@ -144,7 +144,7 @@ class Engine:
 
 
 def host_pipeline(feed: Feed, spec: DecodeSpec, engine: Engine, index: Path | None = None) -> Pipeline:
-    """DALI reads the files, and our operator makes the images of `spec`, by a seek `index`. Outputs: images, status."""
+    """DALI reads files, and our operator decodes images as in `spec`, by a seek `index`. Outputs: images, status."""
 
     def graph(files: Node, keys: Node) -> tuple[Node, ...]:
         from nvidia.dali import fn
@@ -168,10 +168,10 @@ def host_pipeline(feed: Feed, spec: DecodeSpec, engine: Engine, index: Path | No
 def device_pipeline(
     feed: Feed, spec: DecodeSpec, engine: Engine, *, decoder: Literal["mixed", "cpu"] = "mixed"
 ) -> Pipeline:
-    """Our operator draws the crops, and DALI's decoder, resize and normalisation make them on the device.
+    """Our operator draws the crops; DALI decodes, resizes and normalises them on the device.
 
-    `decoder="cpu"` is the same graph on a host, for tests. Outputs: images (float32 where `spec` asks for bfloat16,
-    which DALI lacks), status of the headers.
+    `decoder="cpu"` is the same graph on a host, for tests. Outputs: images (float32 if `spec` has bfloat16, which
+    DALI lacks), status of the headers.
     """
 
     def graph(files: Node, keys: Node) -> tuple[Node, ...]:
@@ -241,35 +241,35 @@ def _texts(numbers: tuple[float, ...]) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How images pass from DALI to torch.
+# Images from DALI to torch.
 
 
 _MOST_HELD = 2
 
 
 class HostHandover:
-    """On a CPU: the same memory, which lives as long as the tensor."""
+    """On a CPU: a tensor on the same memory, which lives as long as the tensor."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
 
-    def take(self, made: Any) -> torch.Tensor:
-        """`made`, a list of DALI's tensors of one shape, as one tensor of the type that was asked for.
+    def take(self, tensors: Any) -> torch.Tensor:
+        """Convert a list of DALI's tensors of one shape to one tensor of the requested type.
 
-        DALI lacks bfloat16: our operator gives its bits.
+        DALI lacks bfloat16: our operator returns its bits.
         """
-        images: torch.Tensor = from_dlpack(made.as_tensor())
+        images: torch.Tensor = from_dlpack(tensors.as_tensor())
         return images.view(self._dtype) if self._dtype == torch.bfloat16 else images
 
-    def let_go(self) -> None:
-        """Nothing is held."""
+    def release(self) -> None:
+        """Nothing to release."""
 
 
 class DeviceHandover:
-    """On a CUDA device: a copy on torch's current stream into memory of torch's.
+    """On a CUDA device: a copy on torch's current stream into torch's memory.
 
-    DALI may use its memory again as soon as it has it back, whatever torch's stream still reads. So it is held until
-    that stream has passed the copy. The copy is queued behind the step before, which the host does not wait for. At
+    DALI may reuse its memory as soon as it is released, even if torch's stream still reads it. So it is held until
+    that stream has passed the copy. The copy is queued after the previous step, which the host does not wait for. At
     most two batches are held, so that DALI keeps buffers to fill.
     """
 
@@ -278,12 +278,12 @@ class DeviceHandover:
         self._dtype = dtype
         self._held: deque[tuple[Any, torch.cuda.Event]] = deque()
 
-    def take(self, made: Any) -> torch.Tensor:
-        """As `HostHandover.take`. DALI lacks bfloat16: its operators give float32."""
+    def take(self, tensors: Any) -> torch.Tensor:
+        """As `HostHandover.take`. DALI lacks bfloat16: its operators return float32."""
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
         self._keep(_MOST_HELD - 1)
-        tensor = made.as_tensor()
+        tensor = tensors.as_tensor()
         stream = torch.cuda.current_stream(self._device)
         given = torch.float32 if self._dtype == torch.bfloat16 else self._dtype
         images = torch.empty(tensor.shape(), dtype=given, device=self._device)
@@ -291,19 +291,19 @@ class DeviceHandover:
         self._held.append((tensor, stream.record_event()))
         return images.to(self._dtype)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Wait for all copies."""
         self._keep(0)
 
     def _keep(self, most: int) -> None:
-        """Give back what was copied, and wait for the oldest copies where more than `most` are held."""
+        """Release copied batches, and wait for the oldest copies while more than `most` are held."""
         while self._held and (len(self._held) > most or self._held[0][1].query()):
             self._held[0][1].synchronize()
             self._held.popleft()
 
 
 # ----------------------------------------------------------------------------------------------------
-# What our own loader makes of files that a DALI pipeline failed on.
+# The native loader for files on which a DALI pipeline failed.
 
 
 # Images at a time: ImageNet has a handful of odd files, and slots cost memory.
@@ -311,7 +311,7 @@ _BATCH = 8
 
 
 class NativeImages:
-    """The native loader, made when it is first needed: it decodes files that only Pillow reads, and names bad ones."""
+    """The native loader, created when first needed: it decodes files that only Pillow reads, and names bad ones."""
 
     def __init__(self, split: Split, root: Path, threads: int, settings: CropSettings) -> None:
         self._make: Callable[[], JpegBatches] = lambda: JpegBatches(
@@ -336,14 +336,14 @@ class NativeImages:
 
 
 class DaliBatches(OneEpochAtATime[ImageBatch]):
-    """Images of one split, made ahead of the consumer by a DALI pipeline; a replacement of `JpegBatches`.
+    """Images of one split, prepared ahead of the consumer by a DALI pipeline; a replacement for `JpegBatches`.
 
-    On a CPU, images are those of the native loader, bit for bit. On a CUDA device they are already there; crops and
-    flips are the same, and pixels are those of DALI's decoder and filter (docs/input.md). `depth` batches are made
-    while the consumer has another.
+    On a CPU, images are those of the native loader, bit for bit. With a CUDA device, images are on the device; crops
+    and flips are the same, but pixels are those of DALI's decoder and filter (docs/input.md). `depth` batches are
+    prepared while the consumer has another.
 
-    Raises EnvironmentLacksError where DALI, or our operators for it, are missing; ValueError as `JpegBatches`. An epoch
-    raises RunError for a failure of DALI that is not a file's.
+    Raises EnvironmentLacksError if DALI, or our operators for it, are missing; ValueError as `JpegBatches`. An epoch
+    raises RunError for a failure of DALI that is not due to a file.
     """
 
     def __init__(
@@ -371,10 +371,10 @@ class DaliBatches(OneEpochAtATime[ImageBatch]):
         self._pipeline: Pipeline | None = self._build()
 
     def close(self) -> None:
-        """Stop the threads. An epoch that is still open yields no further batch. May be called twice."""
+        """Stop the threads. An epoch in progress yields no further batch. May be called twice."""
         self._closed = True
         self._end_epoch()
-        self._handover.let_go()
+        self._handover.release()
         self._pipeline = None
         self._native.close()
 
@@ -388,10 +388,10 @@ class DaliBatches(OneEpochAtATime[ImageBatch]):
         try:
             pipeline.build()
         except RuntimeError as error:
-            # The operator opens the index again, and it may have gone meanwhile.
+            # The operator opens the index again, and it may have been removed meanwhile.
             self._seek_index = None
             pipeline = _built(self._host_pipeline(None))
-            index.tell(f"could not be used by DALI ({_reason(error)})")
+            index.warn(f"could not be used by DALI ({_reason(error)})")
         return pipeline
 
     def _host_pipeline(self, index: FoundIndex | None) -> Pipeline:
@@ -410,57 +410,59 @@ class DaliBatches(OneEpochAtATime[ImageBatch]):
             self._finish()
 
     def _next(self, pipeline: Pipeline, seed: int, epoch: int) -> ImageBatch:
-        asked = time.perf_counter()
+        start = time.perf_counter()
         try:
             pipeline.schedule_run()
-            made, said = pipeline.outputs()
-            made_at = time.perf_counter()
+            output, statuses = pipeline.outputs()
+            output_at = time.perf_counter()
         except RuntimeError as error:
             self._pipeline = None
-            raise self._explained(error, seed, epoch) from error
+            raise self._error_of(error, seed, epoch) from error
         ids = self._feed.queued.popleft()
-        status = np.asarray(said.as_tensor())
-        # Waiting here is for the device, not for data.
-        images = self._handover.take(made)
+        status = np.asarray(statuses.as_tensor())
+        # Time spent here is waiting for the device, not for data.
+        images = self._handover.take(output)
         taken_at = time.perf_counter()
         if self._spec.layout == "nhwc":
             images = images.permute(0, 3, 1, 2)
         seek = self._seek_counts(status)
-        mended = self._mend(images, ids, np.flatnonzero(status[:, 0]), seed, epoch)
+        native_warnings = self._fill_by_native(images, ids, np.flatnonzero(status[:, 0]), seed, epoch)
         return ImageBatch(
             images=images,
             labels=torch.from_numpy(self._split.labels[ids]),
             samples=ids,
-            warnings=int(status[:, 1].sum()) + mended,
-            wait_seconds=made_at - asked + time.perf_counter() - taken_at,
+            warnings=int(status[:, 1].sum()) + native_warnings,
+            wait_seconds=output_at - start + time.perf_counter() - taken_at,
             seek=seek,
         )
 
     def _seek_counts(self, status: npt.NDArray[np.int32]) -> SeekCounts:
-        """Counts from the third number of each status, which exists where an index is used."""
+        """Counts from the third number of each status, which exists if an index is used."""
         if self._seek_index is None:
             return SeekCounts()
         used, _, unknown, false = np.bincount(status[:, 2], minlength=4).tolist()
         counts = SeekCounts(used, unknown, false)
-        self._seek_index.notice(counts, len(status))
+        self._seek_index.warn_if_wrong(counts, len(status))
         return counts
 
-    def _mend(self, images: torch.Tensor, ids: SampleIds, places: npt.NDArray[np.int64], seed: int, epoch: int) -> int:
-        """Put the native loader's images where there are none; returns warnings. Raises DataError as it does."""
+    def _fill_by_native(
+        self, images: torch.Tensor, ids: SampleIds, places: npt.NDArray[np.int64], seed: int, epoch: int
+    ) -> int:
+        """Fill `places` with images of the native loader; returns warnings. Raises DataError as it does."""
         if not places.size:
             return 0
-        mended, warnings = self._native.images(ids[places], seed=seed, epoch=epoch)
-        images[torch.from_numpy(places).to(images.device)] = mended.to(images.device)
+        found, warnings = self._native.images(ids[places], seed=seed, epoch=epoch)
+        images[torch.from_numpy(places).to(images.device)] = found.to(images.device)
         return warnings
 
-    def _explained(self, error: RuntimeError, seed: int, epoch: int) -> RunError:
+    def _error_of(self, error: RuntimeError, seed: int, epoch: int) -> RunError:
         """The error for a failure of DALI. Raises DataError for a file that the native loader cannot read either."""
         for ids in self._feed.queued:
             self._native.images(ids, seed=seed, epoch=epoch)
-        return RunError(f"DALI could not make a batch: {_reason(error)}; see whether accelerator.loader=native can")
+        return RunError(f"DALI could not make a batch: {_reason(error)}; try accelerator.loader=native")
 
     def _finish(self) -> None:
-        """Discard what was made and not asked for, so that another epoch can begin."""
+        """Discard batches that were prepared but not used, so that another epoch can begin."""
         self._feed.end()
         if self._pipeline is not None and not self._closed and not _drained(self._pipeline):
             self._pipeline = None
@@ -472,18 +474,18 @@ def _built(pipeline: Pipeline) -> Pipeline:
         pipeline.build()
     except RuntimeError as error:
         raise EnvironmentLacksError(
-            f"DALI cannot make its pipeline: {_reason(error)}; mend that, or {OTHERWISE}"
+            f"DALI cannot build its pipeline: {_reason(error)}; fix that, or {OTHERWISE}"
         ) from error
     return pipeline
 
 
 def _reason(error: RuntimeError) -> str:
-    """What went wrong, in one line: for an operator, DALI first says at length where it was defined."""
+    """The reason in one line: for an operator, DALI first lists where it was defined."""
     return first_line(RuntimeError(str(error).rpartition("\nencountered:")[2]))
 
 
 def _drained(pipeline: Pipeline) -> bool:
-    """Discard what is still being made, up to the end of the epoch; False where that fails."""
+    """Discard all batches up to the end of the epoch; False if that fails."""
     while True:
         try:
             pipeline.schedule_run()

@@ -1,10 +1,10 @@
-"""The index of an image set: its files, their sizes and labels, and the fingerprints that name the set.
+"""The index of an image set: its files, their sizes and labels, and the fingerprints that identify the set.
 
 A set has the folder layout that ImageNet ships in: `train/<class>/*.JPEG`, `val/<class>/*.JPEG`. A class's label is its
 rank among the sorted folder names of `train`. Listing 1.28 M files takes minutes on a parallel file system, so the
 index is kept between runs; a run then checks one modification time per class folder.
 
-Last, how Python reads the files themselves, and decodes those that the core's JPEG decoder leaves to Pillow.
+This module also reads image files in Python, and decodes by Pillow those that the core's JPEG decoder does not support.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
-# What an image set consists of, without its pixels: paths, sizes, labels and one fingerprint.
+# An image set without its pixels: paths, sizes, labels and one fingerprint.
 
 
 SPLIT_NAMES = ("train", "val")
@@ -45,7 +45,7 @@ INDEX_FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One of the two halves of a set. Sample i is `paths[i]`; samples are sorted by class, then by file name.
+    """One of the two splits of a set. Sample i is `paths[i]`; samples are sorted by class, then by file name.
 
     `paths` are relative to the set's root, with forward slashes; `sizes_bytes` and `labels` are read-only.
     """
@@ -61,9 +61,9 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class ImageIndex:
-    """What a set consists of, without its pixels.
+    """An image set without its pixels.
 
-    `fingerprint` is a SHA-256 (hex) over classes, paths and sizes: equal for copies of a set wherever they lie.
+    `fingerprint` is a SHA-256 (hex) over classes, paths and sizes: equal for all copies of a set.
     `ignored_files` counts entries whose names are not those of images.
     """
 
@@ -80,7 +80,7 @@ class ImageIndex:
 
     @functools.cached_property
     def classes_absent_in_val(self) -> tuple[str, ...]:
-        """Classes that are trained on but not evaluated: allowed, and quality is then over fewer classes."""
+        """Classes that are trained on but not evaluated, which is allowed: quality is then over fewer classes."""
         present = set(self.val.labels.tolist())
         return tuple(name for label, name in enumerate(self.classes) if label not in present)
 
@@ -115,17 +115,17 @@ def unpack_names(packed: bytes) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Listing of class folders, in parallel: one `scandir` each, sizes included.
+# Parallel listing of class folders: one `scandir` each, with file sizes.
 
 
 EXTENSIONS = (".jpeg", ".jpg", ".png")
-# Listing waits for the file system's metadata server, not for a core.
+# Listing waits for the metadata server of the file system, not for a core.
 _THREADS = 16
 
 
 @dataclass(frozen=True)
 class ClassFolder:
-    """What one class folder holds: its images as (file name, size in bytes), sorted, and its time before listing.
+    """One class folder: its images as (file name, size in bytes), sorted, and its modification time before listing.
 
     `path` is relative to the set's root ("train/n01440764").
     """
@@ -151,7 +151,7 @@ def list_classes(split: Path) -> list[str]:
 
 
 def holds_images(folder: Path) -> bool:
-    """Whether images lie directly in `folder`."""
+    """Whether `folder` itself contains images."""
     with os.scandir(folder) as entries:
         return any(_is_image_name(entry.name) for entry in entries)
 
@@ -204,13 +204,13 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 # ----------------------------------------------------------------------------------------------------
 # The index, kept between runs.
 #
-# The cache is used only if its format and the folders' times still match; a damaged one is rebuilt without a warning.
+# The cache is used only if its format and the folders' times match; a damaged cache is rebuilt without a warning.
 
 
 INDEX_FILE = ".hpcai500-index.npz"
 # File systems keep times in steps of up to 2 s (FAT; NFS and Lustre 1 s).
 _SETTLED_NS = 2_000_000_000
-# What NumPy and zipfile were seen to raise on damaged files; tests/data/test_images.py flips bits to find more.
+# What NumPy and zipfile have been seen to raise on damaged files; tests/data/test_images.py flips bits to find more.
 _DAMAGED = (
     OSError,
     EOFError,
@@ -227,7 +227,7 @@ _DAMAGED = (
 
 
 def _load(root: Path) -> ImageIndex | None:
-    """The cached index of the set at `root`; None when there is none, or it no longer holds."""
+    """The cached index of the set at `root`; None if there is none, or it is out of date."""
     for path in derived_paths(root, INDEX_FILE):
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -246,8 +246,8 @@ def _has_changed(root: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
 def _store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
     """Cache `index`, valid while the folders (relative to its root) keep these modification times in ns.
 
-    A set that changed a moment ago is not cached yet: another change within the same tick of the file system's clock
-    would never be noticed.
+    A set that has just changed is not cached: another change within the same tick of the file system's clock would
+    never be noticed.
     """
     if max(folder_times_ns.values()) > time.time_ns() - _SETTLED_NS:
         return
@@ -255,7 +255,7 @@ def _store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
 
 
 def pack_index(index: ImageIndex, folder_times_ns: Mapping[str, int]) -> bytes:
-    """The bytes from which `unpack_index` makes an index, with the times at which folders were listed."""
+    """Serialise an index for `unpack_index`, with the modification times of its folders."""
     stream = io.BytesIO()
     arrays = {
         "format": np.array([INDEX_FORMAT]),
@@ -269,20 +269,20 @@ def pack_index(index: ImageIndex, folder_times_ns: Mapping[str, int]) -> bytes:
         arrays[f"{split.name}_sizes_bytes"] = split.sizes_bytes
         arrays[f"{split.name}_labels"] = split.labels
     # Compressed: a thousand ranks read this file at once, and names compress tenfold.
-    # NumPy's stub takes the arrays for its keyword allow_pickle.
+    # NumPy's type stub mistakes the arrays for its keyword allow_pickle.
     np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
     return stream.getvalue()
 
 
 def unpack_index(root: Path, content: bytes) -> ImageIndex:
-    """The index in `content`, of a set at `root`, whatever the folders' times. Raises ValueError when it is damaged."""
+    """The index in `content`, of a set at `root`; folder times are ignored. Raises ValueError if it is damaged."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             if arrays["format"].tolist() == [INDEX_FORMAT]:
                 return _unpack(root, arrays)
     except _DAMAGED as error:
         raise ValueError(f"the index is damaged: {error}") from error
-    raise ValueError("the index has another format")
+    raise ValueError("unknown format of the index")
 
 
 def _unpack(root: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> ImageIndex:
@@ -303,11 +303,11 @@ def _as_array(names: Iterable[str]) -> npt.NDArray[np.uint8]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The index of a staged folder: that of the set at its source.
+# The index of a staged folder: the index of the set at its source.
 
 
 def staged_index(root: Path) -> ImageIndex | None:
-    """The index of the set that is staged in `root`; None where `root` is not a staged folder.
+    """The index of the set that is staged in `root`; None if `root` is not a staged folder.
 
     Raises:
         DataError: climate years are staged there, or the index is damaged.
@@ -316,7 +316,7 @@ def staged_index(root: Path) -> ImageIndex | None:
     if staged is None:
         return None
     if staged.benchmark != "ic":
-        raise DataError(f"{root}: a set for {staged.benchmark} is staged there, {staged.source}; give one of images")
+        raise DataError(f"{root}: holds staged {staged.benchmark} data from {staged.source}; give a folder of images")
     try:
         return unpack_index(root, (state_folder(root) / INDEX).read_bytes())
     except (OSError, ValueError) as error:
@@ -331,13 +331,13 @@ LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
 
 
 def load_index(root: Path | str, *, refresh: bool = False, progress: Tracker = silent) -> ImageIndex:
-    """The index of the set at `root`, from the cache where that is still valid.
+    """The index of the set at `root`, from the cache if that is valid.
 
-    The cache is valid while no class folder changed its modification time; a file that is overwritten in place is
+    The cache is valid while no class folder changes its modification time; a file that is overwritten in place is
     noticed only with `refresh=True`, which lists everything again. A staged folder has the index of the whole set,
-    however much of it is there.
+    even if only a part is staged.
 
-    Raises DataError when the layout is not as expected, a class is empty, `val` has a class that `train` has not, or a
+    Raises DataError when the layout is not as expected, a class is empty, `val` has a class that `train` lacks, or a
     folder cannot be read.
     """
     root = Path(root)
@@ -347,7 +347,7 @@ def load_index(root: Path | str, *, refresh: bool = False, progress: Tracker = s
         cached = _load(root)
         if cached is not None:
             return cached
-    # Times are taken before the listing: a folder that changes meanwhile makes the cache stale, not wrong.
+    # Times are read before the listing: a folder that changes meanwhile makes the cache stale, not wrong.
     index, folder_times_ns = _scan(root, progress)
     _store(index, folder_times_ns)
     return index
@@ -355,7 +355,7 @@ def load_index(root: Path | str, *, refresh: bool = False, progress: Tracker = s
 
 def _scan(root: Path, progress: Tracker) -> tuple[ImageIndex, dict[str, int]]:
     if not root.is_dir():
-        raise DataError(f"no data set at {root}: there is no such folder; {LAYOUT}")
+        raise DataError(f"no data set at {root}: no such folder; {LAYOUT}")
     for name in SPLIT_NAMES:
         if not (root / name).is_dir():
             raise DataError(f"{root} has no folder {name}/: {LAYOUT}")
@@ -380,7 +380,7 @@ def _refuse_unusable_classes(root: Path, names: dict[str, list[str]]) -> None:
         if names[split]:
             continue
         if holds_images(root / split):
-            # How the ILSVRC2012 archive unpacks: everybody meets this once.
+            # The ILSVRC2012 archive unpacks like this.
             raise DataError(
                 f"{root / split} holds images but no class folders: {LAYOUT}; "
                 f"move each image into the folder of its class"
@@ -389,7 +389,7 @@ def _refuse_unusable_classes(root: Path, names: dict[str, list[str]]) -> None:
     foreign = sorted(set(names["val"]) - set(names["train"]))
     if foreign:
         raise DataError(
-            f"val/ has {_listed(foreign)} that train/ has not ({root}): "
+            f"val/ has {_listed(foreign)}, which train/ lacks ({root}): "
             "a class must be trained to be evaluated; rename or remove it"
         )
 
@@ -419,7 +419,7 @@ def _split_of(name: str, folders: list[ClassFolder], label_of: dict[str, int]) -
 
 
 # ----------------------------------------------------------------------------------------------------
-# The fingerprint of a set's bytes, kept beside the index for the records of later runs.
+# The fingerprint of all bytes of a set, kept beside the index for the records of later runs.
 
 
 CONTENT = ".hpcai500-content.json"
@@ -448,10 +448,10 @@ def store_content_fingerprint(index: ImageIndex, fingerprint: str) -> None:
 
 
 def load_content_fingerprint(index: ImageIndex) -> str | None:
-    """The fingerprint that the last complete check of exactly these files found, or None.
+    """The fingerprint from the last complete check of these files, or None.
 
-    Paths and sizes must be those of the check. A file that was overwritten with as many bytes is not noticed: only
-    another check reads all of them.
+    Paths and sizes must be those of the check. A file overwritten with the same number of bytes is noticed only by
+    another check.
     """
     for path in derived_paths(index.root, CONTENT):
         try:
@@ -464,10 +464,10 @@ def load_content_fingerprint(index: ImageIndex) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reading image files, in threads, as the native loader does (csrc/core/jpeg/loader.cpp): regular, of a bounded size.
+# Reading image files in threads, with the limits of the native loader (csrc/core/jpeg/loader.cpp).
 
 
-# most_file_bytes there: a path to a video or a disk fails here, not at the memory limit.
+# most_file_bytes in loader.cpp: a path to a video or a disk fails here, not at the memory limit.
 MOST_BYTES = 2**30
 _FILES_PER_TASK = 16
 
@@ -477,7 +477,7 @@ Result = TypeVar("Result")
 def over_files(
     index: ImageIndex, function: Callable[[str], Result], threads: int, *, name: str
 ) -> Iterator[list[Result]]:
-    """`function` of each file's path, in the set's order, from `threads` threads; a few results at a time."""
+    """Call `function` on each file's path in `threads` threads; yield a few results at a time, in the set's order."""
     groups = (
         split.paths[start : start + _FILES_PER_TASK]
         for split in index.splits
@@ -488,7 +488,7 @@ def over_files(
 
 def read_image(path: Path) -> bytes:
     """The whole file. Raises OSError, whose `strerror` says why, if it is unreadable, not regular, or too large."""
-    # Opening a pipe without a writer would wait for ever.
+    # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
@@ -498,14 +498,14 @@ def read_image(path: Path) -> bytes:
             reason = f"the file has {status.st_size} bytes; the limit for an image is {MOST_BYTES}"
             raise OSError(errno.EFBIG, reason)
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            # No more than its size was, as a file that grows meanwhile has no end.
+            # Bounded, in case the file grows meanwhile.
             return stream.read(status.st_size)
     finally:
         os.close(descriptor)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Files that the core's JPEG decoder leaves to Pillow: ImageNet itself holds a PNG named .JPEG.
+# Files that the core's JPEG decoder does not support: ImageNet itself holds a PNG named .JPEG.
 
 
 Pixels = npt.NDArray[np.uint8]
@@ -519,12 +519,12 @@ def decode_odd(content: bytes) -> Pixels:
     """
     try:
         with warnings.catch_warnings():
-            # Pillow's advice to programmers (a palette's transparency, a large size) is no defect of the data.
+            # Pillow's warnings for programmers (a palette's transparency, a large size) are no defects of the data.
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content)) as image:
                 return _rgb(image)
     except UnidentifiedImageError as error:
-        raise ValueError("no JPEG and no other image format that Pillow knows") from error
+        raise ValueError("not a JPEG or another image format that Pillow supports") from error
     except Exception as error:
         # Pillow's decoders raise a dozen types (OSError, SyntaxError, struct.error, ...) for damaged input.
         raise ValueError(f"{str(error).strip() or type(error).__name__}") from error
@@ -532,8 +532,8 @@ def decode_odd(content: bytes) -> Pixels:
 
 def _rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I"):
-        # Pillow's own conversion of 16-bit grey clips at 255, which gives a white image.
+        # Pillow's conversion of 16-bit grey clips at 255, which makes the image white.
         grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
-    # A copy, as asarray of an image is read-only and cropping may need to own it.
+    # A copy: asarray of an image is read-only.
     return np.array(image.convert("RGB"), dtype=np.uint8)

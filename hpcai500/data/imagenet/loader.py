@@ -1,6 +1,6 @@
-"""Batches of training images: the core's ring of native threads, seen as an iterator of torch tensors.
+"""Batches of training images as torch tensors, made by the core's ring of native threads.
 
-Files that the core's JPEG decoder does not take are decoded by Pillow.
+Files that the core's JPEG decoder does not support are decoded by Pillow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hpcai500.errors import DataError
 
 
 class CropSettings(TypedDict, total=False):
-    """The settings of `hpcai500._core.DecodeSpec` that a recipe has; `size` and `mode` are required."""
+    """Those settings of `hpcai500._core.DecodeSpec` that are in a recipe; `size` and `mode` are required."""
 
     size: int
     mode: Literal["random", "centre"]
@@ -46,9 +46,9 @@ class ImageBatch:
     """One batch on the host.
 
     `images` has shape (N, 3, size, size), in channels_last order for the layout "nhwc". It is a view of a slot that is
-    refilled once the next batch is asked for: use it, or copy it, before. `labels` (N,) is int64; `samples` are the N
-    ids that were asked for. `warnings` counts images that decoded with warnings. `wait_seconds` is how long the
-    consumer was kept waiting for decoded images; `seek` counts images by their use of a seek index.
+    refilled once the next batch is requested: use or copy it before. `labels` (N,) is int64; `samples` are the N
+    requested ids. `warnings` counts images that decoded with warnings. `wait_seconds` is how long the consumer waited
+    for decoded images; `seek` counts images by their use of a seek index.
     """
 
     images: torch.Tensor
@@ -71,12 +71,12 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
 
     `depth` batches are in the ring: one with the consumer, the others being filled; nothing is allocated after the
     first epoch. Memory: depth x batch_size x 3 x size x size x bytes of an item, page-locked with `pin_memory`. A slot
-    is refilled only after `mark`, recorded when its batch is done with, has passed: by default, with `pin_memory`, an
-    event of the stream that is current then. Crops depend on (seed, epoch, sample) alone. A seek index of the set is
-    used where there is one (`hpcai500.data.imagenet.seek_index`); pixels are the same without.
+    is refilled only after the `mark` that is recorded when its batch is released has passed: by default, with
+    `pin_memory`, an event of the stream that is current then. Crops depend on (seed, epoch, sample) alone. The set's
+    seek index is used if it has one (`hpcai500.data.imagenet.seek_index`); it does not change pixels.
 
     The settings are those of `hpcai500._core.DecodeSpec`: `mode` "random" uses `area`, `ratio` and
-    `flip_probability`; "centre" uses `resize_shorter` (pixels). Raises ValueError for settings that make no sense.
+    `flip_probability`; "centre" uses `resize_shorter` (pixels). Raises ValueError for invalid settings.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
         self._spec = spec = DecodeSpec(**settings)
         channels_last = spec.layout == "nhwc"
         shape = (batch_size, spec.size, spec.size, 3) if channels_last else (batch_size, 3, spec.size, spec.size)
-        # torch aligns host memory to 64 bytes, which the core's non-temporal stores want.
+        # torch aligns host memory to 64 bytes, which the core's non-temporal stores need.
         slots = [torch.empty(shape, dtype=getattr(torch, spec.dtype), pin_memory=pin_memory) for _ in range(depth)]
         self._arrays = [_as_array(slot) for slot in slots]
         self._images = [slot.permute(0, 3, 1, 2) for slot in slots] if channels_last else slots
         self._seek_index = find_seek_index(root)
         self._loader = JpegLoader(
-            _as_system_has_it(str(root)),
-            [_as_system_has_it(path) for path in split.paths],
+            _fsencode(str(root)),
+            [_fsencode(path) for path in split.paths],
             spec,
             slots=self._arrays,
             threads=threads,
@@ -118,11 +118,11 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel, in levels: applied, or left out where the dtype is uint8."""
+        """Mean and standard deviation of each channel, in levels; not applied if the dtype is uint8."""
         return self._spec.mean, self._spec.std
 
     def close(self) -> None:
-        """Stop the threads. An epoch that is still open yields no further batch. May be called twice."""
+        """Stop the threads. An epoch in progress yields no further batch. May be called twice."""
         self._closed = True
         self._loader.close()
         self._end_epoch()
@@ -143,11 +143,11 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
             for _ in range(self._depth):
                 submit_next()
             while queued and not self._closed:
-                asked = time.perf_counter()
+                start = time.perf_counter()
                 finished = self._loader.next()
                 batch = self._batch(finished, queued.popleft(), seed, epoch)
                 try:
-                    yield replace(batch, wait_seconds=time.perf_counter() - asked)
+                    yield replace(batch, wait_seconds=time.perf_counter() - start)
                 finally:
                     self._give_back(finished.slot, held)
                 submit_next()
@@ -167,11 +167,11 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
 
     def _batch(self, finished: Batch, ids: SampleIds, seed: int, epoch: int) -> ImageBatch:
         if finished.failures:
-            self._mend(finished, seed, epoch)
+            self._decode_by_pillow(finished, seed, epoch)
         labels = torch.from_numpy(self._split.labels[ids])
         seek = SeekCounts(finished.seek_used, finished.seek_unknown, finished.seek_false)
         if self._seek_index:
-            self._seek_index.notice(seek, finished.count)
+            self._seek_index.warn_if_wrong(seek, finished.count)
         return ImageBatch(
             images=self._images[finished.slot][: finished.count],
             labels=labels.pin_memory() if self._pin_memory else labels,
@@ -180,8 +180,8 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
             seek=seek,
         )
 
-    def _mend(self, finished: Batch, seed: int, epoch: int) -> None:
-        """Fill the places of files that only Pillow can decode. Raises DataError for the first other failure."""
+    def _decode_by_pillow(self, finished: Batch, seed: int, epoch: int) -> None:
+        """Decode the files that only Pillow can decode. Raises DataError for the first other failure."""
         for failure in finished.failures:
             if failure.kind != "unsupported":
                 raise self._undecodable(failure.sample, failure.reason)
@@ -211,11 +211,11 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
 
 
 def _as_array(slot: torch.Tensor) -> npt.NDArray[Any]:
-    # NumPy lacks bfloat16: the core takes its bits.
+    # NumPy lacks bfloat16: the core takes it as uint16.
     array: npt.NDArray[Any] = (slot.view(torch.uint16) if slot.dtype == torch.bfloat16 else slot).numpy()
     return array
 
 
-def _as_system_has_it(path: str) -> str:
-    # The core takes bytes for text. A name need not be UTF-8, and then no str could be given to C++.
+def _fsencode(path: str) -> str:
+    # The core takes bytes: a file name that is not UTF-8 cannot be passed to C++ as str.
     return cast(str, os.fsencode(path))

@@ -1,7 +1,7 @@
-"""The seek index of an image set: where decoding can begin within each file, so that a crop costs what it shows.
+"""The seek index of an image set: where decoding can start within each file, so that a crop decodes only its rows.
 
-`hpcai500 data index ic DIR` makes it, and both loaders use it where it exists. It changes no pixel and is no part of
-the set: its file lies beside the classes' folders, and no listing, fingerprint or record includes it.
+`hpcai500 data index ic DIR` makes it, and both loaders use it if it exists. It changes no pixel and is not part of
+the set: its file is beside the class folders, and no listing, fingerprint or record includes it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from hpcai500.progress import Tracker, silent
 from hpcai500.streams import say
 
 # ----------------------------------------------------------------------------------------------------
-# Finding the index, and what decoding by it came to.
+# Finding the index, and counting its use.
 
 
 SEEK_INDEX = ".hpcai500-seek-index"
 
-_SLOWER = "images are decoded without it, more slowly"
+_SLOWER = "images are decoded without it, which is slower"
 
-_told: set[str] = set()
+# Paths of indexes with a warning already printed.
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
 class SeekCounts:
-    """Images decoded with seek points; those that the index does not know; and those about which it is wrong.
+    """Images decoded with seek points, images missing in the index, and images with a wrong entry.
 
-    Images that are not counted are of kinds without points, or there is no index.
+    Images of kinds without seek points are not counted.
     """
 
     used: int = 0
@@ -55,31 +56,31 @@ NO_COUNTS = SeekCounts()
 
 @dataclass(frozen=True, eq=False)
 class FoundIndex:
-    """An index that is used, and where it lies."""
+    """A usable index and its path."""
 
     path: Path
     root: Path
     index: SeekIndex
 
-    def notice(self, counts: SeekCounts, images: int) -> None:
-        """Warn, once in a process, that the index does not fit the set: of a batch of `images` it missed some."""
-        said = []
+    def warn_if_wrong(self, counts: SeekCounts, images: int) -> None:
+        """Warn, once per process, if entries of a batch of `images` were missing or wrong."""
+        problems = []
         if counts.unknown:
-            said.append(f"does not know {counts.unknown}")
+            problems.append(f"lacks {counts.unknown}")
         if counts.false:
-            said.append(f"is false for {counts.false}")
-        if said:
-            self.tell(f"{' and '.join(said)} of the {images} images of a batch")
+            problems.append(f"is wrong for {counts.false}")
+        if problems:
+            self.warn(f"{' and '.join(problems)} of the {images} images of a batch")
 
-    def tell(self, reason: str) -> None:
-        """Warn, once in a process, that images are decoded without the index."""
-        _tell_once(self.path, reason, _SLOWER, _anew(self.root))
+    def warn(self, reason: str) -> None:
+        """Warn, once per process, that images are decoded without the index."""
+        _warn_once(self.path, reason, _SLOWER, _rebuild_hint(self.root))
 
 
 def find_seek_index(root: Path, *, otherwise: str = _SLOWER) -> FoundIndex | None:
-    """The index of the set at `root`: the newer of the one in the set and the one in the user's cache.
+    """The newest usable index of the set at `root`, in the set or in the user's cache.
 
-    For one that cannot be used there is one warning on stderr, which says `otherwise` where there is no other.
+    An unusable index gives one warning on stderr, with `otherwise` as the consequence if there is no other index.
     """
     found, unusable = None, []
     for path in _newest_first(root):
@@ -88,46 +89,46 @@ def find_seek_index(root: Path, *, otherwise: str = _SLOWER) -> FoundIndex | Non
             break
         except OSError as error:
             reason = f"cannot be read ({os.strerror(error.errno or errno.EIO)})"
-            remedy = f"have it made readable, or `hpcai500 data index ic {root} --cache` makes one of your own"
+            remedy = f"make it readable, or make your own by `hpcai500 data index ic {root} --cache`"
         except MemoryError:
             reason, remedy = "does not fit into memory", "give the job more memory"
         except ValueError as error:
-            reason, remedy = str(error), _anew(root)
+            reason, remedy = str(error), _rebuild_hint(root)
         unusable.append((path, reason, remedy))
     for path, reason, remedy in unusable:
-        _tell_once(path, reason, f"the older {found.path} is used" if found else otherwise, remedy)
+        _warn_once(path, reason, f"the older {found.path} is used instead" if found else otherwise, remedy)
     return found
 
 
 def _newest_first(root: Path) -> list[Path]:
     times_ns = {}
     for path in derived_paths(root, SEEK_INDEX):
-        # It may be missing, and one that this user cannot see counts as missing.
+        # An index that this user cannot see counts as missing.
         with contextlib.suppress(OSError):
             times_ns[path] = path.stat().st_mtime_ns
     return sorted(times_ns, key=times_ns.__getitem__, reverse=True)
 
 
-def _anew(root: Path) -> str:
-    return f"`hpcai500 data index ic {root}` makes it anew"
+def _rebuild_hint(root: Path) -> str:
+    return f"rebuild it by `hpcai500 data index ic {root}`"
 
 
-def _tell_once(path: Path, reason: str, consequence: str, remedy: str) -> None:
-    """Warn once in a process, and from one process of a node."""
-    if str(path) in _told:
+def _warn_once(path: Path, reason: str, consequence: str, remedy: str) -> None:
+    """Warn once per process, and from one process of a node."""
+    if str(path) in _warned:
         return
-    _told.add(str(path))
+    _warned.add(str(path))
     if find_placement(os.environ).local_rank == 0:
         say(f"warning: the seek index {path} {reason}: {consequence}; {remedy}")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Why our own decoder leaves a file to libjpeg-turbo or to Pillow.
+# Why our own decoder does not support a file, which libjpeg-turbo or Pillow then decodes.
 
 
 _COLOURS = ("grey", "YCbCr")
 _SAMPLINGS = ("1x1", "1x1,1x1,1x1", "2x1,1x1,1x1", "2x2,1x1,1x1")
-# Markers (T.81, table B.1), and what only the marker of a frame tells about it.
+# Markers (T.81, table B.1), and the kind of a frame by its marker.
 _FILL, _START_OF_SCAN = 0xFF, 0xDA
 # Headers are shorter, but a file may be 1 GiB of fill bytes.
 _MOST_HEADER_BYTES = 2**20
@@ -142,9 +143,7 @@ _FRAMES = {
 
 
 def why_not_ours(content: bytes) -> str:
-    """Why our own decoder does not take a file whole: its kind, or, for a kind that it takes, "damaged" where
-    libjpeg-turbo says so, too.
-    """
+    """Why our own decoder cannot decode a whole file: its kind, or "damaged" if libjpeg-turbo also finds it so."""
     if kind := _kind_by_header(content):
         return kind
     try:
@@ -162,7 +161,7 @@ def why_not_ours(content: bytes) -> str:
 
 
 def _kind_by_header(content: bytes) -> str:
-    """What `probe_jpeg` does not tell; "" for a baseline image in one scan, and where there is no header."""
+    """The kind as far as `probe_jpeg` does not report it; "" for a baseline image in one scan, or without a header."""
     components = 0
     for marker, payload in _segments(content[:_MOST_HEADER_BYTES]):
         if marker in _FRAMES and len(payload) >= 6:
@@ -189,7 +188,7 @@ def _segments(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Making the index: every file is read once, and the index is written whole or not at all.
+# Making the index: every file is read once, and the index is written completely or not at all.
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -199,14 +198,14 @@ _NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
 
 @dataclass(frozen=True)
 class SeekIndexReport:
-    """What was made.
+    """The index that was made.
 
     Attributes:
-        files: that could be read.
-        with_points: files that can be decoded from within.
-        without_points: how many cannot, by reason.
+        files: number of files read.
+        with_points: number of files with seek points.
+        without_points: number of files without, by reason.
         unreadable: path relative to the root, and reason.
-        data_bytes: of all files that were read.
+        data_bytes: size of all files read.
     """
 
     path: Path
@@ -227,13 +226,13 @@ class SeekIndexReport:
 def make_seek_index(
     root: Path | str, *, threads: int | None = None, in_cache: bool = False, progress: Tracker = silent
 ) -> SeekIndexReport:
-    """Read every file of the set at `root`, in `threads` threads (default: one a core), and write its seek index.
+    """Read every file of the set at `root`, in `threads` threads (default: one per core), and write its seek index.
 
-    The index lies in the set or, with `in_cache`, in the user's cache. An existing one is replaced when the new one is
-    whole, and stays as it is if this fails or is interrupted. Of a staged folder, what is there is read. The same files
-    make the same index.
+    The index is in the set or, with `in_cache`, in the user's cache. An existing index is replaced when the new one is
+    complete, and is unchanged if this fails or is interrupted. In a staged folder, the staged files are read. The same
+    files give the same index.
 
-    Raises DataError where there is no data set, none of its files can be read, or the index cannot be written.
+    Raises DataError if there is no data set, none of its files can be read, or the index cannot be written.
     """
     threads = workers_or_all(threads, work="read", kind="threads", option="--threads")
     index = load_index(root, progress=progress)
@@ -252,7 +251,7 @@ def make_seek_index(
 def _place(root: Path, in_cache: bool) -> Path:
     places = derived_paths(root, SEEK_INDEX)
     if in_cache and len(places) == 1:
-        raise DataError("--cache: this user has no home folder: set XDG_CACHE_HOME to a folder that you may write to")
+        raise DataError("--cache: this user has no home folder: set XDG_CACHE_HOME to a writable folder")
     return places[1] if in_cache else places[0]
 
 
@@ -266,12 +265,12 @@ def _unwritable(path: Path, root: Path, in_cache: bool, error: OSError) -> DataE
     elif in_cache and code in (*_NOT_ALLOWED, *_NO_FOLDER):
         fix = "choose another cache folder by XDG_CACHE_HOME"
     elif code in _NOT_ALLOWED:
-        fix = f"have its owner run the same command, or `hpcai500 data index ic {root} --cache` for one of your own"
+        fix = f"ask its owner to run the same command, or make your own by `hpcai500 data index ic {root} --cache`"
     elif code == errno.EISDIR:
-        fix = f"remove the folder that is in its place, {again}"
+        fix = f"remove the folder of this name, {again}"
     else:
         fix = f"check the disk and the mount, {again}"
-    # The core's errors name a temporary file, which would mean nothing to the user.
+    # The core's errors name a temporary file, which the user does not know.
     return DataError(f"cannot write the seek index {path}: {os.strerror(code)}; {fix}")
 
 
@@ -296,8 +295,7 @@ def _write(index: ImageIndex, path: Path, part: Path, threads: int, progress: Tr
     if not files:
         name, reason = unreadable[0]
         raise DataError(
-            f"{index.root}: none of its files can be read, {name} for one: {reason}; check the permissions, links and "
-            "mount"
+            f"{index.root}: no file can be read, for example {name}: {reason}; check the permissions, links and mount"
         )
     return SeekIndexReport(
         path=path,

@@ -1,6 +1,6 @@
 """Writes a learnable synthetic image set as real JPEG files in ImageNet's layout.
 
-For machines without ImageNet: smoke runs train on it through the same code as the reference run.
+For machines without ImageNet. Smoke runs train on it with the same code as the reference run.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from hpcai500.job_options import ImageSet
 from hpcai500.progress import Progress, Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
-# One synthetic image: a textured shape, turned and coloured at random, on 1/f noise.
+# One synthetic image: a textured shape, rotated and coloured at random, on 1/f noise.
 #
-# A class is a pair of shape and texture. Neither colour, place, size nor angle says anything about the class, so a
-# model has to learn form and pattern, as it does on photographs.
+# A class is a pair of shape and texture. Colour, place, size and angle do not depend on the class, so a model has to
+# learn shape and texture, as it does on photographs.
 
 
 Plane = npt.NDArray[np.float32]
@@ -34,7 +34,7 @@ Plane = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ObjectFrame:
-    """Coordinates that turn with the object: `u`, `v` and `distance` from its centre, and its `radius`.
+    """Coordinates that rotate with the object: `u`, `v` and `distance` from its centre, and its `radius`.
 
     All are in units of the image's shorter side, so that images of different sizes show objects of one proportion.
     """
@@ -105,7 +105,7 @@ def _circles(f: ObjectFrame, random: np.random.Generator) -> Plane:
 
 
 def _grain(f: ObjectFrame, random: np.random.Generator) -> Plane:
-    # Grains of two pixels: single ones would vanish in the resize of a large image.
+    # Grains of two pixels: single pixels would vanish when a large image is resized.
     rows, columns = f.u.shape
     coarse: Plane = np.sign(random.random((-(-rows // 2), -(-columns // 2)), dtype=np.float32) - np.float32(0.5))
     return coarse.repeat(2, axis=0).repeat(2, axis=1)[:rows, :columns]
@@ -126,7 +126,7 @@ TEXTURES: dict[str, Callable[[ObjectFrame, np.random.Generator], Plane]] = {
     "shade": _shade,
 }
 
-# The 4 x 5 pairs that a small network tells apart within a smoke run come first; squares (much like discs at 64
+# The 4 x 5 pairs that a small network learns to distinguish in a smoke run come first; squares (much like discs at 64
 # pixels), twins and shades occur in larger sets only.
 _EASY_SHAPES, _EASY_TEXTURES = list(SHAPES)[:4], list(TEXTURES)[:5]
 CLASSES: tuple[tuple[str, str], ...] = tuple(
@@ -161,7 +161,7 @@ def _draw(label: int, random: np.random.Generator, rows: int, columns: int) -> n
     pattern = TEXTURES[texture](frame, random)[..., None]
     noise = _pink_noise(random, rows, columns)[..., None]
     background = random.uniform(0.2, 0.8, 3).astype(np.float32)
-    # Away from the background in every channel, and wrapped into [0, 1]: the object always stands out.
+    # Different from the background in every channel, and wrapped into [0, 1]: the object always stands out.
     foreground = (background + (random.uniform(0.3, 0.6, 3) * random.choice([-1.0, 1.0], 3))) % 1.0
     object_pixels = foreground.astype(np.float32) + np.float32(0.22) * pattern + np.float32(0.3) * noise
     image = np.where(inside, object_pixels, background + noise)
@@ -182,7 +182,7 @@ def _place_object(random: np.random.Generator, rows: int, columns: int) -> Objec
 
 
 def _pink_noise(random: np.random.Generator, rows: int, columns: int) -> Plane:
-    """Noise with the falling spectrum of photographs: it has large blotches as well as fine grain."""
+    """Noise with the falling spectrum of photographs: large blotches as well as fine grain."""
     spectrum = np.fft.rfft2(random.standard_normal((rows, columns), dtype=np.float32))
     frequency_squared = np.fft.fftfreq(rows)[:, None] ** 2 + np.fft.rfftfreq(columns)[None, :] ** 2
     noise = np.fft.irfft2(spectrum / (frequency_squared + 1e-3) ** 0.7, s=(rows, columns))
@@ -194,7 +194,7 @@ def _pink_noise(random: np.random.Generator, rows: int, columns: int) -> Plane:
 # The whole set: its parameters, and the processes that draw and write it.
 
 
-# To be raised when the same parameters begin to give other pictures: sets of two versions must not mix.
+# Increase it when the same parameters give different images: sets of two versions must not mix.
 _GENERATOR_VERSION = 1
 _IMAGES_PER_TASK = 25
 _SMALLEST_SIDE, _LARGEST_SIDE = 16, 4096
@@ -202,10 +202,10 @@ _SMALLEST_SIDE, _LARGEST_SIDE = 16, 4096
 
 @dataclass(frozen=True)
 class SyntheticSet(ImageSet):
-    """What a set is made of: these numbers alone decide every byte (with one version of Pillow and NumPy).
+    """Parameters of a set, which alone decide every byte (with one version of Pillow and NumPy).
 
-    `smallest_side` and `largest_side` bound both sides of an image, in pixels. Raises DataError for values that
-    cannot be made.
+    `smallest_side` and `largest_side` bound both sides of an image, in pixels. Raises DataError for invalid
+    values.
     """
 
     smallest_side: int = 72
@@ -250,12 +250,12 @@ class _File:
 
 
 def make_images(
-    root: Path | str, wanted: SyntheticSet, *, workers: int | None = None, progress: Tracker = silent
+    root: Path | str, parameters: SyntheticSet, *, workers: int | None = None, progress: Tracker = silent
 ) -> int:
-    """Write the set `wanted` to `root` and return how many files were missing and have been written.
+    """Write the set `parameters` to `root` and return how many files were missing and have been written.
 
-    A second call writes nothing; a call after an interrupted one writes the rest. Files of others are never touched.
-    `workers` processes share the work (default: one a core of this job); the bytes do not depend on it. With more
+    A second call writes nothing; a call after an interrupted one writes the rest. Other files are never touched.
+    `workers` processes share the work (default: one per core of this job); the bytes do not depend on it. With more
     than one, a script's main module must be importable, as always with Python's "spawn".
 
     Raises DataError when `root` holds another set, or cannot be written, and RunError when a worker was killed.
@@ -263,11 +263,11 @@ def make_images(
     root = Path(root)
     workers = workers_or_all(workers)
     try:
-        _claim(root, wanted)
-        missing = _missing_files(root, wanted)
+        _claim(root, parameters)
+        missing = _missing_files(root, parameters)
         if missing:
             with progress(len(missing), "making images", "images") as bar:
-                _write_files(root, wanted, missing, min(workers, len(missing)), bar)
+                _write_files(root, parameters, missing, min(workers, len(missing)), bar)
     except OSError as error:
         raise DataError(
             f"cannot write the synthetic set: {error.filename or root}: {error.strerror or error}; "
@@ -276,36 +276,36 @@ def make_images(
     return len(missing)
 
 
-def _claim(root: Path, wanted: SyntheticSet) -> None:
-    """Make `root` ours, or find that it is; refuse a folder with another set."""
+def _claim(root: Path, parameters: SyntheticSet) -> None:
+    """Claim `root` for this set, or check that it already belongs to it. Raises DataError for another set."""
     occupied = [f"{name}/" for name in SPLIT_NAMES if (root / name).exists()]
-    claim_folder(root, {"generator_version": _GENERATOR_VERSION, **asdict(wanted)}, occupied)
+    claim_folder(root, {"generator_version": _GENERATOR_VERSION, **asdict(parameters)}, occupied)
 
 
-def _missing_files(root: Path, wanted: SyntheticSet) -> list[_File]:
+def _missing_files(root: Path, parameters: SyntheticSet) -> list[_File]:
     missing = []
     for split in SPLIT_NAMES:
-        for label in range(wanted.classes):
+        for label in range(parameters.classes):
             folder = root / split / class_name(label)
             folder.mkdir(parents=True, exist_ok=True)
             present = {path.name for path in folder.iterdir()}
-            files = (_File(split, label, number) for number in range(wanted.per_class(split)))
+            files = (_File(split, label, number) for number in range(parameters.per_class(split)))
             missing += [file for file in files if file.path.rpartition("/")[2] not in present]
     return missing
 
 
-def _write_files(root: Path, wanted: SyntheticSet, files: list[_File], workers: int, bar: Progress) -> None:
+def _write_files(root: Path, parameters: SyntheticSet, files: list[_File], workers: int, bar: Progress) -> None:
     with part_folder(root) as folder:
-        write = partial(_write_task, root, folder, wanted)
+        write = partial(_write_task, root, folder, parameters)
         tasks = (files[start : start + _IMAGES_PER_TASK] for start in range(0, len(files), _IMAGES_PER_TASK))
         for written in map_in_order(write, tasks, workers, what="makes images"):
             bar.advance(written)
 
 
-def _write_task(root: Path, scratch: Path, wanted: SyntheticSet, files: list[_File]) -> int:
+def _write_task(root: Path, scratch: Path, parameters: SyntheticSet, files: list[_File]) -> int:
     for file in files:
-        key = np.random.SeedSequence([wanted.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
+        key = np.random.SeedSequence([parameters.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
         random = np.random.Generator(np.random.PCG64(key))
-        content = draw_jpeg(file.label, random, wanted.smallest_side, wanted.largest_side)
+        content = draw_jpeg(file.label, random, parameters.smallest_side, parameters.largest_side)
         write_unsynced(root / file.path, content, scratch)
     return len(files)

@@ -1,8 +1,8 @@
-"""ReFrame check of the benchmarks of hpcai500: reads the lines that docs/harness.md promises.
+"""ReFrame check of the benchmarks of hpcai500: reads the lines documented in docs/harness.md.
 
     reframe -C settings.py -c hpcai500_check.py -t ic -S image=/apps/hpcai500.sif -S data=/data/imagenet -r
 
-What a run must reach on which system is in `references.yaml` beside this file, and nowhere else.
+The reference values of each system are in `references.yaml` beside this file.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ RECORD = "record"
 
 @rfm.simple_test
 class Hpcai500Check(rfm.RunOnlyRegressionTest):
-    """One run of a benchmark: right answer first, then every figure of merit against its reference."""
+    """One run of a benchmark: checks its result, then compares every figure of merit with its reference."""
 
     descr = "HPC AI500: train to the target epochs, score, compare"
     num_tasks_per_node = 1
@@ -32,30 +32,30 @@ class Hpcai500Check(rfm.RunOnlyRegressionTest):
     benchmark = parameter(["ic", "ewa"])
     # The Apptainer image; empty runs the program below.
     image = variable(str, value="")
-    # Only without an image: another hpcai500 than that of PATH.
+    # Without an image: the program to run, instead of hpcai500 on PATH.
     program = variable(str, value="hpcai500")
-    # A TOML file or a name such as ic/lars-4096; empty is what `hpcai500 ic` does by itself.
+    # A TOML file or a name such as ic/lars-4096; empty: the default of `hpcai500 ic`.
     recipe = variable(str, value="")
-    # Folder of the data set, the same path on every node; empty makes the smoke run's own.
+    # Folder of the data set, the same path on every node; empty: the smoke run makes its own.
     data = variable(str, value="")
     # table.key=value …, separated by spaces, quoted as in a shell.
     settings = variable(str, value="")
     num_nodes = variable(int, value=1)
-    # For the launcher, as in a shell: --mpi=pmix
+    # Options of the launcher, as in a shell: --mpi=pmix
     launcher_options = variable(str, value="")
     references = variable(str, value=str(pathlib.Path(__file__).resolve().parent / "references.yaml"))
 
     @run_after("init")
-    def offer_everywhere(self):
-        """On all systems; `-t ic` and `-t ewa` choose the benchmark."""
+    def enable_on_all_systems(self):
+        """Valid on all systems; `-t ic` and `-t ewa` choose the benchmark."""
         self.valid_systems = ["*"]
         self.valid_prog_environs = ["*"]
         self.tags = {"hpcai500", self.benchmark}
         self.num_tasks = self.num_nodes * self.num_tasks_per_node
 
     @run_after("init")
-    def find_files_from_here(self):
-        """The job runs in a folder of its own, so paths are made absolute; a recipe may be a name, and stays one."""
+    def make_paths_absolute(self):
+        """The job runs in another folder. A recipe may be a name instead of a path."""
         self.references = str(pathlib.Path(self.references).absolute())
         if self.data:
             self.data = str(pathlib.Path(self.data).absolute())
@@ -65,35 +65,35 @@ class Hpcai500Check(rfm.RunOnlyRegressionTest):
             self.recipe = str(pathlib.Path(self.recipe).absolute())
 
     @run_after("setup")
-    def say_what_to_run(self):
-        """The command, in the image or outside; ranks by the partition's launcher, or by hpcai500 on one machine."""
-        words = [self.benchmark, "--out", RECORD]
+    def set_command(self):
+        """In the image or outside; ranks by the partition's launcher, or by hpcai500 on one machine."""
+        arguments = [self.benchmark, "--out", RECORD]
         if self.current_partition.launcher_type.registered_name == "local" and self.num_tasks > 1:
             if self.num_nodes > 1:
                 raise ValueError("the partition's launcher is `local`: it reaches one node; set num_nodes=1")
-            words += ["--procs", str(self.num_tasks)]
+            arguments += ["--procs", str(self.num_tasks)]
             self.num_tasks = 1
         if self.recipe:
-            words += ["--recipe", self.recipe]
+            arguments += ["--recipe", self.recipe]
         if self.data:
-            words += ["--data", self.data]
+            arguments += ["--data", self.data]
         for setting in shlex.split(self.settings):
-            words += ["--set", setting]
+            arguments += ["--set", setting]
         if self.image:
-            self.run_in_image(words)
+            self.run_in_image(arguments)
         else:
             self.executable = self.program
-            self.executable_opts = [shlex.quote(word) for word in words]
+            self.executable_opts = [shlex.quote(word) for word in arguments]
         if self.num_gpus_per_node:
             self.extra_resources = {"gpu": {"num_gpus_per_node": self.num_gpus_per_node}}
 
-    def run_in_image(self, words):
-        """`apptainer exec`, with what the run reads mounted at the paths that it has outside."""
+    def run_in_image(self, arguments):
+        """`apptainer exec`, with the files that the run reads mounted at the same paths."""
         self.container_platform = "Apptainer"
         self.container_platform.image = self.image
-        self.container_platform.command = shlex.join(["hpcai500", *words])
+        self.container_platform.command = shlex.join(["hpcai500", *arguments])
         self.container_platform.with_cuda = bool(self.num_gpus_per_node)
-        # So that the record can name the image by its hash.
+        # So that the record can have the hash of the image.
         mounts = [(self.image, "/image.sif:ro")]
         if self.data:
             mounts.append((self.data, self.data))
@@ -103,39 +103,39 @@ class Hpcai500Check(rfm.RunOnlyRegressionTest):
 
     @run_before("run")
     def keep_exit_code_and_record(self):
-        """Slurm without accounting tells nobody the exit code: the job itself writes it down."""
+        """The job writes its exit code: Slurm without accounting does not report it."""
         if self.current_partition.launcher_type.registered_name == "srun":
-            # Or a rank that failed leaves the others, and the job, waiting.
+            # Otherwise, after the failure of a rank, the others wait for ever.
             self.job.launcher.options += ["--kill-on-bad-exit=1"]
         self.job.launcher.options += shlex.split(self.launcher_options)
         self.postrun_cmds = [f"echo $? > {EXIT_CODE}"]
         self.keep_files = [EXIT_CODE, f"{RECORD}/*.json*", f"{RECORD}/recipe.toml"]
 
     @sanity_function
-    def answer_is_right(self):
-        """Exit code 0, and `HPCAI500 RESULT PASS` as the last line of stdout: both, as one can be lost."""
-        code = self.read(EXIT_CODE).strip() or "unknown (the job did not come to its end)"
+    def check_result(self):
+        """Require exit code 0, and `HPCAI500 RESULT PASS` as the last line of stdout: one of them can be lost."""
+        code = self.read(EXIT_CODE).strip() or "unknown (the job did not end normally)"
         lines = self.read(self.stdout).splitlines()
         last = lines[-1] if lines else ""
         verdict = last.removeprefix("HPCAI500 ") if last in VERDICTS else "no RESULT line"
-        story = f"{verdict}, exit code {code}{why(lines, self.read(self.stderr).splitlines())}"
-        return sn.assert_true((verdict, code) == ("RESULT PASS", "0"), msg=story)
+        message = f"{verdict}, exit code {code}{error_text(lines, self.read(self.stderr).splitlines())}"
+        return sn.assert_true((verdict, code) == ("RESULT PASS", "0"), msg=message)
 
     @run_before("performance")
     def compare_all_figures(self):
-        """Each line `HPCAI500 FOM` is a performance variable: a new figure needs no change here."""
+        """Each line `HPCAI500 FOM` is a performance variable, so new figures need no change here."""
         if self.is_dry_run():
             return
         figures = {match["name"]: match for match in FIGURE.finditer(self.read(self.stdout))}
-        wanted = self.references_here()
-        missing = sorted(wanted.keys() - figures.keys())
+        expected = self.references_here()
+        missing = sorted(expected.keys() - figures.keys())
         if missing:
             raise PerformanceError(f"{self.references}: the run did not print {', '.join(missing)}")
         self.perf_variables = {
             name: sn.make_performance_function(sn.defer(float(match["value"])), match["unit"])
             for name, match in figures.items()
         }
-        self.reference = {self.current_partition.fullname: wanted}
+        self.reference = {self.current_partition.fullname: expected}
 
     def references_here(self):
         """`name: (value, lower, upper, unit)` of this benchmark: for all systems, for this one, for its partition."""
@@ -145,15 +145,15 @@ class Hpcai500Check(rfm.RunOnlyRegressionTest):
         return {name: tuple(row) for scope in scopes for name, row in (known.get(scope) or {}).items()}
 
     def read(self, name):
-        """Text of a file of the job; nothing if the job did not get so far as to write it."""
+        """Text of a file of the job; empty if the job did not write it."""
         file = pathlib.Path(self.stagedir) / sn.evaluate(name)
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
-def why(stdout, stderr):
-    """The line in which hpcai500, or whoever ended it, says what went wrong, to follow the verdict."""
+def error_text(stdout, stderr):
+    """The line in which hpcai500, or the program that ended it, reports the error; appended to the verdict."""
     plain = [line for line in (COLOUR.sub("", line).strip() for line in stderr) if line]
-    said = [line for line in stdout if line.startswith("FAILED: ")]
-    said += [line for line in plain if "hpcai500: error: " in line]
-    said += [line for line in plain if re.search(r"\b(error|fatal) *:", line, re.IGNORECASE)] or plain[-1:]
-    return f": {said[0]}" if said else ""
+    reasons = [line for line in stdout if line.startswith("FAILED: ")]
+    reasons += [line for line in plain if "hpcai500: error: " in line]
+    reasons += [line for line in plain if re.search(r"\b(error|fatal) *:", line, re.IGNORECASE)] or plain[-1:]
+    return f": {reasons[0]}" if reasons else ""

@@ -1,6 +1,6 @@
-"""An example of ReFrame's settings: this machine, and a Slurm cluster whose accounting may be absent.
+"""Example settings of ReFrame: this machine, and a Slurm cluster, with or without accounting.
 
-Change names and options to your site's; `reframe -C settings.py --show-config` shows what ReFrame made of it.
+Change names and options to those of your site; `reframe -C settings.py --show-config` shows the result.
 """
 
 APPTAINER = [{"type": "Apptainer"}]
@@ -9,21 +9,21 @@ site_configuration = {
     "systems": [
         {
             "name": "cluster",
-            "descr": "Slurm; choose it with --system=cluster, or give its login nodes' names",
+            "descr": "Slurm; choose it with --system=cluster, or set the names of its login nodes",
             "hostnames": ["login.*"],
             "partitions": [
                 {
                     "name": "nodes",
-                    # `slurm` where sacct answers; `squeue` everywhere.
+                    # `slurm` if sacct works; `squeue` everywhere.
                     "scheduler": "squeue",
                     "launcher": "srun",
-                    # What sbatch must be told here: ["--partition=gpu", "--account=acceptance"]
+                    # Options of sbatch, for example ["--partition=gpu", "--account=acceptance"]
                     "access": [],
                     "environs": ["builtin"],
                     "container_platforms": APPTAINER,
                     # Used with -S num_gpus_per_node=N.
                     "resources": [{"name": "gpu", "options": ["--gres=gpu:{num_gpus_per_node}"]}],
-                    # ReFrame looks at the processors of this machine, not of the nodes.
+                    # Otherwise ReFrame detects the processors of this machine, not of the nodes.
                     "features": ["remote"],
                 }
             ],

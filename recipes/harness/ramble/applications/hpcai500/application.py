@@ -1,4 +1,4 @@
-"""Ramble's definition of the benchmarks of hpcai500: reads the lines that docs/harness.md promises."""
+"""Ramble's definition of the benchmarks of hpcai500: reads the lines documented in docs/harness.md."""
 
 from ramble.appkit import (
     ExecutableApplication,
@@ -39,7 +39,7 @@ class Hpcai500(ExecutableApplication):
 
     name = "hpcai500"
 
-    # Empty options are left out by the shell: `{data}` may be nothing.
+    # The shell drops empty options.
     executable(
         "train",
         "{hpcai500} {workload_name} --out {experiment_run_dir}/record {options}",
@@ -57,12 +57,12 @@ class Hpcai500(ExecutableApplication):
     workload_variable(
         "options",
         default="",
-        description="Of the command: --data /data/imagenet --recipe ic/lars-4096 --set os.threads=8",
+        description="Options of the command: --data /data/imagenet --recipe ic/lars-4096 --set os.threads=8",
         workloads=["ic", "ewa"],
     )
 
     for figure, unit in _FIGURES.items():
         figure_of_merit(figure, fom_regex=rf"HPCAI500 FOM {figure}=(?P<value>\S+) ", group_name="value", units=unit)
 
-    # Printed only where the exit code is 0, which Ramble does not look at.
+    # Printed only if the exit code is 0, which Ramble does not check.
     success_criteria("passed", mode="string", match=r"HPCAI500 RESULT PASS$")
