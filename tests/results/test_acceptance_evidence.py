@@ -355,7 +355,7 @@ def test_a_signer_that_is_vouched_for_is_named_without_remark(
     arguments = (contract(tmp_path), record, "--micro", micro)
     anybody = accepted(*arguments)
     assert anybody["sources"] == [{"path": str(micro), "signer": fingerprint(key), "vouched_for": False}]
-    assert "a key that nobody here vouches for" in anybody["criteria"][0]["note"]
+    assert "which is not a trusted key" in anybody["criteria"][0]["note"]
     signers = vouch(tmp_path / "signers", key)
     document = accepted(*arguments, "--signers", signers)
     assert document["sources"] == [{"path": str(micro), "signer": "us@site.example", "vouched_for": True}]
@@ -421,7 +421,7 @@ def test_a_pipe_in_place_of_a_file_of_figures_is_refused(record: Path, tmp_path:
     pipe = tmp_path / "pipe.json"
     os.mkfifo(pipe)
     document = accepted(contract(tmp_path), record, option, pipe, code=64)
-    assert document["error"].startswith(f"{pipe}: no regular file, but a pipe or a device")
+    assert document["error"].startswith(f"{pipe}: not a regular file")
     with pytest.raises(UsageError, match=r"pipe\.json: no regular file, which a machine file is"):
         given_files.given_machine(pipe)
 
