@@ -106,13 +106,13 @@ class CampaignStatus:
 
     @cached_property
     def no_mean(self) -> str | None:
-        """Why the finished runs have no mean; None where they have one, or there are fewer than two."""
+        """Why the finished runs have no mean; None if they have one, or there are fewer than two."""
         done = [row for row in self.standing.rows if row.attempt.status == "done" and row.result]
         return why_no_mean([self.campaign.record(row.attempt) for row in done]) if len(done) > 1 else None
 
     @cached_property
     def metrics(self) -> Mapping[str, TrialSummary]:
-        """Each metric over the finished runs; empty where they have no mean."""
+        """Each metric over the finished runs; empty if they have no mean."""
         results = self.standing.results
         return summarise_trials(results) if results and not self.no_mean else {}
 

@@ -74,23 +74,23 @@ def given_file(path: Path, signers: Path | None = None) -> GivenFile:
     if signers is not None:
         require_signers(signers)
     content = _content(path)
-    beside = path.with_name(f"{path.name}.sig")
-    if not beside.is_file():
+    signature_file = path.with_name(f"{path.name}.sig")
+    if not signature_file.is_file():
         return GivenFile(path, None, content)
     try:
-        with beside.open("rb") as stream:
+        with signature_file.open("rb") as stream:
             signature = stream.read(SIGNATURE_BYTES + 1)
         signer = check_signature(content, signature, signers, name=str(path))
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     except WrongAnswerError as error:
         raise WrongAnswerError(
-            f"{beside}: {error}: the file was changed after it was signed, or this is another file's signature: ask "
+            f"{signature_file}: {error}: the file was changed after signing, or the signature is another file's: ask "
             "the signer for both files"
         ) from error
     if signers is not None and not signer.trusted:
         why = signer.refused or f"a key that is not in {signers}"
-        raise WrongAnswerError(f"{beside}: signed with {signer.fingerprint}, {why}")
+        raise WrongAnswerError(f"{signature_file}: signed with {signer.fingerprint}, {why}")
     return GivenFile(path, signer, content)
 
 

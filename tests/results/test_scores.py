@@ -217,6 +217,13 @@ def pair(folder: Path, world: dict[str, Any], *settings: str) -> list[Path]:
     ]
 
 
+def test_the_mean_of_two_trials_is_that_of_both(tmp_path: Path) -> None:
+    records = [write_record(tmp_path / f"r{seed}", f"hyperparameters.seed={seed}") for seed in (1, 2, 3)]
+    of = "variation: standard deviation / mean of all runs"
+    assert f"all trials  mean of all runs; {of}" in list(outcome(records[:2]).lines())
+    assert f"all trials  mean without the highest and the lowest run; {of}" in list(outcome(records).lines())
+
+
 def test_runs_of_one_backend_are_averaged(tmp_path: Path) -> None:
     records = pair(tmp_path, {})
     assert why_no_mean(records) is None

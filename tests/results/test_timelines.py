@@ -27,7 +27,7 @@ from hpcai500.cli import main
 from hpcai500.cli.commands import app
 from hpcai500.errors import DataError, RecordError, UsageError
 from hpcai500.record import Event, Record, read_record
-from hpcai500.results.mllog import Line, mllog_lines
+from hpcai500.results.mllog import Line, mllog_lines, submission_facts
 from hpcai500.results.timeline import (
     export_trace,
     read_horovod_timeline,
@@ -283,6 +283,12 @@ def _require_compliant(parsed: list[dict[str, Any]]) -> None:
     for begin, end in (("epoch_start", "epoch_stop"), ("eval_start", "eval_stop")):
         turns = [line["key"] for line in parsed if line["key"] in (begin, end)]
         assert turns == [begin, end] * (len(turns) // 2)
+
+
+def test_a_platform_without_accelerators_names_its_processors(tmp_path: Path) -> None:
+    record = read_record(write_record(tmp_path / "record", cpu="AMD EPYC 9654"))
+    platform = "1 node, no accelerators; processors: 1 x AMD EPYC 9654"
+    assert dict(submission_facts(record))["submission_platform"] == platform
 
 
 def test_a_finished_run_has_all_that_the_checkers_common_rules_demand(campaign: Path) -> None:
