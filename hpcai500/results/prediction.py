@@ -419,7 +419,10 @@ def communication_sentences(recipe: Recipe, facts: StepFacts, machine: Machine, 
     if negotiation := machine.negotiation_seconds.get(recipe.benchmark):
         yield f"on several nodes, negotiation (agreeing on which tensors to reduce) takes {negotiation:.4g} s a step"
     if jitter:
-        yield f"the step time of each rank varies independently by {jitter:.1%} (standard deviation / mean)"
+        yield (
+            f"the step time of each rank varies independently by {jitter:.1%} (standard deviation / mean); all ranks "
+            "wait for the slowest"
+        )
     left_out = (
         "reading input, " + ("" if jitter else "jitter between ranks, ") + "congestion and other jobs, memory limits"
     )

@@ -23,7 +23,7 @@ class RefusedError(WrongAnswerError):
         count = len(verification.failures)
         kept = "; the existing file was kept" if output.is_file() else ""
         findings = f"{count} {'finding' if count == 1 else 'findings'}"
-        super().__init__(f"{output}: not written: refused by verification ({findings}){kept}")
+        super().__init__(f"{output}: refused by verification ({findings}), so not written{kept}")
 
 
 @dataclass(frozen=True)

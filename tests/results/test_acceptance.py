@@ -379,7 +379,7 @@ def test_the_worst_node_is_named_with_how_much_slower_it_is_and_what_differs(cam
     )
     assert worst.differences == ("software.torch: 2.13.0 on node-1; 1.0 on node-2",)
     assert any(said.startswith("matrix products in the runs: the slowest rank on node-2") for said in worst.ceilings)
-    assert judge(campaign).worst.sentence.startswith("none: the own step times of 2 nodes agree within 1 %")
+    assert judge(campaign).worst.sentence.startswith("none: the own times of 2 nodes agree within 1 %")
     assert judge(write_record(tmp_path / "one")).worst.sentence.startswith("unknown: no run of several nodes")
 
 

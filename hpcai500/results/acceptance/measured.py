@@ -555,7 +555,7 @@ class WorstNode:
     """The slowest node over all runs, and how it differs from the others.
 
     Attributes:
-        slowest: None if there is no run of several nodes or ranks with step times.
+        slowest: None if no run of several nodes or ranks recorded their own times.
         of: what was compared: `node`, or `rank` if there is only one node.
         differences: fields in which it differs from most nodes, a sentence each.
         ceilings: results of the slowest ranks in matrix products and copies, a sentence each.
@@ -570,13 +570,13 @@ class WorstNode:
     def sentence(self) -> str:
         found = self.slowest
         if found is None:
-            return "unknown: no run of several nodes or ranks has their own step times"
+            return "unknown: no run of several nodes or ranks recorded their own times"
         of = count(found.nodes, self.of)
         in_runs = f"slowest in {found.slowest_in} of {count(found.runs, 'run')}"
         if found.straggler_in:
             in_runs += f", a straggler in {found.straggler_in}"
         if found.slowdown <= _ALIKE:
-            return f"none: the own step times of {of} agree within 1 % ({short(found.name, 60)}: {in_runs})"
+            return f"none: the own times of {of} agree within 1 % ({short(found.name, 60)}: {in_runs})"
         return (
             f"{short(found.name, 60)}: {share(found.slowdown)} slower than the median of the others ({of}, {in_runs})"
         )
