@@ -626,7 +626,7 @@ def _registered(identity: str, runs: Sequence[Run]) -> Requirement:
 
 
 def _alike(evidence: Evidence) -> Requirement:
-    """Runs of one benchmark on one number of ranks must be such that they can be averaged."""
+    """Runs of one benchmark on one number of ranks must be fit to be averaged."""
     groups: dict[tuple[str, int], list[Path]] = {}
     for run in evidence.runs:
         groups.setdefault((run.result.benchmark, run.result.world_size), []).append(run.record.path)

@@ -139,7 +139,7 @@ def title_of(one: CriterionResult) -> str:
 
 # A command line in a sentence for a terminal; the page leaves commands out.
 _COMMAND = re.compile(r"\bhpcai500 \w|(?<!\w)--\w")
-# Shortened here; the appendix has the whole hashes.
+# Shortened here; the appendix has the full hashes.
 _HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 _IN_BRACKETS = re.compile(r" *\([^()]*\)")
 
