@@ -1,1 +1,1 @@
-"""`hpcai500 demo`: records of real, tiny runs, and all pages that the other commands make of them, without training."""
+"""`hpcai500 demo`: records of real, small runs, and the pages that other commands make of them, without training."""

@@ -1,7 +1,7 @@
-"""Lays the demonstration out: unpacks the records that are shipped, then calls what writes reports, rankings, verdicts.
+"""Writes the demonstration: unpacks the shipped records, and makes reports, a ranking and verdicts of them.
 
-Nobody can rank what is in it. The runs are short and on synthetic data, which no edition allows; and its submission is
-unsigned and holds the sources that are installed instead of those that ran, so that verification refuses it.
+Nothing in it can be ranked. The runs are short and on synthetic data, which no edition allows. The submission is
+unsigned, and contains the installed sources instead of those of the runs, so verification refuses it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from hpcai500.results.report.page import make_report, write_page
 from hpcai500.results.submission.pack import SubmitRequest, pack
 
 _NOTE = (
-    "Demonstration: real runs of the smoke recipes, a few minutes on two cores, on synthetic data. They say nothing "
-    "about any system, and cannot be ranked."
+    "Demonstration: real runs of the smoke recipes, a few minutes on two cores, on synthetic data. They do not measure "
+    "any system, and cannot be ranked."
 )
 _WHY = (
     "Nothing here can be ranked: the data set is synthetic and the recipes are smaller than the edition's. The "
-    "submission is not signed, and it holds the sources of this installation instead of those that ran: hpcai500 "
+    "submission is not signed, and it contains the sources of this installation instead of those of the runs: hpcai500 "
     "verify refuses it."
 )
 _CONTRACT = """\
@@ -51,18 +51,18 @@ reference = {seconds}
 unit = "s"
 upper = 0.10
 """
-# The runs of the campaign reached 830 images a second, and their target in 51 s.
+# The runs of the campaign reached 830 images a second, and the target quality in 51 s.
 _CONTRACTS = {"pass": ("A contract that is met", 100, 300), "miss": ("A contract that is missed", 5000, 10)}
 
 
 @dataclass(frozen=True)
 class Made:
-    """Something to look at.
+    """One file of the demonstration.
 
     Attributes:
-        path: of its file, relative to the folder.
+        path: relative to the folder.
         sentence: what it shows.
-        command: that makes it of what is in the folder.
+        command: the command that makes it.
     """
 
     path: str
@@ -74,14 +74,14 @@ Maker = Callable[[Path, Path], None]
 
 
 def lay_out(folder: Path, tracker: Tracker = silent) -> Sequence[Made]:
-    """Write the demonstration into `folder`, and say what to look at.
+    """Write the demonstration into `folder`; returns its files.
 
     Raises:
         UsageError: the folder is not empty, or cannot be written.
     """
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder}: not empty; give a folder that is not there yet: hpcai500 demo DIR")
+            raise UsageError(f"{folder}: not empty; give a new folder: hpcai500 demo DIR")
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(files(__package__).joinpath("records.tar.xz").read_bytes())) as archive:
             archive.extractall(folder, filter="data")
@@ -100,7 +100,7 @@ def lay_out(folder: Path, tracker: Tracker = silent) -> Sequence[Made]:
     return [index, *made]
 
 
-# Each makes one thing of what lies in `folder`, at `target`.
+# Each of these writes one file, `target`, from the records in `folder`.
 
 
 def _report(name: str) -> Maker:
@@ -178,7 +178,7 @@ _STEPS: Sequence[tuple[Made, Maker]] = (
     (
         Made(
             "ranking/index.html",
-            "The web site of a ranking, which lists the submission without a rank",
+            "The web site of a ranking; the submission is listed without a rank",
             "hpcai500 rank submission.zip --html ranking",
         ),
         _rank,
@@ -186,7 +186,7 @@ _STEPS: Sequence[tuple[Made, Maker]] = (
     (
         Made(
             "acceptance-pass.html",
-            "The page of an acceptance that passes",
+            "The page of an acceptance test that passes",
             "hpcai500 accept contract-pass.toml campaign --html acceptance-pass.html",
         ),
         _accept("pass"),
@@ -207,8 +207,8 @@ _STEPS: Sequence[tuple[Made, Maker]] = (
 
 
 def _marked(page: str) -> str:
-    """The page with the note at its top."""
-    # By the class that all pages have: a ranking's pages refuse a style of an element.
+    """The page with the note at the top."""
+    # Styled by a class that all pages have, because the pages of a ranking forbid inline styles.
     note = f'<section class="banner" role="note"><strong>{escape(_NOTE)}</strong></section>'
     return re.sub(r"<body[^>]*>", lambda found: f"{found[0]}\n{note}", page, count=1)
 
@@ -236,7 +236,7 @@ li {{ margin: .8em 0 }}
 <body>
 <main>
 <h1>hpcai500 demonstration</h1>
-<p>What hpcai500 makes of runs. Below each page stands the command that wrote it, to be typed in this folder.</p>
+<p>The output of hpcai500 for a few runs, each with the command that wrote it, to be typed in this folder.</p>
 <ul>
 {rows}
 </ul>

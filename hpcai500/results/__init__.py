@@ -1,5 +1,5 @@
-"""What becomes of records: scores, and what people and harnesses are shown of them. A module a command.
+"""Everything that is computed from records: scores, reports, comparisons. One module for each command.
 
-`score` computes a result again and `outcome` prints it. In packages: `report`, `submission` (pack and open),
-`verification` (what of one holds), `acceptance`, `ranking`, `replication`.
+`score` computes a result from the events and `outcome` prints it. Packages: `report`, `submission` (pack and unpack),
+`verification` (check a submission), `acceptance`, `ranking`, `replication`.
 """

@@ -24,9 +24,9 @@ KEPT, DROPPED, MEAN = "o", "x", "|"
 
 
 def spread_lines(runs: Sequence[tuple[str, float]]) -> Iterator[str]:
-    """A line for each of `runs` = (its name, its value), with a mark at its value and one at the mean.
+    """A line for each of `runs` = (name, value), with marks at its value and at the mean.
 
-    All lines have one scale, from the lowest value to the highest. A run that the mean leaves out has another mark.
+    All lines have the same scale, from the lowest value to the highest. Runs left out of the mean have another mark.
     """
     values = [value for _, value in runs]
     low, high, mean = min(values), max(values), summarise(values).mean
@@ -40,7 +40,7 @@ def spread_lines(runs: Sequence[tuple[str, float]]) -> Iterator[str]:
 
 
 def dropped_places(values: Sequence[float]) -> set[int]:
-    """Which of `values` the mean leaves out: one lowest and one highest, of three or more."""
+    """Positions of the values left out of the mean: the lowest and the highest of three or more."""
     if len(values) < 3:
         return set()
     order = sorted(range(len(values)), key=lambda place: values[place])
@@ -106,13 +106,13 @@ class CampaignStatus:
 
     @cached_property
     def no_mean(self) -> str | None:
-        """Why the finished runs have no mean; None where they have one, or there are fewer than two."""
+        """Why the finished runs have no mean; None if they have one, or there are fewer than two."""
         done = [row for row in self.standing.rows if row.attempt.status == "done" and row.result]
         return why_no_mean([self.campaign.record(row.attempt) for row in done]) if len(done) > 1 else None
 
     @cached_property
     def metrics(self) -> Mapping[str, TrialSummary]:
-        """Each metric over the finished runs; empty where they have no mean."""
+        """Each metric over the finished runs; empty if they have no mean."""
         results = self.standing.results
         return summarise_trials(results) if results and not self.no_mean else {}
 
@@ -122,25 +122,25 @@ class CampaignStatus:
         done = {row.attempt.trial for row in self.standing.rows if row.status == "done"} & planned
         running = {one.trial for one in self.campaign.attempts if one.status == "running"} & planned - ended
         least = self.standing.least_runs
-        wanted = f"; edition {self.campaign.edition} wants {least} at least" if least else ""
+        required = f"; edition {self.campaign.edition} requires at least {least}" if least else ""
         left = len(planned - ended - running)
         missing = f"{len(ended - done)} missing, " if ended - done else ""
-        return f"{len(planned)} planned, {len(done)} done, {missing}{len(running)} running, {left} to run{wanted}"
+        return f"{len(planned)} planned, {len(done)} done, {missing}{len(running)} running, {left} to run{required}"
 
     def _rows(self) -> Iterator[Row | tuple[int, int]]:
-        """All attempts, and (trial, seed) of those planned runs that were never begun, in order."""
-        begun = {row.attempt.trial for row in self.standing.rows}
-        open_ = [(one.trial, one.seed) for one in self.campaign.trials if one.trial not in begun]
-        rows: list[Row | tuple[int, int]] = [*self.standing.rows, *open_]
+        """All attempts, and (trial, seed) of the planned runs that were never started, in order."""
+        started = {row.attempt.trial for row in self.standing.rows}
+        planned = [(one.trial, one.seed) for one in self.campaign.trials if one.trial not in started]
+        rows: list[Row | tuple[int, int]] = [*self.standing.rows, *planned]
         yield from sorted(rows, key=_place)
 
     def _spread(self) -> Iterator[str]:
-        """The spread of VFLOPS over the finished runs, else of FLOPS; nothing where there is nothing to compare."""
+        """The spread of VFLOPS over the finished runs, else of FLOPS; no line for fewer than two runs."""
         done = [row for row in self.standing.rows if row.attempt.status == "done"]
         runs = [(f"trial {row.attempt.trial}", row.vflops) for row in done if row.vflops is not None]
         what = "VFLOPS"
         if not runs:
-            # Runs against another target than the edition's have no VFLOPS.
+            # Runs whose target is not the edition's have no VFLOPS.
             what, runs = "FLOPS", [(f"trial {row.attempt.trial}", row.result.flops) for row in done if row.result]
         if len(runs) < 2 or self.no_mean:
             return

@@ -1,4 +1,4 @@
-"""`hpcai500 compare`: records, or series of them, beside a first one: what differs in the work comes first."""
+"""`hpcai500 compare`: compares records or series with a first one; differences in the work come first."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hpcai500.results.score import expand, metric_title, why_no_mean
 from hpcai500.text import UNKNOWN, duration, listed, plain, quantity, share, short, table, tables
 
 Better = Literal["higher", "lower", ""]
-# Of the sides that are compared with A: a page has six colours for curves.
+# Names of the sides compared with A: a page has colours for six curves.
 _NAMES = "BCDEF"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a result: its name, unit, which way is better ("" for neither), and how to read it."""
+    """A number of a result: its name, its unit, whether higher or lower is better ("" for neither), its getter."""
 
     name: str
     unit: str
@@ -42,7 +42,7 @@ class Comparison:
         problems: why the numbers are not comparable; shown first.
         recipe: fields in which the recipes differ; `reference` is A's value, `value` B's.
         system: (what, A, B) in which the machines and the software differ.
-        name: of side B, where several are compared with one A.
+        name: of the second side: B, or another letter if several are compared with A.
     """
 
     a: Sequence[Subject]
@@ -77,7 +77,7 @@ def compare_all(a: Path, others: Sequence[Path]) -> list[Comparison]:
     """Each record, or folder of a series, in `others` compared with `a`; they are named B, C, ...
 
     Raises:
-        RecordError: one is no record, or does not hold together.
+        RecordError: one is not a record, or is inconsistent.
         UsageError: there are too many to draw, or the same run is on two sides.
     """
     if len(others) > len(_NAMES):
@@ -104,7 +104,7 @@ def compare_records(a: Path, b: Path) -> Comparison:
 
 
 def metrics_of(results: Sequence[Result]) -> list[Metric]:
-    """All numbers that results are compared by; qualities and classes are those that any of `results` has."""
+    """All numbers to compare, with every quality and class that any of `results` has."""
     qualities = dict.fromkeys(result.quality.metric for result in results)
     classes = dict.fromkeys(
         (result.quality.metric, name) for result in results for name in sorted(result.quality.per_class or {})
@@ -161,7 +161,7 @@ def _numbers(ours: Sequence[Subject], theirs: Sequence[Subject]) -> list[tuple[M
         (metric, compare(side([metric.of(one) for one in left]), side([metric.of(one) for one in right])))
         for metric in metrics_of([*left, *right])
     ]
-    # A number that is zero or unknown on both sides, as restarts mostly are, is not worth a line.
+    # Numbers that are zero or unknown on both sides, as restarts mostly are, get no line.
     return [(metric, both) for metric, both in found if any(one and one.mean for one in (both.a, both.b))]
 
 
@@ -171,14 +171,14 @@ def _problems(ours: Sequence[Subject], theirs: Sequence[Subject], other: str) ->
             if subject.result is None or subject.verdict == "INVALID":
                 yield f"{name} has no result: {short(subject.path)}: {short(subject.problem)}"
             elif not subject.verified:
-                yield f"{name} does not hold together: {short(subject.problem)}"
+                yield f"{name} is inconsistent: {short(subject.problem)}"
         good = [subject.path for subject in one if subject.result]
         if len(good) > 1 and (reason := why_no_mean(good)):
             yield f"the runs of {name} do not belong together: {short(reason)}"
     left, right = ours[0].record.tables, theirs[0].record.tables
     for key in ("benchmark", "edition"):
         if left.get(key) != right.get(key):
-            yield f"other {key}: A is {short(left.get(key), 60)}, {other} is {short(right.get(key), 60)}"
+            yield f"different {key}: A is {short(left.get(key), 60)}, {other} is {short(right.get(key), 60)}"
     if left.get("benchmark") == right.get("benchmark"):
         yield from (
             f"the problem (layer 9) differs: {_words(one.field.removeprefix('problem.'))} is "
@@ -196,12 +196,12 @@ def _other_work(one: Subject, two: Subject, other: str) -> Iterator[str]:
     )
     if left.get(key) != right.get(key):
         found = [short(side_.get(key), 16) for side_ in (left, right)]
-        yield f"other data: A has {found[0]}, {other} has {found[1]} (by {_words(key)})"
+        yield f"different data: the {_words(key)} is {found[0]} in A, {found[1]} in {other}"
     if one.result and two.result:
         for name in ("flops_convention", "input"):
             values = [getattr(subject.result, name, None) for subject in (one, two)]
             if values[0] != values[1]:
-                yield f"other {name.replace('_', ' ')}: A has {values[0]}, {other} has {values[1]}"
+                yield f"different {name.replace('_', ' ')}: A has {values[0]}, {other} has {values[1]}"
 
 
 def _recipe_differences(one: Subject, other: Subject) -> list[Difference]:
@@ -211,7 +211,7 @@ def _recipe_differences(one: Subject, other: Subject) -> list[Difference]:
 
 
 def _system_differences(one: Subject, other: Subject) -> list[tuple[str, str, str]]:
-    """Where and by what software they ran, and how the first node of A differs from that of B."""
+    """Differences of ranks, nodes and software, and of the first nodes of both sides."""
     rows = [
         (what, short(ours, 200), short(theirs, 200))
         for what, ours, theirs in zip(_WORLD, _world(one), _world(other), strict=True)
@@ -268,7 +268,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
     for one in comparison.recipe[:_MOST_ROWS]:
         yield f"  {one.layer} {one.field:36} {_value(one.reference):28} {_value(one.value)}"
     yield ""
-    yield "systems differ in" if comparison.system else "systems are the same, as far as the records tell"
+    yield "systems differ in" if comparison.system else "systems are the same, as far as the records show"
     for field, a, b in comparison.system[:_MOST_ROWS]:
         yield f"  {short(_words(field), 60):38} {short(a, 26):28} {short(b, 26)}"
     if comparison.numbers:
@@ -276,12 +276,12 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield f"{'':34} {'A':>22} {comparison.name:>22} {f'{comparison.name}/A':>8}"
         for metric, compared in comparison.numbers:
             a, b = (_with_spread(metric, one) for one in (compared.a, compared.b))
-            judgement = _judgement(metric, compared) if comparison.comparable else ""
-            yield f"{metric_title(metric.name):34} {a:>22} {b:>22} {_ratio(compared):>8}  {judgement}".rstrip()
+            verdict = _verdict(metric, compared) if comparison.comparable else ""
+            yield f"{metric_title(metric.name):34} {a:>22} {b:>22} {_ratio(compared):>8}  {verdict}".rstrip()
 
 
 def comparison_page(*comparisons: Comparison) -> str:
-    """The same as a page in the report's style, with the curves of all sides over each other."""
+    """The comparison as a page in the report's style, with the curves of all sides in one chart."""
     first = comparisons[0]
     sides = [("A", first.a), *((one.name, one.b) for one in comparisons)]
     sections = [Section("The sides", [_side_table(sides)])]
@@ -305,16 +305,16 @@ def comparison_page(*comparisons: Comparison) -> str:
 
 
 def _sentence(comparison: Comparison) -> str:
-    """What a reader is to know first: what B has of the first number that both sides have."""
+    """The summary of a page: the ratio of the first number that both sides have."""
     name = comparison.name
-    said = f"A and {name} did the same work and finished it"
+    text = f"A and {name} did the same work and finished it"
     for metric, compared in comparison.numbers:
-        if compared.ratio is not None and (judgement := _judgement(metric, compared)):
+        if compared.ratio is not None and (verdict := _verdict(metric, compared)):
             return (
-                f"{said}. {metric_title(metric.name)}: {name} has {compared.ratio:.3f} times the value of A "
-                f"({judgement})."
+                f"{text}. {metric_title(metric.name)}: {name} has {compared.ratio:.3f} times the value of A "
+                f"({verdict})."
             )
-    return f"{said}."
+    return f"{text}."
 
 
 def _words(field: str) -> str:
@@ -364,19 +364,19 @@ def _differences(comparison: Comparison) -> Iterator[Block]:
         ]
         yield Table("Systems differ in", ("field", "A", comparison.name), rows, left_out=left_out)
     else:
-        yield Text("The systems are the same, as far as the records tell.", "good")
+        yield Text("The systems are the same, as far as the records show.", "good")
 
 
 def _number_table(comparison: Comparison) -> Table:
     rows: list[Row] = []
     for metric, compared in comparison.numbers:
-        judgement = _judgement(metric, compared) if comparison.comparable else ""
-        tone: Tone = "good" if "better" in judgement else "bad" if "worse" in judgement else ""
+        verdict = _verdict(metric, compared) if comparison.comparable else ""
+        tone: Tone = "good" if "better" in verdict else "bad" if "worse" in verdict else ""
         a, b = (_with_spread(metric, one) for one in (compared.a, compared.b))
-        rows.append((metric_title(metric.name), a, b, _ratio(compared), Cell(judgement, tone)))
+        rows.append((metric_title(metric.name), a, b, _ratio(compared), Cell(verdict, tone)))
     name = comparison.name
     return Table(
-        f"{name} compared with A; ± is the coefficient of variation of the runs",
+        f"{name} compared with A; ± is the coefficient of variation (standard deviation / mean) of the runs",
         ("number", "A", name, f"{name}/A", f"{name} is"),
         rows,
         (1, 2, 3),
@@ -407,8 +407,8 @@ def _ratio(compared: Compared) -> str:
     return "" if compared.ratio is None else f"{compared.ratio:.3f}"
 
 
-def _judgement(metric: Metric, compared: Compared) -> str:
-    """Better or worse, and whether the runs' own spread allows that conclusion."""
+def _verdict(metric: Metric, compared: Compared) -> str:
+    """Better or worse, and whether the difference exceeds the spread of the runs."""
     if compared.ratio is None or not metric.better:
         return ""
     if abs(compared.ratio - 1) < _SAME:

@@ -1,4 +1,4 @@
-"""`hpcai500 ic --estimate`: what a whole run will take, before anyone pays for it. No result, and never scored.
+"""`hpcai500 ic --estimate`: estimates time, FLOPS and energy of a whole run before it starts; never scored.
 
 Times and rates are spans: lowest, expected and highest.
 """
@@ -27,22 +27,22 @@ from hpcai500.results.prediction import (
 )
 from hpcai500.text import count, scaled
 
-LABEL = "quick look: an estimate, no run, no result, not to be scored"
+LABEL = "an estimate without a run: not a result, not scored"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A run that was not made; times in seconds.
+    """The estimate of a run; times in seconds.
 
     Attributes:
-        recipe: the name by which it was asked for.
+        recipe: its name, as given by the user.
         global_batch: samples of a step over all ranks.
         steps: of the whole run, as are `training_seconds` and `evaluation_seconds`.
-        flops: of all ranks in training.
-        samples_per_second: that input must deliver to all ranks.
-        watts: of all nodes; None where the power of a node is not known.
+        flops: FLOPS of all ranks in training.
+        samples_per_second: rate at which input must be delivered to all ranks.
+        watts: of all nodes; None if unknown.
         assumptions: a sentence each.
-        sources: files that the machine's figures were given in.
+        sources: files with the machine's figures.
     """
 
     benchmark: str
@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def energy_joules(self) -> Span | None:
-        """None where the power of a node is not known."""
+        """None if the power of a node is unknown."""
         return None if self.watts is None else self.seconds.times(self.watts)
 
     def lines(self) -> Iterator[str]:
@@ -94,7 +94,7 @@ class Estimate:
         yield f"node-hours  {_between(self.node_hours, lambda hours: f'{hours:.3g}')}"
         energy = self.energy_joules
         if energy is None:
-            yield "energy      unknown: nothing tells the power of a node (watts_per_node in the machine's file)"
+            yield "energy      unknown: set watts_per_node in the machine's file"
         else:
             yield f"energy      {_between(energy, lambda joules: f'{joules / 3.6e6:.3g} kWh')}"
         for sentence in self.assumptions:
@@ -129,31 +129,27 @@ class Estimate:
 
 
 def require_known_data(recipe: Recipe) -> None:
-    """Refuse a recipe for which nothing tells how many samples a run trains on.
-
-    Raises:
-        UsageError: with the reason.
-    """
+    """Raise UsageError if the size of the recipe's data set is unknown before a run."""
     dataset = benchmark_rules(recipe.edition, recipe.benchmark).get("dataset")
     if dataset is None:
         raise UsageError(
-            f"{recipe.benchmark}: edition {recipe.edition} has no such benchmark, so nothing tells how many samples "
-            f"{recipe.problem.dataset} has before a run: a plug-in's runs cannot be estimated"
+            f"{recipe.benchmark}: edition {recipe.edition} has no such benchmark, so the size of "
+            f"{recipe.problem.dataset} is unknown: runs of plug-ins cannot be estimated"
         )
     if recipe.problem.dataset != dataset:
         raise UsageError(
-            f"problem.dataset is {recipe.problem.dataset}: how many samples it has is not known before a run; an "
-            f"estimate is of {dataset}: leave --recipe out, or give one that trains on it"
+            f"problem.dataset is {recipe.problem.dataset}, whose size is unknown before a run: leave --recipe out, or "
+            f"give a recipe with the data set {dataset}"
         )
 
 
 def estimate_on(machine: Machine, name: str, recipe: Recipe, facts: StepFacts) -> Estimate:
-    """A run of `recipe`, on its own number of nodes like those of `machine`.
+    """Estimate a run of `recipe` on its number of nodes, which are like those of `machine`.
 
     Raises:
-        UsageError: the machine's file lacks what is needed, or nothing tells how many samples the data set has.
+        UsageError: the machine's file lacks a value, or the size of the data set is unknown.
     """
-    rate, rests_on = rate_of(machine, recipe, facts)
+    rate, basis = rate_of(machine, recipe, facts)
     nodes, per_node = recipe.hardware.nodes, recipe.hardware.accelerators_per_node
     model = machine.model_copy(update={"accelerators_per_node": per_node})
 
@@ -166,33 +162,33 @@ def estimate_on(machine: Machine, name: str, recipe: Recipe, facts: StepFacts) -
     if nodes > 1:
         seconds = Span(seconds.low, seconds.expected, seconds.high * MODEL_ERROR[1])
     forward = Span(*(facts.forward_flops / flops for flops in (rate.high, rate.expected, rate.low)))
-    talking: tuple[str, ...] = ()
+    communication: tuple[str, ...] = ()
     if recipe.world_size > 1:
         _, links = network_of(model)
-        talking = (links, *communication_sentences(recipe, facts, model, 0.0))
+        communication = (links, *communication_sentences(recipe, facts, model, 0.0))
     if nodes > 1:
-        talking += (error_sentence(),)
+        communication += (error_sentence(),)
     watts = machine.watts_per_node * nodes if machine.watts_per_node else None
-    sentences = (rests_on, *talking, "an evaluation sample takes its share of the FLOPs at the same speed")
+    sentences = (basis, *communication, "evaluation runs at the same FLOPS as training")
     return _estimate(name, recipe, facts, machine.name, seconds, forward, watts, sentences)
 
 
 def estimate_here(name: str, recipe: Recipe, document: Mapping[str, Any]) -> Estimate:
-    """A run of `recipe` by the ranks that `document` of `hpcai500.measure.step_command` was measured on.
+    """Estimate a run of `recipe` on the ranks that `hpcai500.measure.step_command` measured for `document`.
 
     Raises:
-        UsageError: nothing tells how many samples the data set has.
+        UsageError: the size of the data set is unknown.
     """
     facts = StepFacts.of(document)
     timed = document["together"] or document["alone"]
     seconds = Span(timed["low"], timed["seconds"], timed["high"])
     each = document["evaluation_seconds_per_sample"]
     library = f", {document['library']}" if document["ranks"] > 1 else ""
-    here = f"this one, measured: {document['steps']} steps on {count(document['ranks'], 'rank')}{library}"
+    here = f"this machine, measured: {document['steps']} steps on {count(document['ranks'], 'rank')}{library}"
     sentences = (
-        f"every step takes as long as the {document['steps']} that were measured (between their quartiles), on input "
-        "that was at hand",
-        "not in the estimate: reading input, checkpoints, clocks that fall when a machine gets warm",
+        f"every step takes as long as the {document['steps']} measured ones (between their quartiles), with input "
+        "already in memory",
+        "not in the estimate: reading input, checkpoints, clock rates that drop when the machine gets warm",
     )
     return _estimate(name, recipe, facts, here, seconds, Span.exactly(each), None, sentences)
 
@@ -213,18 +209,18 @@ def _estimate(
         each = recipe.global_batch // recipe.world_size
         raise UsageError(
             f"{recipe.world_size} ranks x {each} samples are {recipe.global_batch} a step, more than "
-            f"{rules['dataset']} has ({rules['training_samples']}): fewer nodes, or a smaller "
+            f"{rules['dataset']} has ({rules['training_samples']}): use fewer nodes or a smaller "
             "hyperparameters.batch_size"
         )
     largest = LARGEST_BATCH.get(recipe.benchmark)
     if largest is not None and recipe.global_batch > largest:
         sentences = (
-            f"no published run reached its quality with more than {largest} samples a step; this has "
+            f"no published run reached its quality with more than {largest} samples a step; this one has "
             f"{recipe.global_batch}",
             *sentences,
         )
     steps = recipe.problem.epochs * _steps_per_epoch(recipe, rules["training_samples"])
-    looked_at = math.ceil(rules["evaluation_samples"] / recipe.world_size) * recipe.problem.epochs
+    evaluated = math.ceil(rules["evaluation_samples"] / recipe.world_size) * recipe.problem.epochs
     rate = recipe.global_batch
     inverse = Span(1 / step_seconds.high, 1 / step_seconds.expected, 1 / step_seconds.low)
     return Estimate(
@@ -238,7 +234,7 @@ def _estimate(
         steps=steps,
         step_seconds=step_seconds,
         training_seconds=step_seconds.times(steps),
-        evaluation_seconds=evaluation_each.times(looked_at),
+        evaluation_seconds=evaluation_each.times(evaluated),
         flops=inverse.times(rate * facts.training_flops),
         samples_per_second=inverse.times(rate),
         watts=watts,
@@ -247,16 +243,16 @@ def _estimate(
 
 
 def _steps_per_epoch(recipe: Recipe, samples: int) -> int:
-    """Steps by `workload.tail`: the last batch is filled up, or left out."""
+    """Steps of an epoch; `workload.tail` says whether the last batch is padded or dropped."""
     whole, rest = divmod(samples, recipe.global_batch)
     is_padded = getattr(recipe.workload, "tail", "pad") == "pad"
     return max(1, whole + (1 if rest and is_padded else 0))
 
 
-def _between(span: Span, say: Any) -> str:
+def _between(span: Span, show: Any) -> str:
     if span.is_exact:
-        return str(say(span.expected))
-    return f"{say(span.expected)} ({say(span.low)} to {say(span.high)})"
+        return str(show(span.expected))
+    return f"{show(span.expected)} ({show(span.low)} to {show(span.high)})"
 
 
 def _duration(seconds: float) -> str:

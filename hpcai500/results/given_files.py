@@ -1,8 +1,8 @@
-"""Files of figures that carry no chain (of `hpcai500 micro`, `scale`, `profile`, or by hand), and who vouches for each.
+"""Files of figures from `hpcai500 micro`, `scale`, `profile`, or written by hand, and their signers.
 
-A file is signed as the manifest of a submission is: `ssh-keygen -Y sign -n hpcai500 -f KEY FILE` writes `FILE.sig`
-beside it. Whatever is computed from a file says who signed it, or that nobody did. A file is read once: the bytes whose
-signature was checked are the bytes that are parsed.
+Unlike records, they have no hash chain. A file is signed like the manifest of a submission: `ssh-keygen -Y sign -n
+hpcai500 -f KEY FILE` writes `FILE.sig`. All results computed from a file name its signer, or say that it is not signed.
+A file is read once: the bytes whose signature is checked are the bytes that are parsed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpcai500.toml_source import source_of
 
 @dataclass(frozen=True)
 class GivenFile:
-    """A file of figures, by the name that it was given, with its bytes; `signer` is None where it is not signed."""
+    """A file of figures: its path as given, its signer (None if it is not signed), and its bytes."""
 
     path: Path
     signer: Signer | None
@@ -32,23 +32,23 @@ class GivenFile:
 
     @property
     def sentence(self) -> str:
-        """Who vouches for it, in one line."""
+        """Its signer, in one line."""
         if self.signer is None:
             return f"{self.path} is not signed: nobody vouches for its figures"
         if self.signer.trusted:
             return f"{self.path} is signed by {self.signer.identity} with {self.signer.fingerprint}"
-        return f"{self.path} is signed with {self.signer.fingerprint}, a key that nobody here vouches for"
+        return f"{self.path} is signed with {self.signer.fingerprint}, which is not a trusted key"
 
     @property
     def doubt(self) -> str:
-        """The sentence, unless a trusted signer vouches for it; then empty."""
+        """The sentence; empty if the signer is trusted."""
         return "" if self.signer and self.signer.trusted else self.sentence
 
     def tables(self) -> dict[str, Any]:
         """The JSON object in it.
 
         Raises:
-            RecordError: it holds something else.
+            RecordError: it is not a JSON object.
         """
         return parse_object(self.content, self.path)
 
@@ -62,45 +62,45 @@ class GivenFile:
 
 
 def given_file(path: Path, signers: Path | None = None) -> GivenFile:
-    """The file `path` and its signer, by the signature `PATH.sig` beside it.
+    """Read the file `path`, and check its signature `PATH.sig` if there is one.
 
-    `signers` is an OpenSSH file of keys that are vouched for; None accepts every key.
+    `signers` is an OpenSSH file of trusted keys; None accepts every key.
 
     Raises:
-        WrongAnswerError: the signature is not one of this file, or `signers` lacks its key.
-        UsageError: a file cannot be read, `path` is no regular file, or `signers` has no signer.
-        EnvironmentLacksError: it is signed, and there is no ssh-keygen here.
+        WrongAnswerError: the signature does not match the file, or `signers` lacks its key.
+        UsageError: a file cannot be read, `path` is not a regular file, or `signers` is empty.
+        EnvironmentLacksError: it is signed, and ssh-keygen is not installed.
     """
     if signers is not None:
         require_signers(signers)
     content = _content(path)
-    beside = path.with_name(f"{path.name}.sig")
-    if not beside.is_file():
+    signature_file = path.with_name(f"{path.name}.sig")
+    if not signature_file.is_file():
         return GivenFile(path, None, content)
     try:
-        with beside.open("rb") as stream:
+        with signature_file.open("rb") as stream:
             signature = stream.read(SIGNATURE_BYTES + 1)
         signer = check_signature(content, signature, signers, name=str(path))
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     except WrongAnswerError as error:
         raise WrongAnswerError(
-            f"{beside}: {error}: the file was changed after it was signed, or this is another file's signature: ask "
-            "its signer for both"
+            f"{signature_file}: {error}: the file was changed after signing, or the signature is another file's: ask "
+            "the signer for both files"
         ) from error
     if signers is not None and not signer.trusted:
-        why = signer.refused or f"a key that {signers} does not have"
-        raise WrongAnswerError(f"{beside}: signed with {signer.fingerprint}, {why}")
+        why = signer.refused or f"a key that is not in {signers}"
+        raise WrongAnswerError(f"{signature_file}: signed with {signer.fingerprint}, {why}")
     return GivenFile(path, signer, content)
 
 
 def given_machine(name_or_path: str | Path) -> tuple[Machine, tuple[GivenFile, ...]]:
-    """The machine of a file or a name, as `load_machine` takes them, and that file; no file where it is one of ours.
+    """The machine of a file or a name, as `load_machine` takes them, and its file; no file for a shipped machine.
 
     Raises:
         UsageError: as `load_machine`, or the signature cannot be read.
-        WrongAnswerError: the signature beside the file is not one of it.
-        EnvironmentLacksError: the file is signed, and there is no ssh-keygen here.
+        WrongAnswerError: the signature does not match the file.
+        EnvironmentLacksError: the file is signed, and ssh-keygen is not installed.
     """
     path = find_machine(name_or_path)
     place = path.resolve()
@@ -111,13 +111,11 @@ def given_machine(name_or_path: str | Path) -> tuple[Machine, tuple[GivenFile, .
 
 
 def _content(path: Path) -> bytes:
-    """All bytes of a regular file: a pipe or a device may tell each reader something else, and a pipe may block."""
+    """All bytes of a regular file; a pipe may block, and pipes and devices may give each reader other bytes."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise UsageError(
-                    f"{path}: no regular file, but a pipe or a device: write its figures into a file, and give that"
-                )
+                raise UsageError(f"{path}: not a regular file: write the figures to a file, and give that")
             return stream.read()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error

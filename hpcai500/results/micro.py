@@ -1,4 +1,4 @@
-"""What `hpcai500 micro` says: a table, stable lines for harnesses, or one JSON document."""
+"""The output of `hpcai500 micro` as a table and as stable lines for harnesses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcai500.text import aligned, scaled
 
-# A rank below this share of the others is named; a measurement that spreads more than this is doubted.
+# Ranks below this share of the median rank are reported as slow, measurements above this spread as noisy.
 _SLOW, _NOISY = 0.9, 0.2
 _HEADER = ("measurement", "value", "95 % interval", "spread", "shape")
 
@@ -67,7 +67,7 @@ def _notes(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
                 share = slowest["value"] / usual
                 yield f"slow: {name}: rank {slowest['rank']} on host {slowest['host']}: {share:.0%} of the median rank"
         if entry["spread"] > _NOISY:
-            yield f"noisy: {name}: a spread of {entry['spread']:.0%}: end what else runs here, and measure again"
+            yield f"noisy: {name}: a spread of {entry['spread']:.0%}: stop other programs and measure again"
         if (needed := entry.get("needed_at_most")) is not None:
-            verdict = "more" if entry["enough"] else "less"
-            yield f"{name}: {verdict} than the {needed:.4g} samples/s that training at the ceiling would take"
+            relation = "more" if entry["enough"] else "less"
+            yield f"{name}: {relation} than the {needed:.4g} samples/s that training at the ceiling would need"

@@ -1,8 +1,9 @@
-"""Records in the log format of MLPerf, for tools that read such logs: its words where it has one, else `hpcai500_…`."""
+"""Records in MLPerf's log format, for tools that read such logs: MLPerf's keys where they exist, else `hpcai500_…`."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,13 +14,14 @@ from hpcai500.recipe import global_batch
 from hpcai500.record import Event, Record
 from hpcai500.results.score import score
 from hpcai500.results.submission.claim import accelerators_of
+from hpcai500.text import count
 
 # ----------------------------------------------------------------------------------------------------
 # One line of a log.
 
 
 _MARK = ":::MLLOG "
-# Prefix of what MLPerf's vocabulary has no word for.
+# Prefix of keys that MLPerf does not have.
 OURS = "hpcai500_"
 
 Kind = Literal["INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"]
@@ -27,7 +29,7 @@ Kind = Literal["INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"]
 
 @dataclass(frozen=True)
 class Line:
-    """One event of a log: `time_ms` is UNIX time, `value` any JSON value, `metadata` holds facts beside it."""
+    """One event of a log: `time_ms` is UNIX time, `value` any JSON value, `metadata` has further facts."""
 
     key: str
     value: Any
@@ -36,10 +38,10 @@ class Line:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The line as it stands in the log, in ASCII.
+        """The line of the log, in ASCII.
 
         Raises:
-            ValueError: a number in it is not finite, which JSON cannot express.
+            ValueError: a number is not finite, which JSON cannot express.
         """
         fields = {
             "namespace": "",
@@ -49,12 +51,12 @@ class Line:
             "value": self.value,
             "metadata": self.metadata,
         }
-        # Parsers look for the last mark in a line: one inside a text (a host's name) would cut the line in two.
+        # Parsers look for the last mark in a line, so a mark inside a text (a host's name) must be escaped.
         return _MARK + json.dumps(fields, allow_nan=False).replace(":::MLL", "\\u003a::MLL")
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a log says first: who submits what, and with which hyper-parameters.
+# The start of a log: the submission and its hyper-parameters.
 
 
 _PRECISION = {"bf16": "bfloat16"}
@@ -63,10 +65,10 @@ _SAME_TASK = {("ic", "imagenet-1k"): "resnet"}
 
 
 def submission_facts(record: Record) -> Iterator[tuple[str, Any]]:
-    """Keys and values that tell what the log is of.
+    """Keys and values about the submission.
 
-    A record names no organisation. MLPerf's checker stops at a benchmark that it does not know, so the key is MLPerf's
-    own name of the task or absent.
+    A record names no organisation. MLPerf's checker stops at an unknown benchmark, so the key is MLPerf's name of the
+    task or absent.
     """
     tables, nodes = record.tables, record.system.get("nodes")
     benchmark = tables["benchmark"]
@@ -75,14 +77,22 @@ def submission_facts(record: Record) -> Iterator[tuple[str, Any]]:
         yield "submission_benchmark", same
     yield "submission_division", "open"
     yield "submission_org", None
-    yield "submission_platform", f"{len(nodes)} nodes, accelerators: {accelerators_of(record)}" if nodes else None
+    yield "submission_platform", _platform(record, len(nodes)) if nodes else None
     yield "submission_status", "research"
     # No cache is cleared before a run.
     yield "cache_clear", False
 
 
+def _platform(record: Record, nodes: int) -> str:
+    """`2 nodes, accelerators: 16 x NVIDIA H100`, or `1 node, no accelerators; processors: 2 x AMD EPYC 9654`."""
+    accelerators = accelerators_of(record)
+    processors = re.fullmatch(r"none \((.*)\)", accelerators)
+    devices = f"no accelerators; processors: {processors[1]}" if processors else f"accelerators: {accelerators}"
+    return f"{count(nodes, 'node')}, {devices}"
+
+
 def hyperparameters(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys and values of the recipe, in plain tables, that MLPerf has words for."""
+    """MLPerf's keys for the recipe in plain `tables`, with their values."""
     policy, samples = tables["hyperparameters"], global_batch(tables)
     scaled = policy["learning_rate_scaling"] == "linear"
     precision = tables["accelerator"]["precision"]
@@ -91,7 +101,7 @@ def hyperparameters(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "gradient_accumulation_steps", policy["accumulation_steps"]
     yield "micro_batch_size", policy["batch_size"]
     yield "opt_name", policy["optimizer"]
-    # MLPerf's base learning rate is the one that is used, not the one for `base_batch`.
+    # MLPerf's base learning rate is the scaled one, not the one for `base_batch`.
     yield (
         "opt_base_learning_rate",
         policy["base_learning_rate"] * (samples / policy["base_batch"] if scaled else 1.0),
@@ -112,16 +122,16 @@ _ENDS = frozenset(_BEGINS.values())
 
 
 def mllog_lines(record: Record) -> list[str]:
-    """The log of `record`, line by line: a run that is done, that failed, or that was stopped and resumed.
+    """The log of `record`, line by line; the run may have finished, failed, or been stopped and resumed.
 
     Raises:
-        RecordError: an event lacks something that it should have.
-        WrongAnswerError: the record's result is not what its events give.
+        RecordError: an event is incomplete.
+        WrongAnswerError: the record's result differs from what its events give.
     """
     try:
         lines = [line.text() for line in _Log(record).lines()]
     except ODD as error:
-        raise RecordError(f"{record.path}: events or recipe lack something: {type(error).__name__} {error}") from error
+        raise RecordError(f"{record.path}: events or recipe are incomplete: {type(error).__name__} {error}") from error
     if record.status == "done":
         result = Line(f"{OURS}result", score(record).as_json(), record.events[-1]["time_ms"])
         lines.append(result.text())
@@ -134,12 +144,12 @@ class _Log:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._seen: set[str] = set()
-        # Of what has begun and not ended: key of the event that ends it -> epoch.
+        # Open intervals: key of the event that ends one -> epoch.
         self._open: dict[str, int] = {}
         self._now_ms = 0
 
     def lines(self) -> Iterator[Line]:
-        """All lines but those of the result."""
+        """All lines except the result."""
         for event in self._record.events:
             if event["key"] == "init_start":
                 yield from self._broken_off()
@@ -200,12 +210,12 @@ class _Log:
         yield Line(f"{OURS}recipe", tables, self._now_ms)
 
     def _broken_off(self) -> Iterator[Line]:
-        """Ends of what a failure, a signal or a crash cut off, at the last time that the record knows."""
+        """Ends of the intervals that a failure, a signal or a crash cut off, at the last time in the record."""
         for key, epoch in self._open.items():
             yield Line(key, None, self._now_ms, "INTERVAL_END", {"epoch_num": epoch, "status": _ABORTED})
         self._open.clear()
 
     def _line(self, event: Event, key: str, kind: Kind, value: Any, **facts: Any) -> Line:
-        """A line with its place in the record, as MLPerf's own loggers name the place in the source."""
+        """A line with its position in the record, where MLPerf's own loggers give the position in the source."""
         place = {"file": "events.jsonl", "lineno": event["seq"] + 1}
         return Line(key, value, event["time_ms"], kind, {**place, **facts})

@@ -1,6 +1,7 @@
-"""What a command says about the runs that it made or scored: one verdict, for people, for harnesses, or as JSON.
+"""The output of a command that made or scored runs: one verdict, as text, as lines for harnesses, or as JSON.
 
-Stable lines for harnesses are `HPCAI500 FOM <name>=<value> <unit>` and, last, `HPCAI500 RESULT <verdict>`.
+Stable lines for harnesses are `HPCAI500 FOM <name>=<value> <unit>` (FOM: figure of merit) and, last, `HPCAI500 RESULT
+<verdict>`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hpcai500.system.container import short_image
 from hpcai500.text import count, next_lines, scaled
 
 # ----------------------------------------------------------------------------------------------------
-# One result as people read it, and as stable lines.
+# One result as text, and as stable lines.
 
 
 INPUTS = {
@@ -32,12 +33,12 @@ INPUTS = {
     "synthetic": "synthetic data, made by `hpcai500 data make`",
     "memory": "none: a few batches repeated from memory",
 }
-# Names that a terminal shows in a line; `hpcai500 timeline` has all stragglers.
+# At most this many names in a line; `hpcai500 timeline` lists all stragglers.
 _MOST_NAMES = 4
 
 
 def not_rankable_lines(reasons: Sequence[str]) -> Iterator[str]:
-    """Why a result cannot be ranked: the reason, or how many there are and each on a line of its own."""
+    """Why a result cannot be ranked: the only reason in one line, several as a list."""
     several = len(reasons) > 1
     yield f"HPCAI500 NOTE not rankable: {f'{len(reasons)} reasons' if several else reasons[0]}"
     yield from (f"  - {reason}" for reason in reasons if several)
@@ -84,18 +85,21 @@ def summary_lines(result: Result) -> Iterator[str]:
 
 
 def _level_line(result: Result) -> Iterator[str]:
-    """The recipe's level, and what forces it; nothing where the edition does not know the benchmark."""
+    """The recipe's level, and the changes that force it; no line if the edition does not know the benchmark."""
     if result.level_changes is None:
         return
     more = len(result.level_changes) - _MOST_NAMES
     named = ", ".join(result.level_changes[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    yield f"level       {result.level or 'none'} by its recipe" + (f" ({named})" if named else "")
+    if not result.level:
+        yield f"level       none: no level allows these changes of the recipe: {named}"
+    else:
+        yield f"level       {result.level} " + (f"(the recipe changes {named})" if named else "(from the recipe)")
 
 
 def _power_lines(result: Result) -> Iterator[str]:
-    """Energy and FLOPS for it, or why it is not known."""
+    """Energy and FLOPS per watt, or why they are unknown."""
     if result.energy_joules is None or result.watts is None:
-        yield f"energy      unknown: {result.power_note or 'the record says nothing of it'}"
+        yield f"energy      unknown: {result.power_note or 'not in the record'}"
         return
     source = f"{result.power_source}, scope {result.power_scope}"
     yield f"energy      {scaled(result.energy_joules, 'J')}, mean {scaled(result.watts, 'W')} ({source})"
@@ -108,20 +112,20 @@ def _power_lines(result: Result) -> Iterator[str]:
 
 
 def image_lines(system: Mapping[str, Any]) -> Iterator[str]:
-    """The image that a run was made with, by its system.json; nothing for an installation."""
+    """The container image of a run, from its system.json; no line if there was none."""
     image = (system.get("installation") or {}).get("image")
     if image:
         yield f"image       {short_image(image)}"
 
 
 def _communication_lines(result: Result) -> Iterator[str]:
-    """What communication between ranks cost; nothing for one process."""
+    """The cost of communication between ranks; no lines for one process."""
     if result.communication_fraction is not None and result.step_split is None:
         yield f"comm wait   {result.communication_fraction:.1%} of training time"
     if result.parallel_efficiency is not None and result.parallel_efficiency_interval is not None:
         low, high = result.parallel_efficiency_interval
         estimate = f"{result.parallel_efficiency:.2f} ({low:.2f} to {high:.2f})"
-        yield f"efficiency  {estimate}: an estimate, by steps without and with communication"
+        yield f"efficiency  {estimate}: estimated from steps with and without communication"
     elif result.parallel_efficiency_note:
         yield f"efficiency  unknown: {result.parallel_efficiency_note}"
     sizes = result.bytes_per_step
@@ -134,7 +138,7 @@ def _communication_lines(result: Result) -> Iterator[str]:
 
 
 def figure_of_merit_lines(result: Result) -> Iterator[str]:
-    """`HPCAI500 FOM <name>=<value> <unit>` for each number that is known, then `HPCAI500 RESULT …`."""
+    """`HPCAI500 FOM <name>=<value> <unit>` for each known number."""
     sizes = result.bytes_per_step
     figures: dict[str, tuple[float | None, str]] = {
         "vflops": (result.vflops, "FLOPS"),
@@ -179,7 +183,7 @@ def _unit(name: str) -> str:
 
 
 def with_unit(name: str, value: float) -> str:
-    """The value of the metric `name` as people read it: `"vflops", 1.066e9` -> `1.07 GFLOPS`."""
+    """The value of the metric `name` with its unit: `"vflops", 1.066e9` -> `1.07 GFLOPS`."""
     unit = _unit(name)
     if unit == "fraction":
         return f"{value:.4f}"
@@ -188,7 +192,9 @@ def with_unit(name: str, value: float) -> str:
 
 def mean_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
     """The metrics over all trials."""
-    yield "all trials  mean without the highest and the lowest run; variation is that of all"
+    dropped = any(summary.dropped_lowest is not None for summary in summaries.values())
+    averaged = "without the highest and the lowest run" if dropped else "of all runs"
+    yield f"all trials  mean {averaged}; variation: standard deviation / mean of all runs"
     for name, summary in summaries.items():
         variation = "unknown" if summary.variation is None else f"{summary.variation:.2%}"
         yield f"  {name:24} {with_unit(name, summary.mean):16}  variation {variation}  ({summary.runs} runs)"
@@ -242,7 +248,7 @@ class CampaignOutcome:
 
 @dataclass(frozen=True)
 class CommandOutcome:
-    """All runs of a command, and the error that ended it, if one did."""
+    """All runs of a command, and the error that ended it, if any."""
 
     runs: Sequence[RunOutcome]
     error: str | None = None
@@ -258,7 +264,7 @@ class CommandOutcome:
 
     @property
     def verdict(self) -> str:
-        """PASS; FAIL for an answer that is wrong; INVALID when there is no answer."""
+        """PASS; FAIL if a result is wrong; INVALID if there is none."""
         if all(run.result for run in self.runs) and self.error is None:
             return "PASS" if self.exit_code == ExitCode.PASS else "FAIL"
         return "FAIL" if self.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
@@ -277,7 +283,7 @@ class CommandOutcome:
         if no_mean:
             yield f"no mean: {no_mean}"
         elif not all(run.result for run in self.runs):
-            pass  # a harness would take what is left for the whole
+            pass  # a harness would take the remaining runs for all of them
         elif len(self._good) > 1:
             yield from trial_lines(self._summaries())
         elif self._good:
@@ -285,7 +291,7 @@ class CommandOutcome:
         campaign = self._campaign
         if campaign:
             yield f"campaign    {campaign.folder}, identity {campaign.identity}"
-        # Without a campaign, those of the first run that is not rankable.
+        # Without a campaign, the reasons of the first run that is not rankable.
         of_runs = next((result.reasons for result in self._good if not result.rankable), ())
         if reasons := campaign.standing.reasons if campaign else of_runs:
             yield from not_rankable_lines(reasons)
@@ -296,7 +302,7 @@ class CommandOutcome:
         yield f"HPCAI500 RESULT {self.verdict}"
 
     def next_lines(self) -> Iterator[str]:
-        """What one would type now, after the runs were made; nothing where none has a result."""
+        """The commands to type next; none if no run has a result."""
         if self._good:
             done = [run.record for run in self.runs if run.result]
             yield from next_lines(list(self._after_campaign(done) if is_campaign(done[0].parent) else _after(done[-1])))
@@ -343,7 +349,7 @@ class CommandOutcome:
 
     @cached_property
     def _campaign(self) -> CampaignOutcome | None:
-        """The campaign whose finished runs these are; None unless they are all of them and no others."""
+        """The campaign of these runs; None unless they are exactly its finished runs."""
         finished = [run.record for run in self.runs if run.result]
         folders = {record.parent for record in finished}
         if len(folders) != 1 or not is_campaign(folder := folders.pop()):
@@ -351,7 +357,7 @@ class CommandOutcome:
         try:
             campaign = read_campaign(folder)
         except RecordError:
-            return None  # records were named one by one: nobody has asked for what is around them
+            return None  # the user named single records, not the campaign
         if {campaign.record(attempt) for attempt in campaign.done()} != set(finished):
             return None
         return CampaignOutcome(folder, campaign.identity, standing(campaign, self._good[0].edition))
@@ -367,7 +373,7 @@ Step = tuple[Sequence[object], str]
 
 
 def _after(record: Path) -> Iterator[Step]:
-    """What to type after one run."""
+    """The commands to type after one run."""
     yield ("report", record, "-o", "report.html"), "a page: score, curves, machine"
     benchmark, root = benchmark_of(record), record.parent
     if benchmark is None:
@@ -383,11 +389,11 @@ def _after(record: Path) -> Iterator[Step]:
         yield words, "plan all runs of a result"
 
 
-_MOST_LOOKED_AT = 1000
+_MOST_RECORDS = 1000
 
 
 def benchmark_of(record: Path) -> str | None:
-    """The benchmark of the record in a folder, by its recipe; None where it has none that can be read."""
+    """The benchmark in the recipe of a record; None if the recipe cannot be read."""
     try:
         name = tomllib.loads((record / "recipe.toml").read_text(encoding="utf-8")).get("benchmark")
     except (OSError, ValueError):
@@ -396,11 +402,11 @@ def benchmark_of(record: Path) -> str | None:
 
 
 def _earlier(record: Path, benchmark: str) -> Path | None:
-    """The last complete record of `benchmark` in the same folder that ended before this one."""
+    """The last complete record of `benchmark` in the same folder that ended before `record`."""
     try:
         ended = (record / "DONE").stat().st_mtime_ns
         found = []
-        for done in islice(record.parent.glob("*/DONE"), _MOST_LOOKED_AT):
+        for done in islice(record.parent.glob("*/DONE"), _MOST_RECORDS):
             moment = done.stat().st_mtime_ns
             if moment < ended and done.parent.name != record.name:
                 found.append((moment, done.parent))

@@ -1,7 +1,7 @@
-"""`hpcai500 scale --predict`: a weak scaling that nobody has run, from the cost model (docs/cost-model.md).
+"""`hpcai500 scale --predict`: predicts a weak scaling with the cost model (docs/cost-model.md).
 
-A prediction is no result and never scored. It names its assumptions, and for each number the lowest and highest that
-the speed of computing and the model's error allow.
+A prediction is not a result and is never scored. It names its assumptions, and gives a range for each number, from the
+uncertain computing speed and the model's error.
 """
 
 from __future__ import annotations
@@ -44,27 +44,26 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A machine as the cost model takes it: its links, and how fast training is on it, each with where it comes from.
+# A machine in the cost model: its links and its training speed, each with a sentence on its source.
 
 
-# Seconds, where a machine's file has a bandwidth and no latency: TCP over Ethernet, and links within a node.
+# Latencies in seconds if a machine's file has only bandwidths: TCP over Ethernet, and links within a node.
 _NETWORK_LATENCY, _NODE_LATENCY = 30e-6, 5e-6
-# Where a machine's file says nothing of links within a node.
+# Links within a node, if a machine's file does not describe them.
 _FREE = Hockney(0.0, 1e30)
 
 
 def network_of(machine: Machine) -> tuple[Network, str]:
-    """The links between and within nodes of `machine`, and a sentence on what they rest on.
+    """The links between and within nodes of `machine`, and a sentence that describes them.
 
     Raises:
-        UsageError: nothing tells how fast its nodes talk to each other.
+        UsageError: the speed of the network is unknown.
     """
     between = _link(machine.network, machine.system, _NETWORK_LATENCY)
     if between is None:
         raise UsageError(
-            f"{machine.name}: how fast its nodes talk is not known: add to its file a table [network] with "
-            "latency_seconds and bytes_per_second, or measure all of it on two nodes: srun -N 2 hpcai500 micro -o "
-            "micro.json"
+            f"{machine.name}: the speed of its network is unknown: add a table [network] with latency_seconds and "
+            "bytes_per_second to its file, or measure it on two nodes: srun -N 2 hpcai500 micro -o micro.json"
         )
     within = _link(machine.node_link, machine.node, _NODE_LATENCY)
     words = f"a node sends {_in_words(between)}"
@@ -77,11 +76,11 @@ def network_of(machine: Machine) -> tuple[Network, str]:
 def rate_of(machine: Machine, recipe: Recipe, facts: StepFacts) -> tuple[Span, str]:
     """FLOPS that one accelerator reaches in training without communication, by the analytic count of operations.
 
-    They come from what was published for this workload on one node, else from the data sheet's peak, else from measured
-    ceilings; the sentence beside them says which.
+    They come from published results of this workload on one node, else from the data sheet's peak, else from measured
+    ceilings; the returned sentence says which.
 
     Raises:
-        UsageError: nothing is known of the recipe's precision.
+        UsageError: the machine has no FLOPS for the recipe's precision.
     """
     precision = recipe.accelerator.precision
     return _published(machine, recipe, facts) or _from_ceilings(machine, precision)
@@ -91,7 +90,7 @@ def _published(machine: Machine, recipe: Recipe, facts: StepFacts) -> tuple[Span
     names = names_of(recipe.accelerator.precision)
     for point in machine.points:
         if point.model == "node" and point.benchmark == recipe.benchmark and point.precision in names:
-            # The papers count operations by constants of their own.
+            # The papers count operations with their own constants.
             constant = benchmark_rules(recipe.edition, recipe.benchmark)["paper_flops_per_sample"]
             samples = point.flops / constant / point.accelerators
             words = f"{samples:.4g} samples/s an accelerator, as published ({point.source})"
@@ -113,8 +112,8 @@ def _from_ceilings(machine: Machine, precision: str) -> tuple[Span, str]:
             )
             return span, words
     raise UsageError(
-        f"{machine.name}: no FLOPS of precision {precision} in it (node.peak_flops or node.ceilings): choose another "
-        "one with --set accelerator.precision=…, or measure it: hpcai500 micro -o micro.json"
+        f"{machine.name}: has no FLOPS for precision {precision} (node.peak_flops or node.ceilings): choose another "
+        "precision with --set accelerator.precision=…, or measure it: hpcai500 micro -o micro.json"
     )
 
 
@@ -131,18 +130,19 @@ def _link(link: Link | None, level: Level | None, latency: float) -> Hockney | N
 
 
 # ----------------------------------------------------------------------------------------------------
-# Records beside a prediction: what was measured, and the step without communication that it starts from.
+# Records for a prediction: measured points, and the time of a step without communication.
 
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """One record, by its folder.
+    """One measured record.
 
     Attributes:
-        flops: of its training steps, without evaluation.
-        flops_per_sample: by the record's own count.
-        step_seconds_alone: a step without communication: as the run measured it before its clock started, or, of one
-            rank, its mean step.
+        record: its folder.
+        flops: FLOPS of its training steps, without evaluation.
+        flops_per_sample: as counted in the record.
+        step_seconds_alone: a step without communication: measured before the run's clock started, or, for one rank,
+            the mean step.
     """
 
     record: str
@@ -154,15 +154,15 @@ class MeasuredPoint:
 
 
 def measured_points(runs: Sequence[ScoredRun], machine: Machine) -> list[MeasuredPoint]:
-    """Points of runs of one recipe on accelerators and nodes like `machine`'s, those with the fewest ranks first.
+    """Points of runs of one recipe on accelerators and nodes like those of `machine`, the fewest ranks first.
 
     Raises:
-        UsageError: they are of different recipes, of other accelerators or nodes, or do not tell the step alone.
+        UsageError: recipes, accelerators or nodes differ, or the time of a step without communication is unknown.
     """
     runs = sorted(runs, key=lambda run: run.result.world_size)
     for run in runs:
         _require_same_work(runs[0].record, run.record)
-        # The steps of another device or node size say nothing of the machine's.
+        # Step times of another device or node size do not apply to the machine.
         device, per_node = str(run.record.tables["accelerator"]["device"]), run.result.world_size // run.result.nodes
         if reason := why_not_of(machine, device, per_node):
             raise UsageError(f"{run.path}: {reason}")
@@ -170,7 +170,7 @@ def measured_points(runs: Sequence[ScoredRun], machine: Machine) -> list[Measure
 
 
 def classes_of(record: Record) -> int | None:
-    """Number of classes in the data that the record's run was trained on; None where it is no classifier's."""
+    """Number of classes in the training data of the record; None if the model is not a classifier."""
     dataset: dict[str, Any] = next((event["value"] for event in iterate(record.events, "dataset")), {})
     classes = dataset.get("classes")
     return int(classes) if classes and "grid" not in dataset else None
@@ -183,8 +183,8 @@ def _point(run: ScoredRun) -> MeasuredPoint:
     if alone is None:
         if result.world_size > 1:
             raise UsageError(
-                f"{run.path}: what a step takes without communication was not measured in it (batch norm over all "
-                "ranks talks within each step): give a record of one rank"
+                f"{run.path}: has no time of a step without communication (batch norm over all ranks communicates in "
+                "each step): give a record of one rank"
             )
         alone = run.record.recipe().global_batch / run.images_per_second
     flops = run.images_per_second * result.flops_per_image
@@ -194,7 +194,7 @@ def _point(run: ScoredRun) -> MeasuredPoint:
 def _require_same_work(first: Record, record: Record) -> None:
     for table in ("problem", "hyperparameters", "workload", "accelerator"):
         if _without_seed(record, table) != _without_seed(first, table):
-            raise UsageError(f"{record.path}: another [{table}] than {first.path}: one prediction is of one recipe")
+            raise UsageError(f"{record.path}: its [{table}] differs from that of {first.path}: give runs of one recipe")
 
 
 def _without_seed(record: Record, table: str) -> dict[str, object]:
@@ -207,15 +207,15 @@ def _without_seed(record: Record, table: str) -> dict[str, object]:
 
 # The largest batch with which published recipes reach IC's target quality (docs/large-batch.md); none is known for EWA.
 LARGEST_BATCH = {"ic": 65536}
-# Published steps on several nodes over what `predict_scaling` says of them, lowest and highest (docs/cost-model.md; a
-# test computes it).
+# Published step times on several nodes / those of `predict_scaling`, lowest and highest (docs/cost-model.md; a test
+# computes them).
 MODEL_ERROR = (1.02, 1.36)
-LABEL = "predicted by a model: not measured, no result, not to be scored"
+LABEL = "predicted by a model: not measured, not a result, not scored"
 
 
 @dataclass(frozen=True)
 class Between:
-    """Lowest and highest of what a point's numbers may be."""
+    """The ranges (lowest, highest) of a point's numbers."""
 
     parallel_efficiency: tuple[float, float]
     flops: tuple[float, float]
@@ -228,12 +228,12 @@ class Prediction:
 
     Attributes:
         batch_size: samples of a rank in one step.
-        points: for the expected speed of computing; `slow` for the lowest, `fast` for the highest. All three are the
-            same where the speed is known.
-        walls: the nearest first.
+        points: for the expected computing speed; `slow` for the lowest, `fast` for the highest. All three are the same
+            if the speed is known.
+        walls: limits of the scaling, the nearest first.
         assumptions: a sentence each.
-        measured: records that are drawn beside the curve, and never mixed with it.
-        sources: files that the machine's figures were given in.
+        measured: records that are drawn with the curve, but do not change it.
+        sources: files with the machine's figures.
     """
 
     benchmark: str
@@ -250,10 +250,10 @@ class Prediction:
     sources: tuple[GivenFile, ...] = ()
 
     def between(self) -> Iterator[Between]:
-        """What the numbers of each point may be, given the speed of computing and the error of the model."""
+        """The ranges of each point's numbers, from the computing speed and the error of the model."""
         for slow, fast in zip(self.slow, self.fast, strict=True):
             late = MODEL_ERROR[1] if slow.nodes > 1 else 1.0
-            # Faster computing leaves less time to hide communication under.
+            # Faster computing leaves less time to hide communication.
             efficiency = (fast.parallel_efficiency / late, slow.parallel_efficiency)
             yield Between(efficiency, (slow.flops / late, fast.flops), (fast.step.seconds, slow.step.seconds * late))
 
@@ -327,24 +327,24 @@ def predict_scaling(
     Args:
         recipe: its own number of nodes does not matter.
         facts: one step of the recipe.
-        measured: records of the same work; the step of the first one replaces the machine's speed.
-        jitter: standard deviation of a rank's step time from step to step, as a share of it.
+        measured: records of the same work; the step time of the first one replaces the machine's speed.
+        jitter: standard deviation of a rank's step times / their mean.
 
     Raises:
-        UsageError: the machine's file lacks what is needed.
+        UsageError: the machine's file lacks a value.
     """
     if measured:
         alone = measured[0].step_seconds_alone
         rate = Span.exactly(facts.flops / alone)
-        rests_on = f"a step without communication takes {alone:.4g} s, as measured ({measured[0].record})"
+        basis = f"a step without communication takes {alone:.4g} s, as measured ({measured[0].record})"
     else:
-        rate, rests_on = rate_of(machine, recipe, facts)
+        rate, basis = rate_of(machine, recipe, facts)
     _, links = network_of(machine)
     plans = {
         name: plan_of(recipe, facts, machine, flops, jitter)
         for name, flops in (("slow", rate.low), ("expected", rate.expected), ("fast", rate.high))
     }
-    # Counted as in the records that it is drawn beside, whose images may have another size.
+    # Counted as in the measured records, whose images may have another size.
     each = measured[0].flops_per_sample if measured else facts.training_flops
     curves = {name: tuple(predicted_curve(plan, each, facts.samples, most_nodes)) for name, plan in plans.items()}
     rules = benchmark_rules(recipe.edition, recipe.benchmark)
@@ -365,7 +365,7 @@ def predict_scaling(
         curves["fast"],
         tuple(walls(plans["expected"], limits)),
         (
-            rests_on,
+            basis,
             links,
             *communication_sentences(recipe, facts, machine, jitter),
             *([error_sentence()] if most_nodes > 1 else []),
@@ -375,50 +375,54 @@ def predict_scaling(
 
 
 def plan_of(recipe: Recipe, facts: StepFacts, machine: Machine, flops: float, jitter: float = 0.0) -> Plan:
-    """The step of a rank that reaches `flops` on its own, and how its gradients travel on `machine`.
+    """The step of a rank that computes at `flops`, and the all-reduce of its gradients on `machine`.
 
     Raises:
-        UsageError: nothing tells how fast the nodes talk.
+        UsageError: the speed of the network is unknown.
     """
-    way = recipe.communication
+    options = recipe.communication
     network, _ = network_of(machine)
     memory = machine.node.bandwidths.get("memory") if machine.node else None
     seconds = facts.flops / flops
     return Plan(
-        work=facts.work(seconds, way.bucket_bytes or USUAL_BUCKET_BYTES, jitter * seconds),
+        work=facts.work(seconds, options.bucket_bytes or USUAL_BUCKET_BYTES, jitter * seconds),
         network=network,
         per_node=machine.accelerators_per_node,
-        topology=way.topology,
+        topology=options.topology,
         algorithm=_algorithm(recipe),
-        columns=way.torus_columns,
-        compression=way.compression,
+        columns=options.torus_columns,
+        compression=options.compression,
         packing_bytes_per_second=memory,
         overhead_seconds=machine.negotiation_seconds.get(recipe.benchmark, 0.0),
     )
 
 
 def error_sentence() -> str:
-    """How far the model was from published steps."""
+    """The error of the model, measured on published step times."""
     return (
-        f"published steps on 2 to 8 nodes took {MODEL_ERROR[0]:g} to {MODEL_ERROR[1]:g} times what this model says of "
-        "them, and so may these"
+        f"published steps on 2 to 8 nodes took {MODEL_ERROR[0]:g} to {MODEL_ERROR[1]:g} times as long as this model "
+        "predicts"
     )
 
 
 def communication_sentences(recipe: Recipe, facts: StepFacts, machine: Machine, jitter: float) -> Iterator[str]:
-    """What is assumed about how gradients travel, and what the model leaves out."""
-    way = recipe.communication
-    size = way.bucket_bytes or USUAL_BUCKET_BYTES
+    """The assumptions about communication, and what the model leaves out."""
+    options = recipe.communication
+    size = options.bucket_bytes or USUAL_BUCKET_BYTES
     total = sum(one.size_bytes for one in facts.gradients)
     yield (
         f"{scaled(total, 'B')} of fp32 gradients in {count(len(facts.buckets(size)), 'bucket')} of at most "
-        f"{scaled(size, 'B')}, compression {way.compression}, topology {way.topology}, algorithm {_algorithm(recipe)}; "
-        "each leaves when the backward pass has computed it, one after the other"
+        f"{scaled(size, 'B')}, compression {options.compression}, topology {options.topology}, "
+        f"algorithm {_algorithm(recipe)}; buckets are sent one after the other, each as soon as the backward pass has "
+        "computed it"
     )
     if negotiation := machine.negotiation_seconds.get(recipe.benchmark):
-        yield f"on several nodes ranks take {negotiation:.4g} s a step to agree on what they sum (negotiation)"
+        yield f"on several nodes, negotiation (agreeing on which tensors to reduce) takes {negotiation:.4g} s a step"
     if jitter:
-        yield f"a rank's step varies by {jitter:.1%} (standard deviation), each for itself; all wait for the slowest"
+        yield (
+            f"the step time of each rank varies independently by {jitter:.1%} (standard deviation / mean); all ranks "
+            "wait for the slowest"
+        )
     left_out = (
         "reading input, " + ("" if jitter else "jitter between ranks, ") + "congestion and other jobs, memory limits"
     )
@@ -427,8 +431,8 @@ def communication_sentences(recipe: Recipe, facts: StepFacts, machine: Machine, 
 
 def _algorithm(recipe: Recipe) -> str:
     """The all-reduce algorithm: Gloo has a ring only; NCCL chooses."""
-    way = recipe.communication
-    return "ring" if way.algorithm == "default" and recipe.accelerator.device == "cpu" else way.algorithm
+    algorithm = recipe.communication.algorithm
+    return "ring" if algorithm == "default" and recipe.accelerator.device == "cpu" else algorithm
 
 
 def _plain(point: CurvePoint) -> dict[str, Any]:
@@ -477,13 +481,13 @@ def _draw(figure: Figure, prediction: Prediction) -> None:
         f"nodes of {count(prediction.ranks_per_node, 'rank')}, {count(prediction.batch_size, 'sample')} a rank and step"
     )
     figure.suptitle(
-        f"PREDICTED weak scaling of {prediction.benchmark}, {prediction.precision}: a model, no result\n"
+        f"PREDICTED weak scaling of {prediction.benchmark}, {prediction.precision}: a model, not a result\n"
         f"{prediction.machine}",
         fontsize=11,
     )
     if prediction.sources:
-        said = "; ".join(file.sentence for file in prediction.sources)
-        figure.supxlabel(short(said, 150), fontsize=7, parse_math=False)
+        text = "; ".join(file.sentence for file in prediction.sources)
+        figure.supxlabel(short(text, 150), fontsize=7, parse_math=False)
 
 
 def _draw_flops(axes: Any, prediction: Prediction) -> None:
@@ -517,7 +521,7 @@ def _draw_efficiency(axes: Any, prediction: Prediction) -> None:
     axes.set_ylim(0, 1.05)
     axes.set_ylabel("efficiency against one node")
     inside = [wall for wall in prediction.walls if wall.nodes <= nodes[-1]]
-    # Names stand at the foot, one above the other: walls may be close together.
+    # Names are at the bottom, one above the other, because walls may be close together.
     for row, wall in enumerate(inside):
         axes.axvline(wall.nodes, color=_WALL, linewidth=1, linestyle="-" if row == 0 else "--")
         is_left = wall.nodes**2 < nodes[-1]
@@ -537,7 +541,7 @@ def _band(axes: Any, prediction: Prediction, spans: Sequence[tuple[float, ...]])
     low, high = zip(*spans, strict=True)
     if low != high:
         nodes = [point.nodes for point in prediction.points]
-        label = "by assumptions, and the model's error"
+        label = "range by assumptions and model error"
         axes.fill_between(nodes, low, high, color=_PREDICTED, alpha=0.15, linewidth=0, label=label)
 
 

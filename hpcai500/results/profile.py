@@ -1,4 +1,4 @@
-"""Profiles as people, harnesses and figures read them: `profile.json` of a folder that `hpcai500 profile` wrote."""
+"""Shows the `profile.json` that `hpcai500 profile` wrote, as text, as stable lines for harnesses and as figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Keys of the table `launch`, in words.
 DEVICE_TIME = {"compute": "computes", "communication": "only communicates", "copy": "only copies", "idle": "idles"}
-_CAUSES = {"host": "waiting for the host", "input": "for input", "device": "between queued works"}
+_CAUSES = {"host": "waiting for the host", "input": "for input", "device": "between queued operations"}
 _BOUNDS = {
     "host": "the host: framework.cuda_graphs or framework.compile may help",
     "input": "input: see os.input_threads, accelerator.loader and accelerator.conversion",
@@ -33,7 +33,7 @@ _SHOWN_GAPS = 5
 
 
 def launch_lines(profile: Mapping[str, Any]) -> Iterator[str]:
-    """What a CUDA device waited for; nothing for a CPU's profile."""
+    """What a CUDA device waited for; no lines for a CPU."""
     launch, steps = profile.get("launch"), profile["steps"]
     if not launch:
         return
@@ -45,11 +45,11 @@ def launch_lines(profile: Mapping[str, Any]) -> Iterator[str]:
     yield f"device      {parts}"
     yield f"launch gaps {launch['gaps'] / steps:.0f} a step, {launch['idle_share']:.1%} of the time: {causes}"
     idle = launch["idle_share_without_profiler"]
-    yield f"bound by    {_BOUNDS[launch['bound']]} (without the profiler the device idles {idle:.1%} of a step)"
+    yield f"bottleneck  {_BOUNDS[launch['bound']]} (without the profiler the device idles {idle:.1%} of a step)"
     host, busy = launch["host_seconds"] / steps, (launch["seconds"] - launch["idle_seconds"]) / steps
     yield (
-        f"launches    {launch['launches'] / steps:.0f} a step for {launch['works'] / steps:.0f} works: the host needs "
-        f"{host * 1e3:.1f} ms a step, the device {busy * 1e3:.1f} ms"
+        f"launches    {launch['launches'] / steps:.0f} a step for {launch['works'] / steps:.0f} operations: the host "
+        f"needs {host * 1e3:.1f} ms a step, the device {busy * 1e3:.1f} ms"
     )
     for gap in launch["longest"][:_SHOWN_GAPS]:
         host = f"; host: {gap['host']}" if gap["host"] else ""
@@ -58,7 +58,7 @@ def launch_lines(profile: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shortened(name: str, most: int) -> str:
-    """A kernel's name in at most `most` letters: the arguments of its templates tell little."""
+    """A kernel's name in at most `most` letters: template arguments can be very long."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
@@ -67,7 +67,7 @@ def shortened(name: str, most: int) -> str:
 
 
 SCHEMA = 1
-# Promised for both workloads; above it, the rules of methodology/kernel_classes.py lack something.
+# Limit for both workloads; above it, methodology/kernel_classes.py lacks a rule.
 MOST_UNCLASSIFIED = 0.02
 _NEEDED = {
     "benchmark", "bandwidth", "classes", "kernel_seconds", "layout", "overhead", "sampled", "seconds", "steps", "top",
@@ -83,12 +83,12 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], GivenFile]:
     """The profile in `folder`, and its file with its signer.
 
     Raises:
-        RecordError: there is none, or it is of another version or damaged.
-        WrongAnswerError: the signature beside it is not one of it.
+        RecordError: there is none, or it is damaged or of another version.
+        WrongAnswerError: its signature does not match it.
     """
     path = folder / "profile.json"
     if not path.is_file():
-        raise RecordError(f"{path}: not there: make it with `hpcai500 profile ic|ewa --out {folder}`")
+        raise RecordError(f"{path}: not found: make it with `hpcai500 profile ic|ewa --out {folder}`")
     file = given_file(path)
     document = file.tables()
     if document.get("schema") != SCHEMA:
@@ -99,7 +99,7 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], GivenFile]:
 
 
 def exit_code(profile: Profile) -> ExitCode:
-    """WRONG_ANSWER where too much of the time is in kernels that no rule knows, else PASS."""
+    """WRONG_ANSWER if too much of the time is in unclassified kernels, else PASS."""
     return ExitCode.PASS if profile["unclassified_share"] <= MOST_UNCLASSIFIED else ExitCode.WRONG_ANSWER
 
 
@@ -110,7 +110,7 @@ def profile_lines(profile: Profile, folder: Path) -> Iterator[str]:
     yield ""
     yield from _class_lines(profile)
     yield ""
-    yield "kernels that take most"
+    yield "kernels that take the most time"
     for row in profile["top"][:_SHOWN_KERNELS]:
         yield f"  {row['share']:6.1%}  {shortened(row['name'], 64):64}  {row['class'] or 'UNCLASSIFIED'}"
     yield ""
@@ -121,7 +121,7 @@ def profile_lines(profile: Profile, folder: Path) -> Iterator[str]:
     yield from figure_of_merit_lines(profile)
     if exit_code(profile) != ExitCode.PASS:
         names = ", ".join(row["name"] for row in profile["unclassified"][:3])
-        yield f"FAILED: {profile['unclassified_share']:.1%} of kernel time is in kernels that no rule knows: {names}"
+        yield f"FAILED: {profile['unclassified_share']:.1%} of kernel time is in unclassified kernels: {names}"
     yield f"HPCAI500 RESULT {'PASS' if exit_code(profile) == ExitCode.PASS else 'FAIL'}"
 
 
@@ -191,8 +191,8 @@ def _time_lines(profile: Profile) -> Iterator[str]:
 
 def _overhead(fraction: float) -> str:
     if fraction <= 0:
-        return f"what the profiler costs cannot be told from this machine's noise ({fraction:+.1%})"
-    return f"a step takes {fraction:.1%} longer under the profiler: shares are those of such steps"
+        return f"the profiler's overhead is below the noise of this machine ({fraction:+.1%})"
+    return f"a step takes {fraction:.1%} longer under the profiler; the shares above are from such steps"
 
 
 def figure_of_merit_lines(profile: Profile) -> Iterator[str]:
@@ -218,7 +218,7 @@ def figure_of_merit_lines(profile: Profile) -> Iterator[str]:
 
 
 def comparison_lines(profiles: Sequence[tuple[Path, Profile]]) -> Iterator[str]:
-    """Several profiles side by side, without stable lines for harnesses: they are of different things."""
+    """Several profiles side by side, without stable lines for harnesses."""
     for number, (folder, profile) in enumerate(profiles, 1):
         yield f"{number}  {folder}: {setting_of(profile)}"
     yield ""
@@ -239,17 +239,17 @@ def mean_of(curve: Sequence[Sequence[float]]) -> float:
 # The picture of launch gaps: what a CUDA device did in one step, and when it was idle.
 
 
-LANE_INCHES = 0.6
+_TIMELINE_INCHES = 0.6
 # Okabe and Ito's colours, as in the panels beside it: computes, only communicates, only copies.
-_LANE_COLOURS = ("#0072b2", "#e69f00", "#56b4e9")
+_DEVICE_COLOURS = ("#0072b2", "#e69f00", "#56b4e9")
 _IDLE = "#dddddd"
 
 
-def draw_lanes(axes: Any, profiles: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """A lane for each profile of a CUDA device: full where the device was always busy, empty where it was idle."""
+def _draw_timelines(axes: Any, profiles: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """A timeline for each profile of a CUDA device: full where the device was busy, grey where it was idle."""
     shown = [(name, profile["launch"]) for name, profile in profiles if profile.get("launch")]
     for place, (_, launch) in enumerate(shown):
-        _draw_lane(axes, place, launch)
+        _draw_timeline(axes, place, launch)
     axes.set_yticks([place + 0.4 for place in range(len(shown))], [name for name, _ in shown])
     axes.tick_params(axis="y", length=0)
     axes.tick_params(labelsize=9)
@@ -265,8 +265,8 @@ def draw_lanes(axes: Any, profiles: Sequence[tuple[str, Mapping[str, Any]]]) -> 
         axes.annotate(text, (1, place + 0.4), xycoords=("axes fraction", "data"), va="center", fontsize=8)
 
 
-def _draw_lane(axes: Any, place: int, launch: Mapping[str, Any]) -> None:
-    """The axis is upside down, as the first lane is the uppermost: busy time stands on the lane's lower edge."""
+def _draw_timeline(axes: Any, place: int, launch: Mapping[str, Any]) -> None:
+    """Draw busy time upwards from the lower edge; the axis is inverted so that the first profile is at the top."""
     times = [1e3 * row[0] for row in launch["lane"]]
     times.append(1e3 * float(launch["lane_seconds"]))
     floor, ceiling = place + 0.8, float(place)
@@ -275,7 +275,7 @@ def _draw_lane(axes: Any, place: int, launch: Mapping[str, Any]) -> None:
         times, ceiling, floor, color=_IDLE, linewidth=0, step="post", label=DEVICE_TIME["idle"] if first else None
     )
     below = [0.0] * len(times)
-    for column, (kind, colour) in enumerate(zip(list(DEVICE_TIME)[:3], _LANE_COLOURS, strict=True), 1):
+    for column, (kind, colour) in enumerate(zip(list(DEVICE_TIME)[:3], _DEVICE_COLOURS, strict=True), 1):
         shares = [row[column] for row in launch["lane"]]
         above = [low + share for low, share in zip(below, [*shares, *shares[-1:]], strict=True)]
         axes.fill_between(
@@ -291,18 +291,18 @@ def _draw_lane(axes: Any, place: int, launch: Mapping[str, Any]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The picture of profiles, to be read like V2.0 Fig. 10 and 13: time of each class of kernels, device and network.
+# The picture of profiles, like V2.0 Fig. 10 and 13: time of each class of kernels, device and network.
 
 
-# Okabe and Ito's colours, which colour-blind people can tell apart.
+# Okabe and Ito's colours, which colour-blind people can distinguish.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _GREY = "#666666"
 MOST_PROFILES = len(_COLOURS)
 _WIDTH, _BAR_INCHES, _CURVE_INCHES = 7.5, 0.2, 1.75
 _UNCLASSIFIED = "unclassified"
-# Half the width of the window that the thick line is a mean over.
+# Half the window of the moving average that the thick line shows.
 _AROUND_SECONDS = 0.5
-# A smaller share makes a bar that cannot be seen.
+# Bars of smaller shares are invisible.
 _VISIBLE = 0.0005
 
 
@@ -315,9 +315,9 @@ def draw_profiles(profiles: Sequence[tuple[str, Profile]]) -> dict[str, bytes]:
         if any(profile[key] for _, profile in profiles):
             panels.append(draw)
             heights.append(_CURVE_INCHES)
-    if lanes := sum(bool(profile.get("launch")) for _, profile in profiles):
-        panels.append(draw_lanes)
-        heights.append(0.75 + LANE_INCHES * lanes)
+    if timelines := sum(bool(profile.get("launch")) for _, profile in profiles):
+        panels.append(_draw_timelines)
+        heights.append(0.75 + _TIMELINE_INCHES * timelines)
 
     def fill(figure: Figure) -> None:
         axes = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
@@ -330,7 +330,7 @@ def draw_profiles(profiles: Sequence[tuple[str, Profile]]) -> dict[str, bytes]:
 
 
 def _settle(figure: Figure, axes: Iterable[Any]) -> None:
-    """Freeze the axes where the layout put them, rounded: its last digits differ from run to run."""
+    """Fix the axes where the layout put them, rounded, because its last digits differ from run to run."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for one in axes:
@@ -362,7 +362,7 @@ def _draw_classes(axes: Any, profiles: Sequence[tuple[str, Profile]]) -> None:
     axes.set_axisbelow(True)
     axes.grid(axis="x", alpha=0.25)
     if len(profiles) == 1:
-        axes.set_title(_broken(setting_of(profiles[0][1])), loc="left", fontsize=10)
+        axes.set_title(_wrapped(setting_of(profiles[0][1])), loc="left", fontsize=10)
     else:
         axes.set_title("Where the time of training steps goes", loc="left", fontsize=10)
         axes.legend(loc="lower right", fontsize=8, framealpha=0.9, edgecolor="none")
@@ -430,7 +430,7 @@ def _mean_around(times: Sequence[float], values: Sequence[float], at: float) -> 
 
 
 def _at_end(axes: Any, heights: Sequence[float | None], form: str) -> None:
-    """Write `heights` in their colours right of the axes, where their lines end, without two lying on each other."""
+    """Write `heights` in their colours right of the axes, where their lines end, without overlap."""
     shown = sorted((height, number) for number, height in enumerate(heights) if height is not None)
     for place, (height, number) in enumerate(shown):
         side = "center" if len(shown) == 1 else "top" if place == 0 else "bottom"
@@ -450,8 +450,8 @@ def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def _broken(line: str) -> str:
-    """`line` in two lines, broken at a comma, where it is too long for one."""
+def _wrapped(line: str) -> str:
+    """`line`, wrapped at commas if it is too long."""
     words, lines = line.split(", "), [""]
     for word in words:
         if len(lines[-1]) + len(word) > 85:

@@ -1,7 +1,7 @@
-"""`hpcai500 roofline`: where runs lie below the ceilings of a machine, what binds them, and what would move it.
+"""`hpcai500 roofline`: runs below the ceilings of a machine: the bottleneck of each, and what would move it.
 
 FLOPS are those of the training steps, by all accelerators together. COI is the communication operation intensity:
-FLOPs for each byte that went through one link. Ceilings are FLOPS (flat) or bandwidths in bytes a second (slanted);
+FLOPs for each byte sent through one link. Ceilings are FLOPS (flat) or bandwidths in bytes a second (slanted);
 the model is of one node (`node`) or of several (`system`).
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What binds a run, in sentences.
+# The bottleneck of a run, in sentences.
 
 
 _DOUBLE = 2.0
@@ -47,17 +47,17 @@ _ROUNDING = 1e-9
 
 
 def precise(value: float, unit: str) -> str:
-    """`25990000000000.0, "FLOPS"` -> `25.99 TFLOPS`: with the four digits that papers print."""
+    """`25990000000000.0, "FLOPS"` -> `25.99 TFLOPS`: with four digits, as in the papers."""
     return scaled(value, unit, digits=4)
 
 
 def flops_per_byte(coi: float) -> str:
-    """A COI as people read it: `67.4 kFLOP/B`."""
+    """A COI with its unit: `67.4 kFLOP/B`."""
     return precise(coi, "FLOP/B")
 
 
 def point_sentence(name: str, workload: Workload, roof: Roof, flops: float) -> str:
-    """What binds a run, and how near it comes to that bound."""
+    """The bottleneck of a run, and how near the run comes to its bound."""
     coi, attainable = workload.coi, roof.attainable(workload.coi)
     allows = precise(attainable, "FLOPS")
     if roof.link is None or coi is None:
@@ -74,19 +74,19 @@ def point_sentence(name: str, workload: Workload, roof: Roof, flops: float) -> s
             f"above the ridge point with {roof.link.name} ({ridge})"
         )
     share = flops / attainable
-    doubt = ": more than its bound, so that a ceiling was measured too low or is another machine's" if share > 1 else ""
+    doubt = ": more than its bound, so a ceiling was measured too low or on another machine" if share > 1 else ""
     return f"{name} {limit}; it attains {precise(flops, 'FLOPS')}, {share:.0%} of that{doubt}"
 
 
 def move_sentence(move: Move, point: RooflinePoint) -> str:
-    """What one change does: `fp16 compression doubles COI to X and lifts the bound from Y to Z; then W still binds`."""
+    """What one change does: `fp16 compression doubles COI to X and lifts the bound from Y to Z, set by W`."""
     before, after = point.attainable_flops, move.attainable_flops
     changes = f"{move.change}{_of_coi(move)}"
     if after <= before * (1 + _ROUNDING):
-        return f"{changes} lifts no bound: {move.binding} binds as before"
-    still = "still binds" if move.binding == point.binding else "binds"
+        return f"{changes} does not lift the bound: {move.binding} is still the bottleneck"
+    still = "is still" if move.binding == point.binding else "is then"
     bounds = f"from {precise(before, 'FLOPS')} to {precise(after, 'FLOPS')}"
-    return f"{changes} lifts the bound {bounds}; then {move.binding} {still}"
+    return f"{changes} lifts the bound {bounds}; {move.binding} {still} the bottleneck"
 
 
 def _of_coi(move: Move) -> str:
@@ -98,14 +98,14 @@ def _of_coi(move: Move) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a run lies below the ceilings of as many accelerators as it had.
+# The place of a run below the ceilings of as many accelerators as it used.
 
 
 @dataclass(frozen=True)
 class Roofs:
-    """Ceilings of so many accelerators: FLOPS of all of them, bytes a second through one link, and ridge points.
+    """Ceilings of `accelerators` accelerators: FLOPS of all of them, bytes a second through one link, ridge points.
 
-    `ridges` holds the COI at which a FLOPS ceiling meets a bandwidth ceiling, by the names of both.
+    `ridges` has the COI at which a FLOPS ceiling meets a bandwidth ceiling, by the names of both.
     """
 
     accelerators: int
@@ -119,16 +119,16 @@ class RooflinePoint:
     """One run in the model.
 
     Attributes:
-        compression: the type in which its gradients travelled.
-        flops: attained in its training steps, by all accelerators together.
-        coi: with gradients as they travelled; None where nothing is communicated.
+        compression: type of the gradients that were sent.
+        flops: FLOPS of its training steps, of all accelerators together.
+        coi: with gradients as sent; None if nothing was communicated.
         coi_uncompressed: the COI with gradients in fp32.
         bound: `communication` or `computation`.
-        binding: name of the ceiling that binds, which allows `attainable_flops`.
+        binding: name of the ceiling that is the bottleneck; it allows `attainable_flops`.
         share: flops / attainable_flops.
         flops_ceiling: name of the flat part of its roof.
-        bandwidth: name of the slanted part; None where there is none.
-        source: the record's path, or where it was published.
+        bandwidth: name of the slanted part; None if there is none.
+        source: the record's path, or the publication.
     """
 
     name: str
@@ -155,7 +155,7 @@ class Roofline:
     """One model of one machine with its points; `roofs` has the ceilings of each number of accelerators.
 
     `draws_whole` says whether the whole machine is drawn too: without runs, and with published ones. `sources` are the
-    files that the ceilings were given in.
+    files with the ceilings.
     """
 
     model: Model
@@ -194,7 +194,7 @@ class Roofline:
             yield from _roof_lines(roofs, self.bound)
         if not self.points:
             yield ""
-            yield "No run is in this roofline: it shows the ceilings alone. Name a record to place its run."
+            yield "No run in this roofline, only ceilings. Name a record to add its run."
         for point in self.points:
             yield ""
             yield f"{point.sentence}"
@@ -203,15 +203,15 @@ class Roofline:
 
 
 def roofline(records: Sequence[Path], machine: Machine, model: Model | None = None) -> Roofline:
-    """The model of `machine` with the runs of `records` in it; without any, with those that were published for it.
+    """The model of `machine` with the runs of `records`; without records, with the published runs of the machine.
 
-    `model` is `node` for one node and `system` for several. None takes what the runs are; without runs, the distributed
-    one, if the machine has it.
+    `model` is `node` for one node and `system` for several. None takes the one that fits the runs; without runs,
+    `system`, if the machine has it.
 
     Raises:
-        UsageError: the model is not one for these runs, or the machine lacks it, or a ceiling that a point needs.
-        RecordError: one is no complete record, or does not say what it communicated.
-        WrongAnswerError: the `result.json` of one says something else than its events.
+        UsageError: the model does not fit the runs, or the machine lacks the model or a ceiling.
+        RecordError: one is not a complete record, or does not say how many bytes it sent.
+        WrongAnswerError: the `result.json` of one differs from its events.
     """
     if records:
         runs = read_runs(records)
@@ -245,10 +245,10 @@ def _level_of(machine: Machine, model: Model) -> Level:
 def _place(
     workload: Workload, level: Level, *, name: str, benchmark: str, accelerators: int, flops: float, source: str
 ) -> RooflinePoint:
-    """Where a run lies under the ceilings of as many accelerators as it had.
+    """The place of a run under the ceilings of as many accelerators as it used.
 
     Raises:
-        UsageError: the machine has no ceiling for its precision, or none for what it communicates.
+        UsageError: the machine has no ceiling for its precision, or no bandwidth for its communication.
     """
     scaled_level = level.of(accelerators)
     ceilings = _ceilings(scaled_level)
@@ -297,7 +297,7 @@ def _published(point: PaperPoint, machine: Machine) -> RooflinePoint:
 
 
 def _ceilings(level: Level) -> dict[str, float]:
-    """All flat ceilings by name, the data sheet's as `peak fp32`."""
+    """All flat ceilings by name; those of the data sheet as `peak fp32`."""
     return {**{f"peak {name}": flops for name, flops in level.peak_flops.items()}, **level.ceilings}
 
 
@@ -318,7 +318,7 @@ def _roof_lines(roofs: Roofs, bound: str | None) -> Iterator[str]:
         meets = f"  {flops_per_byte(roofs.ridges[name][bound])}" if bound else ""
         yield f"  {name:18} {precise(flops, 'FLOPS'):>12}{meets}"
     for name, rate in sorted(roofs.bandwidths.items(), key=lambda item: -item[1]):
-        mark = "  gradients go this way" if name == bound else ""
+        mark = "  carries the gradients" if name == bound else ""
         yield f"  {name:18} {precise(rate, 'B/s'):>12}{mark}"
 
 
@@ -326,24 +326,24 @@ def _roof_lines(roofs: Roofs, bound: str | None) -> Iterator[str]:
 # Points from records of runs.
 
 
-def _model(runs: Sequence[ScoredRun], wanted: Model | None) -> Model:
+def _model(runs: Sequence[ScoredRun], model: Model | None) -> Model:
     for run in runs:
         fits: Model = "system" if run.result.nodes > 1 else "node"
-        wanted = wanted or fits
-        if fits != wanted:
+        model = model or fits
+        if fits != model:
             raise UsageError(
-                f"{run.path}: a run on {count(run.result.nodes, 'node')} has its place in --model {fits}, not "
-                f"{wanted}: draw runs on one node and on several apart"
+                f"{run.path}: a run on {count(run.result.nodes, 'node')} needs --model {fits}, not {model}: draw runs "
+                "on one node and on several nodes separately"
             )
-    assert wanted is not None
-    return wanted
+    assert model is not None
+    return model
 
 
 def _point(run: ScoredRun, machine: Machine, model: Model) -> RooflinePoint:
     result = run.result
     per_node, rest = divmod(result.world_size, result.nodes)
     if rest:
-        raise UsageError(f"{run.path}: {result.world_size} ranks on {result.nodes} nodes: the model is of equal nodes")
+        raise UsageError(f"{run.path}: {result.world_size} ranks on {result.nodes} nodes: the model needs equal nodes")
     if reason := why_not_of(machine, str(run.record.tables["accelerator"]["device"]), per_node):
         raise UsageError(f"{run.path}: {reason}")
     workload = _workload(run, model, per_node)
@@ -363,21 +363,21 @@ def _workload(run: ScoredRun, model: Model, per_node: int) -> Workload:
     precision, compression = str(tables["accelerator"]["precision"]), str(tables["communication"]["compression"])
     if result.world_size == 1:
         return Workload(model, precision, None)
-    # Older records do not name the stages of a pipeline, and have one.
+    # Older records do not name the stages of a pipeline; they have one.
     if (stages := int(tables["programming"].get("stages", 1))) > 1:
         raise UsageError(
-            f"{run.path}: its model is cut into {stages} stages: the roofline is of data parallelism, in which ranks "
-            "send gradients only"
+            f"{run.path}: its model is split into {stages} pipeline stages: the roofline covers data parallelism only, "
+            "in which ranks send nothing but gradients"
         )
     if result.bytes_per_step is None or not result.bytes_per_step.sent:
-        raise RecordError(f"{run.path}: its events do not tell what its ranks sent: no event communication")
+        raise RecordError(f"{run.path}: no event communication, so the bytes sent are unknown")
     topology = _topology(run, per_node)
     sent = result.bytes_per_step.sent
     if model == "system":
         if topology is None:
             raise UsageError(
-                f"{run.path}: rows of its torus are no nodes, so that what leaves a node is not known: "
-                "communication.torus_columns = 0 for the model `system`"
+                f"{run.path}: the rows of its torus are not nodes, so the bytes that leave a node are unknown: run "
+                "with communication.torus_columns = 0"
             )
         shares = gradient_bytes(topology, 1.0, compression, result.nodes, per_node)
         sent *= shares.node / shares.rank
@@ -388,20 +388,19 @@ def _workload(run: ScoredRun, model: Model, per_node: int) -> Workload:
 
 def _topology(run: ScoredRun, per_node: int) -> Topology | None:
     """The recipe's topology in the model's terms; None for a torus whose rows are not the nodes."""
-    way = run.record.tables["communication"]
-    match way["topology"]:
+    options = run.record.tables["communication"]
+    match options["topology"]:
         case "hierarchical":
             return "hierarchical"
         case "parameter-server":
             return "parameter-server"
         case "torus":
-            return "torus" if way["torus_columns"] in (0, per_node) else None
+            return "torus" if options["torus_columns"] in (0, per_node) else None
         case "flat":
-            return "tree" if way["algorithm"] == "double-binary-tree" else "ring"
+            return "tree" if options["algorithm"] == "double-binary-tree" else "ring"
         case other:
             raise UsageError(
-                f"{run.path}: its topology {short(other, 40)!r} is none that this version knows, so its bytes have no "
-                "place in the model: use the version of hpcai500 that made the record"
+                f"{run.path}: unknown topology {short(other, 40)!r}: use the version of hpcai500 that made the record"
             )
 
 
@@ -411,13 +410,13 @@ def _name(run: ScoredRun, workload: Workload) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The pictures, to be read like V2.0 Fig. 9 and 15: FLOPS over COI, both logarithmic.
+# The pictures, like V2.0 Fig. 9 and 15: FLOPS over COI, both logarithmic.
 #
-# A point is a run, and its number leads to its name in the legend below; an arrow leads to it from where it would be
-# with gradients in fp32, and a dotted line up to its bound. What colours say, numbers say too.
+# A point is a run, with its number in the legend below. An arrow starts where the run would be with gradients in fp32;
+# a dotted line leads up to its bound. Colours repeat what the numbers say.
 
 
-# The frame of the axes, in inches: names of ceilings stand right of it, the legend of points below.
+# The frame of the axes, in inches: names of ceilings are right of it, the legend of points below.
 _WIDTH, _FRAME_LEFT, _FRAME_WIDTH, _FRAME_HEIGHT = 9.0, 0.77, 6.3, 4.3
 _ABOVE, _BELOW, _LEGEND_LINE = 0.46, 0.67, 0.19
 # As in V2.0 Fig. 15: EWA blue, Image Classification red.
@@ -425,21 +424,21 @@ _COLOURS = {"ewa": "#1f4fbf", "ic": "#c8141e"}
 _OTHER = "#333333"
 _INK, _FAINT = "#1a1a1a", "#6e6e6e"
 _SMALL, _MEDIUM = 8, 9
-# Letters of a name for which a line of the legend has room, and lines for which a picture has.
+# Letters of a name that fit into a line of the legend, and lines that fit into a picture.
 _NAME_LETTERS, _MOST_NAMED = 60, 100
-# Runs whose COI agree within this share differ in compression alone.
+# Runs whose COI agree within this share differ only in compression.
 _SAME_COI = 0.01
-# Where an axis spans less than this factor, powers of ten alone are too few ticks.
+# If an axis spans less than this factor, powers of ten are too few ticks.
 _FEW_DECADES = 300
-# Where along its line the name of a slanted ceiling stands, and how near two lines may be to share a side.
+# The place of a slanted ceiling's name along its line; names of lines closer than this factor are on other sides.
 _NAME_AT, _NEAR = 0.38, 2.0
 
 
 def draw_roofline(roofline: Roofline) -> dict[str, bytes]:
     """The pictures as files, one for each number of accelerators: `roofline-MODEL-ACCELERATORS.svg` and `.png`.
 
-    Runs are drawn below the ceilings of as many accelerators as they had (V2.0 Fig. 15). The whole machine (Fig. 9) is
-    drawn where there is no run, and with published ones.
+    Runs are drawn below the ceilings of as many accelerators as they used (V2.0 Fig. 15). The whole machine (Fig. 9) is
+    drawn if there is no run, and with published ones.
     """
     sizes = {roofs.accelerators: roofs for roofs in roofline.roofs}
     if roofline.draws_whole:
@@ -463,7 +462,7 @@ class Picture:
         self._bottom = min(self._least / 12, *(point.flops / 3 for point in self._points), self._peak)
         self._top = max(self._peak, *(point.flops for point in self._points), 0) * 1.8
         self._left, self._right = self._reach()
-        # One unit for all, so that numbers can be compared: the largest in which the lowest is at least one.
+        # The same unit for all numbers: the largest in which the lowest is at least one.
         self._factor, self._prefix = prefix_of(self._least)
         self._floor = _BELOW + (_LEGEND_LINE * (min(len(self._points), _MOST_NAMED) + 1) if self._points else 0.0)
         self.inches = (_WIDTH, self._floor + _FRAME_HEIGHT + _ABOVE)
@@ -481,11 +480,11 @@ class Picture:
         self._draw_points(axes)
         if not self._points:
             axes.text(
-                0.985, 0.03, "No run is in this roofline: ceilings only.", transform=axes.transAxes, ha="right",
+                0.985, 0.03, "No run in this roofline, only ceilings.", transform=axes.transAxes, ha="right",
                 fontsize=_SMALL, color=_INK, parse_math=False,
             )  # fmt: skip
-        said = "; ".join(file.sentence for file in self._roofline.sources)
-        figure.text(0.008, 0.06 / height, short(said, 150), fontsize=_SMALL - 1, color=_FAINT, parse_math=False)
+        signers = "; ".join(file.sentence for file in self._roofline.sources)
+        figure.text(0.008, 0.06 / height, short(signers, 150), fontsize=_SMALL - 1, color=_FAINT, parse_math=False)
 
     def _reach(self) -> tuple[float, float]:
         """Lowest and highest COI: from the slanted part of the fastest link to the flat part above the slowest."""
@@ -499,7 +498,7 @@ class Picture:
         return f"{flops / self._factor:.4g} {self._prefix}FLOPS"
 
     def _draw_axes(self, axes: Axes) -> None:
-        from matplotlib.ticker import LogLocator  # takes longer to load than all the rest
+        from matplotlib.ticker import LogLocator  # slow to load
 
         roofline, several = self._roofline, self._roofs.accelerators != 1
         axes.grid(which="major", color=_FAINT, alpha=0.2, linewidth=0.6)
@@ -525,7 +524,7 @@ class Picture:
         axes.spines[["top", "right"]].set_visible(False)
 
     def _draw_flat(self, axes: Axes) -> None:
-        """Each ceiling from where the fastest link reaches it; names right of the frame, a line of text apart."""
+        """Each ceiling from where the fastest link reaches it; names right of the frame, without overlap."""
         line_height = 1.25 * _SMALL / 72 / _FRAME_HEIGHT
         label_at = math.inf
         for name, flops in sorted(self._roofs.ceilings.items(), key=lambda item: -item[1]):
@@ -589,7 +588,7 @@ class Picture:
             )  # fmt: skip
             axes.text(x, y, str(number), color="white", fontsize=7, ha="center", va="center_baseline", zorder=7)
         more = len(self._points) - _MOST_NAMED
-        title = "dotted: what is left to the bound; arrow: gradients compressed"
+        title = "dotted: distance to the bound; arrow: effect of gradient compression"
         legend = axes.legend(
             title=f"{title}; {more} more are not named here" if more > 0 else title, title_fontsize=_SMALL,
             alignment="left", loc="upper left", bbox_to_anchor=(0.0, -0.5 / _FRAME_HEIGHT), frameon=False,
@@ -600,11 +599,11 @@ class Picture:
             text_.set_parse_math(False)
 
     def _place(self, point: RooflinePoint) -> tuple[float, float]:
-        """A run that communicates nothing stands far to the right, where no link would bind it."""
+        """A run that communicates nothing is placed far to the right, where no link would limit it."""
         return (point.coi if point.coi is not None else (self._left * self._right**3) ** 0.25, point.flops)
 
     def _before(self, point: RooflinePoint) -> Iterator[tuple[float, float]]:
-        """Where a compressed run would be without compression: at the run that shows it, or at its own FLOPS."""
+        """Where a compressed run would be without compression: at a measured run, or else at its own FLOPS."""
         if point.coi is None or point.coi_uncompressed is None or point.compression == "none":
             return
         runs = [

@@ -1,7 +1,7 @@
-"""`hpcai500 rules`: the level that a recipe, a record or a campaign qualifies for, and what forces it there.
+"""`hpcai500 rules`: the level that a recipe, a record or a campaign qualifies for, and the changes that force it.
 
-The level is that of the recipe; what the code of a run changes is found when its submission is verified.
-`python -m hpcai500.results.rules docs/rules.md` writes the table of docs/rules.md anew.
+The level comes from the recipe; changes of the code are found when a submission is verified.
+`python -m hpcai500.results.rules docs/rules.md` updates the table of docs/rules.md.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Kind = Literal["recipe", "record", "campaign"]
 
 @dataclass(frozen=True)
 class RulesReport:
-    """What the rules say of one subject.
+    """What the rules say about one subject.
 
     Attributes:
-        subject: as it was named.
-        edition: whose rules were asked.
+        subject: as named by the user.
+        edition: whose rules apply.
         layers: name of each of the nine layers -> its number, from 9 down.
-        conduct: what a run's events show; None for what is no complete run.
-        reasons: why no result of it can be ranked; empty where it can.
-        asked: the level that it should qualify for, if one was asked for.
-        other_code: why the level of a record is not known: its code is not what is installed here; else None.
+        conduct: what a run's events show; None unless the run is complete.
+        reasons: why no result of it can be ranked; empty if it can.
+        asked: the level that it should qualify for; None if none was given.
+        other_code: why the level of a record is unknown (its code is not the one installed here); else None.
     """
 
     subject: str
@@ -59,22 +59,22 @@ class RulesReport:
 
     @property
     def obstacles(self) -> tuple[str, ...]:
-        """Why it does not qualify for the level that was asked for; empty where it does, or none was asked for."""
+        """Why it does not qualify for the level `asked`; empty if it does, or no level was given."""
         if self.asked is None:
             return ()
         changes = (
-            f"{one.field} is not the reference's: "
+            f"{one.field} differs from the reference: "
             + (f"level {one.level}" if one.level else "no level allows it")
             + (f" ({one.section})" if one.section else "")
             for one in self.judgement.beyond(self.asked)
         )
         problems = (problem for rule in self.conduct or () for problem in rule.problems)
-        unknown = ("the run has not come to its end",) if self.kind == "record" and self.conduct is None else ()
+        unknown = ("the run is not finished",) if self.kind == "record" and self.conduct is None else ()
         return (*changes, *problems, *unknown, *([self.other_code] if self.other_code else []))
 
     @property
     def exit_code(self) -> ExitCode:
-        """WRONG_ANSWER where it does not qualify for the level that was asked for."""
+        """WRONG_ANSWER if it does not qualify for the level `asked`."""
         return ExitCode.WRONG_ANSWER if self.obstacles else ExitCode.PASS
 
     def document(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class RulesReport:
 def ask_rules(
     subject: str, overrides: Sequence[str] = (), edition: str | None = None, level: str | None = None
 ) -> RulesReport:
-    """Judge a shipped recipe, a recipe file, the folder of a record or that of a campaign.
+    """Apply the rules to a shipped recipe, a recipe file, or the folder of a record or campaign.
 
     Args:
         overrides: `table.key=value` each, for a recipe only.
@@ -110,10 +110,10 @@ def ask_rules(
         level: that it should qualify for.
 
     Raises:
-        RecipeError: it is no recipe, or there is no such edition.
-        RecordError: it is no record or campaign, or does not hold together.
-        EnvironmentLacksError: the edition's reference recipe is not what it was.
-        UsageError: the edition knows no such benchmark or level, or a record is to be changed.
+        RecipeError: it is not a recipe, or the edition does not exist.
+        RecordError: it is not a record or campaign, or is inconsistent.
+        EnvironmentLacksError: the edition's reference recipe was changed.
+        UsageError: the edition does not have the benchmark or level, or overrides are given for a record.
     """
     kind, record, tables = _read(subject, overrides)
     name, benchmark = edition or str(tables.get("edition")), str(tables.get("benchmark"))
@@ -123,7 +123,7 @@ def ask_rules(
         judgement = judge(tables, rules)
         observed = _observed(record, tables, rules)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise RecordError(f"{subject}: events or recipe lack something: {type(error).__name__} {error}") from error
+        raise RecordError(f"{subject}: events or recipe are incomplete: {type(error).__name__} {error}") from error
     return RulesReport(
         subject=subject,
         kind=kind,
@@ -143,7 +143,7 @@ def _read(subject: str, overrides: Sequence[str]) -> tuple[Kind, Record | None, 
     if not path.is_dir():
         return "recipe", None, load_recipe(subject, overrides).model_dump(mode="json")
     if overrides:
-        raise UsageError(f"--set: {subject} is done, and cannot be changed; give its recipe: {path / 'recipe.toml'}")
+        raise UsageError(f"--set: {subject} is a folder of runs; give its recipe instead: {path / 'recipe.toml'}")
     if is_campaign(path):
         return "campaign", None, read_campaign(path).tables
     record = read_record(path)
@@ -155,7 +155,7 @@ def _rules(edition: str, benchmark: str, level: str | None) -> Mapping[str, Any]
     if "reference_error" in rules:
         raise EnvironmentLacksError(rules["reference_error"])
     if "reference" not in rules:
-        raise UsageError(f"edition {edition} has no benchmark {benchmark}: no level of it can be told")
+        raise UsageError(f"edition {edition} has no benchmark {benchmark}, and so no level for it")
     levels = rules["levels"]["order"]
     if level is not None and level not in levels:
         raise UsageError(f"--level: expected one of {', '.join(levels)}, got {level}")
@@ -165,7 +165,7 @@ def _rules(edition: str, benchmark: str, level: str | None) -> Mapping[str, Any]
 def _observed(
     record: Record | None, tables: Mapping[str, Any], rules: Mapping[str, Any]
 ) -> tuple[Observation, ...] | None:
-    """What the events of a finished run show; None for anything else."""
+    """What the events of a finished run show; None if it is not one."""
     if record is None or not any(event["key"] == "run_stop" for event in record.events):
         return None
     return conduct(tables, rules, record.events)
@@ -184,7 +184,7 @@ def _reasons_of_recipe(judgement: Judgement, edition: str) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON allows it: a record may hold anything that TOML can."""
+    """`value` as JSON allows it; a record may contain any value of TOML."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -196,7 +196,7 @@ def _plain(value: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A report for a terminal: the nine layers drawn, then every change in a line.
+# A report for a terminal: a drawing of the nine layers, then a line for each change.
 
 
 _HEAD = ("layer", "field", "reference", "value", "level", "section")
@@ -210,11 +210,12 @@ def report_lines(report: RulesReport) -> Iterator[str]:
     yield f"{report.kind:11} {spelt_out(report.subject, 200)}"
     yield f"benchmark   {report.benchmark}, edition {report.edition}"
     forcing = [spelt_out(change.field) for change in judgement.forcing]
-    by = "" if report.kind == "recipe" else " by its recipe"
-    yield f"level       {judgement.level or _NONE}{by}" + (f" (forced by {_named(forcing)})" if forcing else "")
+    details = [] if report.kind == "recipe" else ["from the recipe"]
+    details += [f"forced by {_named(forcing)}"] if forcing else []
+    yield f"level       {judgement.level or _NONE}" + (f" ({'; '.join(details)})" if details else "")
     yield from ([f"            {report.other_code}"] if report.other_code else [])
-    held = "its recipe can be ranked; a result needs runs too" if report.kind == "recipe" else "yes"
-    yield "rankable    " + (f"no: {spelt_out(report.reasons[0], 200)}" if report.reasons else held)
+    rankable = "yes, with runs of this recipe" if report.kind == "recipe" else "yes"
+    yield "rankable    " + (f"no: {spelt_out(report.reasons[0], 200)}" if report.reasons else rankable)
     yield from (f"            {spelt_out(reason, 200)}" for reason in report.reasons[1:_MOST_ROWS])
     yield ""
     yield from _drawing(report)
@@ -223,23 +224,22 @@ def report_lines(report: RulesReport) -> Iterator[str]:
         yield from _table(judgement.changes)
     if judgement.absent:
         yield ""
-        yield f"not stated, as the recipe is older, and so the reference's: {', '.join(judgement.absent)}"
+        yield f"not in this older recipe, so as in the reference: {', '.join(judgement.absent)}"
     if report.conduct is not None:
         yield ""
         yield "from the events"
         for rule in report.conduct:
-            yield f"  {rule.layer} {rule.name:24} {'holds' if rule.holds else 'DOES NOT HOLD':14} {rule.section}"
+            yield f"  {rule.layer} {rule.name:24} {'pass' if rule.holds else 'FAIL':14} {rule.section}"
             yield from (f"      {spelt_out(problem, 200)}" for problem in rule.problems)
     if report.asked is not None:
         yield ""
-        yield f"qualifies for {report.asked}{'' if report.kind == 'recipe' else ' by its recipe'}: " + (
-            "no" if report.obstacles else "yes"
-        )
+        recipe = "" if report.kind == "recipe" else "recipe "
+        yield f"{recipe}qualifies for {report.asked}: {'no' if report.obstacles else 'yes'}"
         yield from (f"  {spelt_out(obstacle, 200)}" for obstacle in report.obstacles[:_MOST_ROWS])
 
 
 def overview_lines(edition: str) -> Iterator[str]:
-    """The rules of `edition` in short: what may change at which level, a line for each layer."""
+    """A summary of the rules of `edition`: what may change at which level, a line for each layer."""
     rules = load_edition(edition)
     order, levels = rules["levels"]["order"], rules["levels"]
     yield f"Edition {edition}" + (f", which extends {rules['extends']}" if "extends" in rules else "")
@@ -251,9 +251,9 @@ def overview_lines(edition: str) -> Iterator[str]:
         exceptions = levels["fields"].get(table, {})
         own = count(len(exceptions), "field") if exceptions else ""
         rows.append((str(layer["layer"]), table, *allowed, own, layer["section"]))
-    yield from aligned([("layer", "table", *order, "with rules of their own", "section"), *rows])
+    yield from aligned([("layer", "table", *order, "with their own rules", "section"), *rows])
     yield ""
-    yield "Every field: docs/rules.md, or --json. What a recipe or record qualifies for: hpcai500 rules ic/reference"
+    yield "Every field: docs/rules.md, or --json. The level of a recipe or record: hpcai500 rules ic/reference"
     yield "(hpcai500 rules --help)"
 
 
@@ -269,8 +269,8 @@ def _drawing(report: RulesReport) -> Iterator[str]:
             bar = "#" * (1 + levels.index(level))
         else:
             level, bar = "untouched", ""
-        told = f"{level:12} {count(len(changes), 'change')}" if changes else level
-        yield f"  {number} {table:16} [{bar:{len(levels)}}]  {told}"
+        text = f"{level:12} {count(len(changes), 'change')}" if changes else level
+        yield f"  {number} {table:16} [{bar:{len(levels)}}]  {text}"
 
 
 def _table(changes: Sequence[Change]) -> Iterator[str]:
@@ -310,7 +310,7 @@ def _value(value: Any) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# An edition's rules in Markdown: what each field is, and the lowest level at which it may change.
+# An edition's rules in Markdown: the meaning of each field, and the lowest level at which it may change.
 
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
@@ -318,7 +318,7 @@ EDITION = "v2.0"
 
 
 def rules_lines(edition: str = EDITION) -> Iterator[str]:
-    """The rules of `edition` in Markdown: what is fixed for each benchmark, then a table for each layer."""
+    """The rules of `edition` in Markdown: the fixed values of each benchmark, then a table for each layer."""
     rules = load_edition(edition)
     levels = rules["levels"]
     benchmarks = rules["benchmarks"]
@@ -332,7 +332,7 @@ def rules_lines(edition: str = EDITION) -> Iterator[str]:
             yield f"| `{key}` | {' | '.join(_cell(fixed.get(key)) for fixed in benchmarks.values())} |"
     for table in sorted(levels["layers"], key=lambda name: -levels["layers"][name]["layer"]):
         yield from _layer_lines(table, levels)
-    # Tables that only newer editions have rules for.
+    # Tables of newer editions only.
     for name in editions() if edition == EDITION else ():
         newer = load_edition(name)["levels"]
         for table in newer["layers"].keys() - levels["layers"].keys():
@@ -340,7 +340,7 @@ def rules_lines(edition: str = EDITION) -> Iterator[str]:
 
 
 def _layer_lines(table: str, levels: Mapping[str, Any], since: str = "") -> Iterator[str]:
-    """A table of a layer: its fields, by the levels that may change them; fields of one meaning in one row."""
+    """A layer's fields, grouped by the levels that may change them; fields with the same meaning share a row."""
     layer, order = levels["layers"][table], levels["order"]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for name, meaning, whose in _fields(table):
@@ -358,7 +358,7 @@ def _layer_lines(table: str, levels: Mapping[str, Any], since: str = "") -> Iter
 
 
 def page_with_table(page: str) -> str:
-    """`page` with the table between its marks written anew."""
+    """`page` with a new table between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n" + "\n".join(rules_lines()) + f"\n\n{END}{after}"
@@ -369,7 +369,7 @@ def _fields(table: str) -> Iterator[tuple[str, str, str]]:
     found: dict[tuple[str, str], list[str]] = {}
     for benchmark, recipe in RECIPE_TYPES.items():
         annotation = recipe.model_fields[table].annotation
-        # A table that a recipe may lack is a union with None.
+        # An optional table is a union with None.
         layer = next(one for one in (annotation, *get_args(annotation)) if isinstance(one, type))
         assert issubclass(layer, BaseModel)
         for name, field in layer.model_fields.items():
@@ -397,7 +397,7 @@ def _cell(value: Any) -> str:
 
 
 def main(page: Path) -> None:
-    """Write the table of `page` anew."""
+    """Update the table of `page`."""
     write_atomically(page, page_with_table(page.read_text(encoding="utf-8")).encode())
 
 

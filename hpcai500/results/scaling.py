@@ -1,4 +1,4 @@
-"""`hpcai500 scale`: records of the same work on more and more processes, as one table and one picture (V2.0 Fig. 12).
+"""`hpcai500 scale`: a weak scaling from records on different numbers of processes (V2.0 Fig. 12).
 
 Rates are those of the training steps alone: no evaluation, no checkpoint.
 """
@@ -19,7 +19,7 @@ from hpcai500.record import Record
 from hpcai500.results.score import ScoredRun, read_runs
 from hpcai500.text import count, prefix_of, scaled
 
-# What may differ between the points of a weak scaling, and what does not matter to rates.
+# Fields that may differ between the points of a weak scaling; the seed does not change rates.
 _VARIED = {("hardware", "nodes"), ("hardware", "accelerators_per_node"), ("hyperparameters", "seed")}
 
 
@@ -27,7 +27,7 @@ _VARIED = {("hardware", "nodes"), ("hardware", "accelerators_per_node"), ("hyper
 class ScalingPoint:
     """The record with this number of processes.
 
-    `estimated_efficiency` is what the run itself measured before its clock started (docs/timeline.md).
+    `estimated_efficiency` was measured by the run before its clock started (docs/timeline.md).
     """
 
     record: str
@@ -50,7 +50,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True)
 class Scaling:
-    """All points of one benchmark by number of processes; the first is the base of the efficiencies."""
+    """All points of one benchmark, by number of processes; efficiencies are relative to the first."""
 
     benchmark: str
     points: tuple[ScalingPoint, ...]
@@ -71,7 +71,7 @@ class Scaling:
             )
 
     def figure_of_merit_lines(self) -> Iterator[str]:
-        """The stable lines for harnesses, of all points but the base."""
+        """The stable lines for harnesses, for all points but the first."""
         for point in self.points[1:]:
             yield f"HPCAI500 FOM speedup_{point.processes}={point.speedup:.6g} times"
             yield f"HPCAI500 FOM parallel_efficiency_{point.processes}={point.parallel_efficiency:.6g} fraction"
@@ -81,18 +81,18 @@ class Scaling:
 
 
 def read_scaling(paths: Sequence[Path]) -> Scaling:
-    """The weak scaling that the records at `paths` show.
+    """The weak scaling of the records at `paths`.
 
     Raises:
-        UsageError: fewer than two, two with as many processes, or some that must not be put together: other work per
-            process, another backend or library, another machine.
-        RecordError: one is no complete record.
-        WrongAnswerError: the `result.json` of one says something else than its events.
+        UsageError: there are fewer than two, two have the same number of processes, or they are not comparable: work
+            per process, backend, library or machine differ.
+        RecordError: one is not a complete record.
+        WrongAnswerError: the `result.json` of one differs from its events.
     """
     if len(paths) < 2:
-        raise UsageError(f"scaling: expected records of two numbers of processes or more, got {len(paths)}")
+        raise UsageError(f"scaling: expected two or more records of different numbers of processes, got {len(paths)}")
     runs = sorted(read_runs(paths), key=lambda run: run.result.world_size)
-    _check_alike(runs)
+    _require_comparable(runs)
     compared = weak_scaling({run.result.world_size: run.images_per_second for run in runs})
     return Scaling(runs[0].result.benchmark, tuple(_point(run, compared[run.result.world_size]) for run in runs))
 
@@ -114,10 +114,10 @@ def _point(run: ScoredRun, compared: Scaled) -> ScalingPoint:
     )
 
 
-def _check_alike(runs: Sequence[ScoredRun]) -> None:
-    """Refuse records that a table must not compare.
+def _require_comparable(runs: Sequence[ScoredRun]) -> None:
+    """Refuse records that are not comparable.
 
-    One process has no backend, so backends and libraries are compared among the runs of several.
+    One process has no backend, so backends and libraries are compared among the runs of several processes.
     """
     for one, other in pairwise(runs):
         size = other.result.world_size
@@ -128,19 +128,19 @@ def _check_alike(runs: Sequence[ScoredRun]) -> None:
     first = runs[0].record
     first_of_many = next((run.record for run in runs if run.result.world_size > 1), first)
     for run in runs[1:]:
-        record, talking = run.record, first_of_many
+        record = run.record
         problem = (
             _other_work(first, record, everything=False)
-            or _other_work(talking, record, everything=True)
-            or world_difference(talking, record, ignored=("world_size", "nodes"))
+            or _other_work(first_of_many, record, everything=True)
+            or world_difference(first_of_many, record, ignored=("world_size", "nodes"))
             or _other_machine(first, record)
         )
         if problem:
-            raise UsageError(f"scaling: these do not belong into one table: {problem}")
+            raise UsageError(f"scaling: the records are not comparable: {problem}")
 
 
 def _other_work(one: Record, other: Record, *, everything: bool) -> str | None:
-    """The field in which two recipes differ but must agree; without `everything`, communication is left out."""
+    """The first field in which two recipes must not differ but do; communication counts only with `everything`."""
     left, right = _fields(one), _fields(other)
     for field in sorted({*left, *right} - _VARIED):
         if left.get(field) != right.get(field) and (everything or field[0] != "communication"):
@@ -150,7 +150,7 @@ def _other_work(one: Record, other: Record, *, everything: bool) -> str | None:
     if is_cpu and left.get(("os", "threads")) == 0 and left.get(per_node) != right.get(per_node):
         return (
             f"{one.path} and {other.path} share the cores of a node among {left.get(per_node)} and "
-            f"{right.get(per_node)} processes, so each had another number of threads: make them with --set os.threads=N"
+            f"{right.get(per_node)} processes, so their numbers of threads differ: run both with --set os.threads=N"
         )
     return None
 
@@ -165,7 +165,7 @@ def _fields(record: Record) -> dict[tuple[str, str], Any]:
 
 def _other_machine(one: Record, other: Record) -> str | None:
     if _machines(one) != _machines(other):
-        return f"{other.path} was made on other processors, accelerators or versions of torch than {one.path}"
+        return f"{other.path} differs from {one.path} in processors, accelerators or the version of torch"
     return None
 
 
@@ -181,7 +181,7 @@ def _machines(record: Record) -> set[tuple[Any, ...]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The picture, to be read like V2.0 Fig. 12: FLOPS over processes, below the ideal line.
+# The picture, like V2.0 Fig. 12: FLOPS over processes, below the ideal line.
 
 
 _MEASURED, _IDEAL = "#0072b2", "#999999"
@@ -209,7 +209,7 @@ def _draw(axes: Any, scaling: Scaling) -> None:
             ha="center",
             color=_MEASURED,
         )
-    # Where both axes double alike, the ideal is a straight line, and the distance below it shows the efficiency.
+    # On two logarithmic axes the ideal is a straight line, and the distance below it shows the efficiency.
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(processes, [str(n) for n in processes])
@@ -227,7 +227,7 @@ def _draw(axes: Any, scaling: Scaling) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the command prints: table, pictures and stable lines, or one JSON document.
+# The output of the command: table, pictures and stable lines, or one JSON document.
 
 
 class Table(Protocol):
@@ -242,7 +242,7 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class ScaleReport:
-    """A weak scaling and its pictures, and the error that ended it early, if one did."""
+    """A weak scaling and its pictures, and the error that ended it early, if any."""
 
     scaling: Table | None
     figures: Sequence[Path] = ()
@@ -251,7 +251,7 @@ class ScaleReport:
 
     @property
     def verdict(self) -> str:
-        """PASS when all points are there, else INVALID: no answer here could be wrong."""
+        """PASS if all points were measured, else INVALID; a scaling cannot be wrong."""
         return "PASS" if self.scaling and self.error is None else "INVALID"
 
     def lines(self) -> Iterator[str]:
@@ -286,7 +286,7 @@ def report_scaling(records: Sequence[Path], folder: Path | None) -> ScaleReport:
 
 
 def report_broken_scaling(records: Sequence[Path], error: str, code: int) -> ScaleReport:
-    """What there is of a scaling that `error` ended; no picture is drawn of it."""
+    """The points of a scaling that `error` ended; without a picture."""
     try:
         scaling = read_scaling(records)
     except HpcAi500Error:

@@ -1,7 +1,4 @@
-"""The score of a record, computed from its events again, never copied from its `result.json`; and of several runs.
-
-Here is decided which runs stand behind a path, and which of them belong together, so that they have a mean.
-"""
+"""Scores records, always from their events, never from `result.json`; finds the runs of a path and averages them."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from hpcai500.recipe import rulebook
 from hpcai500.record import Record, json_object, line_hash, read_record
 from hpcai500.system.power_samples import check_power
 
-# The metrics of V2.0 section 5.3.2, and the rate that they come from.
+# The metrics of V2.0 section 5.3.2, and the rate they are computed from.
 TRIAL_METRICS = (
     "vflops",
     "flops",
@@ -33,7 +30,7 @@ TRIAL_METRICS = (
 )
 
 
-# What people call the numbers of results and of `hpcai500 micro`, by the names that JSON gives them.
+# Titles of the numbers of results and of `hpcai500 micro`, by their names in JSON.
 _TITLES = {
     "vflops": "VFLOPS",
     "flops": "FLOPS",
@@ -68,7 +65,7 @@ _KINDS = {"gemm": "Matrix product (GEMM)", "conv": "Convolution", "input": "Inpu
 
 
 def metric_title(name: str) -> str:
-    """The metric `name` in words: `Time to quality` for `time_to_quality_seconds`; a quality keeps its own name."""
+    """The title of the metric `name`: `Time to quality` for `time_to_quality_seconds`; a quality keeps its name."""
     if name.startswith("variation of "):
         return f"Variation of {metric_title(name.removeprefix('variation of '))}"
     kind, _, which = name.partition(" ")
@@ -78,18 +75,20 @@ def metric_title(name: str) -> str:
 
 
 def score_record(path: Path, edition: str | None = None, convention: str = ANALYTIC) -> Result:
-    """The result of the record at `path`, under its own edition and count of operations unless others are given.
+    """The result of the record at `path`, by its own edition unless another is given.
+
+    `convention` is how operations are counted.
 
     Raises:
-        RecordError: it is no complete record, or its chain of events is broken.
-        EnvironmentLacksError: the edition's reference recipe is not what it was.
-        WrongAnswerError: its `result.json` says something else than its events, or its power samples do.
+        RecordError: it is not a complete record, or its chain of events is broken.
+        EnvironmentLacksError: the edition's reference recipe was changed.
+        WrongAnswerError: its `result.json` or its power samples differ from its events.
     """
     return score(read_record(path), edition, convention)
 
 
 def score(record: Record, edition: str | None = None, convention: str = ANALYTIC) -> Result:
-    """As `score_record`, of a record that was read before."""
+    """As `score_record`, for a record that is already read."""
     path = record.path
     result = _derive(record, str(record.tables.get("edition")), ANALYTIC)
     complete = record.status == "done" and (path / RESULT).is_file()
@@ -107,7 +106,7 @@ def score(record: Record, edition: str | None = None, convention: str = ANALYTIC
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """A record with its result, for models and tables of several runs."""
+    """A record with its result."""
 
     record: Record
     result: Result
@@ -124,9 +123,8 @@ class ScoredRun:
     def images_per_second(self) -> float:
         """Images a second in the training steps alone (V2.0 section 7.2: images per process and second x processes).
 
-        Evaluations and checkpoints take nearly as long on many processes as on few, while the same epochs are fewer
-        steps: a rate with them in it would show no weak scaling. Images that fill up the last batch of an epoch count
-        as work.
+        Evaluations and checkpoints take nearly as long on many processes as on few, but an epoch has fewer steps, so a
+        rate that included them would not show weak scaling. Images that pad the last batch of an epoch count as work.
         """
         return (self.result.images + self.result.padded_images) / self.training_seconds
 
@@ -142,10 +140,10 @@ def read_runs(paths: Sequence[Path]) -> list[ScoredRun]:
 
 
 def expand(paths: Sequence[Path]) -> list[Path]:
-    """`paths` with each campaign replaced by its finished runs, and each other folder of runs by what is in it.
+    """`paths` with each campaign replaced by its finished runs, and each other folder of runs by its records.
 
     Raises:
-        UsageError: a run is named twice, or was copied: it would count as two trials; a campaign has none finished.
+        UsageError: a run is named twice or was copied, so it would count twice; or a campaign has no finished run.
         RecordError: the journal of a campaign is broken.
     """
     records = [record for path in paths for record in _runs_in(path)]
@@ -169,10 +167,10 @@ def _runs_in(path: Path) -> list[Path]:
 
 
 def why_no_mean(records: Sequence[Path]) -> str | None:
-    """Why runs do not belong together; None where they do.
+    """Why runs do not belong together; None if they do.
 
-    They do if their recipes differ in the seed and in nothing else, and if they really ran alike: on the same data, by
-    as many ranks and nodes of one kind, by the same software, backend and library, whatever the recipe asked for.
+    They do if their recipes differ only in the seed, and if they ran on the same data, with the same numbers of ranks
+    and nodes of one kind, and with the same software, backend and library.
     """
     read = [read_record(record) for record in records]
     if different := next(filter(None, (difference(read[0], other) for other in read[1:])), None):
@@ -182,7 +180,7 @@ def why_no_mean(records: Sequence[Path]) -> str | None:
 
 
 def summarise_trials(results: Sequence[Result]) -> dict[str, TrialSummary]:
-    """Each metric over all runs of one recipe; a metric that a run does not have is left out."""
+    """Each metric over all runs of one recipe; metrics that a run lacks are left out."""
     values = {name: [getattr(result, name) for result in results] for name in TRIAL_METRICS}
     values[results[0].quality.metric] = [result.quality.achieved for result in results]
     return {name: summarise(numbers) for name, numbers in values.items() if None not in numbers}
@@ -198,8 +196,8 @@ def _derive(record: Record, edition: str, convention: str) -> Result:
     except RecordError as error:
         raise RecordError(f"{record.path}: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        # The chain holds, and yet this is not what this version expects: written by hand, or by a newer version.
-        raise RecordError(f"{record.path}: events or recipe lack something: {type(error).__name__} {error}") from error
+        # The chain is intact, but the record was written by hand or by a newer version.
+        raise RecordError(f"{record.path}: events or recipe are incomplete: {type(error).__name__} {error}") from error
 
 
 def _compare(path: Path, computed: Mapping[str, Any]) -> None:

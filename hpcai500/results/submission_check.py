@@ -1,4 +1,4 @@
-"""Packs a submission that holds: it gets its name only once the whole of `hpcai500 verify` has found nothing wrong."""
+"""Packs a submission and verifies it; the file is written only if `hpcai500 verify` finds no failure."""
 
 from __future__ import annotations
 
@@ -15,35 +15,32 @@ _SIGNATURE = "signature"
 
 
 class RefusedError(WrongAnswerError):
-    """`hpcai500 verify` refuses what was packed; `verification` has all that it found."""
+    """`hpcai500 verify` refused the packed submission; `verification` has all findings."""
 
     def __init__(self, output: Path, verification: Verification) -> None:
-        """`output` is the submission that was to be written, and is not there."""
+        """`output` is the file that was not written."""
         self.verification = verification
         count = len(verification.failures)
-        kept = "; the file that was there stays" if output.is_file() else ""
-        told = f"{count} {'finding' if count == 1 else 'findings'}"
-        super().__init__(f"{output}: refused by verification ({told}), and so not kept{kept}")
+        kept = "; the existing file was kept" if output.is_file() else ""
+        findings = f"{count} {'finding' if count == 1 else 'findings'}"
+        super().__init__(f"{output}: refused by verification ({findings}), so not written{kept}")
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A submission that was written, and what verification says of it.
-
-    Where nobody was to sign it, the finding that says so is left out.
-    """
+    """A submission that was written, and its verification; an unsigned one has no finding `signature`."""
 
     packed: Packed
     verification: Verification
 
 
 def pack_verified(request: SubmitRequest, tracker: Tracker = silent) -> Checked:
-    """Write the submission of `request` if verification, without a file of signers, finds nothing wrong with it.
+    """Write the submission of `request` if verification finds no failure.
 
-    A submission that is not to be signed may lack the signature, and nothing else.
+    There is no file of signers. If `request` has no key, a missing signature is not a failure.
 
     Raises:
-        RefusedError: something else is wrong; no file is written, and one that was there before is as it was.
+        RefusedError: there is a failure; no file is written, and an existing one is kept.
         HpcAi500Error: as `pack`.
     """
     found: list[Verification] = []
@@ -62,6 +59,6 @@ def pack_verified(request: SubmitRequest, tracker: Tracker = silent) -> Checked:
 
 
 def _named(verification: Verification, file: Path, output: Path) -> Verification:
-    """The findings with the name that the user gave instead of that of the temporary file."""
-    told = (replace(one, evidence=one.evidence.replace(str(file), str(output))) for one in verification.findings)
-    return replace(verification, findings=tuple(told))
+    """The findings with the path that the user gave instead of the temporary file's."""
+    findings = (replace(one, evidence=one.evidence.replace(str(file), str(output))) for one in verification.findings)
+    return replace(verification, findings=tuple(findings))

@@ -1,4 +1,4 @@
-"""`hpcai500 timeline`: what communication cost, of a record or of Horovod's own timeline file."""
+"""`hpcai500 timeline`: the cost of communication, from a record or from Horovod's timeline file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcai500.record import Record, iterate, read_record
 from hpcai500.text import scaled
 
 # ----------------------------------------------------------------------------------------------------
-# The tables of V2.0 section 7.3.2: what stages take, and which rank holds the others up.
+# The tables of V2.0 section 7.3.2: the time of each stage, and which rank slows the others down.
 
 
 _LABELS = {
@@ -39,7 +39,7 @@ _COLUMNS = {
     "comm wait": "communication_wait_seconds",
     "own": "own_seconds",
 }
-# Of a larger job the slowest ranks are shown.
+# Of more ranks, the slowest are shown.
 _MOST_RANKS = 16
 _UNKNOWN = "-"
 
@@ -79,16 +79,16 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A streaming reader of trace files, which may be large and cut off because their writer was killed.
+# A streaming reader of trace files, which may be large, and cut off because their writer was killed.
 
 
 _CHUNK_BYTES = 1 << 20
-# No event of a trace is longer: text without an end by then is damaged.
+# Longest event of a trace; longer text without an end is damaged.
 _LONGEST_EVENT = 8 << 20
 _OPENING = re.compile(r"\s*\[")
 _SPACE = re.compile(r"\s*")
 _BETWEEN = re.compile(r"[\s,]*")
-# Letters of the longest word that json reports by its beginning: `false`, or an escape (backslash, u and four digits).
+# Longest token for which json reports the position of its start: `false`, or an escape (backslash, u and four digits).
 _LONGEST_WORD = 6
 _UNTERMINATED = "Unterminated string"
 
@@ -98,7 +98,7 @@ Event = dict[str, Any]
 class JsonEvents:
     """The objects of the JSON array in the file `path`, one by one, in bounded memory; can be iterated once.
 
-    `cut_off` tells, when all have been read, whether the file ended inside an event, which is then left out.
+    After the last one, `cut_off` is True if the file ended inside an event, which is left out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,7 +115,7 @@ class JsonEvents:
         """Each event.
 
         Raises:
-            DataError: the file cannot be read, or is no array of objects; with line and character.
+            DataError: the file cannot be read, or is not an array of objects; with line and character.
         """
         try:
             with self.path.open("rb") as stream:
@@ -146,12 +146,12 @@ class JsonEvents:
                 yield found
 
     def _next(self, pieces: Iterator[str]) -> Event | None:
-        """The event that begins here; None where the file ends inside it."""
+        """The event that begins here; None if the file ends inside it."""
         while True:
             try:
                 event, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                # More text can only mend an error at the end of what has been read, or in an open string or word.
+                # More text can only fix an error at the end of the text so far, or in an open string or word.
                 is_open = error.pos >= len(self._text) - _LONGEST_WORD or error.msg.startswith(_UNTERMINATED)
                 if not is_open or len(self._text) - self._at > _LONGEST_EVENT:
                     raise self._damaged(error.msg, error.pos) from error
@@ -169,7 +169,7 @@ class JsonEvents:
         while True:
             self._skip(_SPACE)
             if self._at < len(self._text):
-                raise self._damaged("something follows the closing bracket", self._at)
+                raise self._damaged("text after the closing bracket", self._at)
             if not self._more(pieces):
                 return
 
@@ -206,19 +206,18 @@ class JsonEvents:
         return f"{self.path}:{self._line + self._text.count(chr(10), 0, at)} (character {self._gone + at})"
 
     def _damaged(self, what: str, at: int) -> DataError:
-        return DataError(f"{self._place(at)}: damaged, or no timeline: {what}")
+        return DataError(f"{self._place(at)}: damaged, or not a timeline: {what}")
 
 
 # ----------------------------------------------------------------------------------------------------
 # Horovod's own timeline file (HOROVOD_TIMELINE=FILE) as the table of V2.0 Table 12.
 #
 # Horovod's first rank writes a trace of its tensors, each a "process". An all-reduce of one tensor is a slice
-# NEGOTIATE_ALLREDUCE, then a slice ALLREDUCE with its activities inside. Tensors that are fused have the same
-# activities at the same time; each counts, as in the paper's table, which was made from such a file (V2.0 section
-# 7.3.2).
+# NEGOTIATE_ALLREDUCE, then a slice ALLREDUCE with its activities inside. Fused tensors have the same activities at the
+# same time; each counts, as in the paper's table (V2.0 section 7.3.2).
 
 
-# Enough samples that a file's median is within a percent of the truth.
+# With so many samples a file's median is within a percent of the true one.
 _SAMPLES = 4096
 _ALL_REDUCE, _NEGOTIATION = "ALLREDUCE", "NEGOTIATE_ALLREDUCE"
 # Names of Horovod 0.28 (its common.h): whole here, by their beginning or end below.
@@ -228,20 +227,20 @@ _STAGE_OF = {
     "QUEUE": "queuing",
 }
 _COPIES = {"MEMCPY_IN_": "memcpy_in", "MEMCPY_OUT_": "memcpy_out"}
-# A hierarchical all-reduce is made of several collectives.
+# A hierarchical all-reduce has several collectives.
 _COLLECTIVES = ("_ALLREDUCE", "_REDUCESCATTER", "_REDUCE", "_ALLGATHER", "_BCAST")
 
 
 @dataclass(frozen=True)
 class HorovodTimeline:
-    """What a file tells.
+    """The content of a file.
 
     Attributes:
         tensors: number of tensors that were all-reduced.
         all_reduces: complete all-reduces of one tensor each.
-        stages: None for a stage that does not occur (data is waited for, and queued, on a GPU only).
-        other: seconds by name of activities that are no stage (setting up buffers and communicators).
-        cut_off: the file ends inside an event, because its writer was killed.
+        stages: None for a stage that does not occur (waiting for data and queuing are of GPUs only).
+        other: seconds by name of other activities (setting up buffers and communicators).
+        cut_off: whether the file ends inside an event, because its writer was killed.
     """
 
     tensors: int
@@ -280,7 +279,7 @@ class _Reader:
         if phase == "B":
             tensor.open.append((str(event.get("name")), moment))
         elif tensor.open:
-            # A timeline that is started during the run begins with the ends of slices that were open.
+            # A timeline started during the run begins with the ends of open slices.
             name, begin = tensor.open.pop()
             if moment < begin:
                 raise DataError(f"{events.place()}: {name} ends before it begins")
@@ -304,22 +303,22 @@ class _Reader:
 
 
 def read_horovod_timeline(path: Path) -> HorovodTimeline:
-    """The stages of all all-reduces in Horovod's timeline file at `path`; other operations are passed over.
+    """The stages of all all-reduces in Horovod's timeline file at `path`; other operations are ignored.
 
     The mean of a stage is over all all-reduces, those without it included, so that the means add up to the time from
-    the first rank's request to the result. An array without its end and a last event that was cut off are what a killed
-    job leaves; they are not taken for damage.
+    the first rank's request to the result. A killed job leaves an array without an end and a last event that is cut
+    off; these are not damage.
 
     Raises:
-        DataError: the file cannot be read, is damaged (with line and character), or has no all-reduce in it.
+        DataError: the file cannot be read, is damaged (with line and character), or has no all-reduce.
     """
     events, reader = JsonEvents(path), _Reader()
     for event in events:
         reader.take(event, events)
     if not reader.rows.count:
         raise DataError(
-            f"{path}: no complete all-reduce in it: expected a file that Horovod wrote with HOROVOD_TIMELINE=FILE (or "
-            "horovodrun --timeline-filename FILE) while it trained"
+            f"{path}: no complete all-reduce: expected a file that Horovod wrote during training with "
+            "HOROVOD_TIMELINE=FILE (or horovodrun --timeline-filename FILE)"
         )
     table = stage_table([reader.rows])
     return HorovodTimeline(
@@ -341,7 +340,7 @@ def _stage_of(activity: str) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The command: a document of either source, for programs and for people.
+# The command: a document from either source, as JSON and as text.
 
 
 _KEYS = {
@@ -355,8 +354,8 @@ def timeline_document(record: Path | None, horovod: Path | None) -> dict[str, An
 
     Raises:
         UsageError: not exactly one of them is given.
-        RecordError: it is no record, or communication was not measured in it.
-        DataError: Horovod's file cannot be read, is damaged, or holds no all-reduce.
+        RecordError: it is not a record, or communication was not measured.
+        DataError: Horovod's file cannot be read, is damaged, or has no all-reduce.
     """
     if (record is None) == (horovod is None):
         raise UsageError("timeline: give a record, or Horovod's timeline file with --horovod FILE")
@@ -367,7 +366,7 @@ def timeline_document(record: Path | None, horovod: Path | None) -> dict[str, An
 
 
 def timeline_lines(document: dict[str, Any]) -> Iterator[str]:
-    """The same for a terminal."""
+    """The document as text."""
     if "ranks" in document:
         yield from _record_lines(document)
     else:
@@ -378,18 +377,18 @@ def export_trace(record: Path, target: Path) -> None:
     """Write the record's trace to `target`, for ui.perfetto.dev or chrome://tracing.
 
     Raises:
-        RecordError: it has none, it is not the one that the run wrote, or `target` cannot be written.
+        RecordError: it has none, the trace was changed, or `target` cannot be written.
     """
     events = read_record(record).events
     path = record / _TRACE
     written = [event["value"] for event in iterate(events, "trace") if event["value"].get("file") == _TRACE]
     if not written or not path.is_file():
         raise RecordError(
-            f"{path}: no trace: the run had one process, has not got so far, or communication.trace_steps was 0"
+            f"{path}: no trace: the run had one process, ended too early, or communication.trace_steps was 0"
         )
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != written[-1]["sha256"]:
-        raise RecordError(f"{path}: not the trace that the events name: it was changed")
+        raise RecordError(f"{path}: changed after the run: its hash is not the one in the events")
     try:
         write_atomically(target, content)
     except OSError as error:
@@ -400,12 +399,12 @@ def _communication(record: Record) -> dict[str, Any]:
     found = list(iterate(record.events, "communication"))
     if not found:
         raise RecordError(
-            f"{record.path}: no event communication: the run had one process, has not got so far, or is of a version "
-            "that did not measure it"
+            f"{record.path}: no event communication: the run had one process, ended too early, or is of a version that "
+            "did not measure it"
         )
     value = found[-1]["value"]
     if not isinstance(value, dict) or not value.keys() >= _KEYS:
-        raise RecordError(f"{record.path}/events.jsonl:{found[-1]['seq'] + 1}: the event communication lacks something")
+        raise RecordError(f"{record.path}/events.jsonl:{found[-1]['seq'] + 1}: the event communication is incomplete")
     return value
 
 
@@ -417,7 +416,7 @@ def _record_lines(value: dict[str, Any]) -> Iterator[str]:
     yield "medians over the steps of each rank"
     yield from straggler_lines(value["ranks"])
     yield ""
-    yield f"communication fraction  {_percent(value['communication_fraction'])} of step time is waiting for sums"
+    yield f"communication fraction  {_percent(value['communication_fraction'])} of step time waits for all-reduce"
     yield f"overlap                 {_percent(value['overlap'])} of all-reduce time is hidden"
     sizes = value["bytes_per_step"]
     if sizes["gradient"] is not None:

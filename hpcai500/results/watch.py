@@ -1,7 +1,7 @@
-"""`hpcai500 watch`: how far a run or a campaign is, from its files alone, once or again and again until it ends.
+"""`hpcai500 watch`: shows the progress of a run or a campaign from its files, once or until it ends.
 
-A look opens what has changed and reads only what was added. It neither locks for long nor writes, so that it cannot
-disturb the run; the chain of events is not checked, as `hpcai500 score` does that at the end.
+Each look reads only what was added since the last one. It writes nothing and holds no lock for long, so it cannot
+disturb the run. It does not check the chain of events; `hpcai500 score` does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hpcai500.system.power_samples import FOLDER, Row, parse_samples
 from hpcai500.text import duration, number, progress_bar, quantity, short, table
 from hpcai500.toml_source import parse_toml
 
-# A run that no process here writes, and that has been silent for so long, has ended without a word.
+# A run that no process on this machine writes is taken as ended after so long without a change.
 _PATIENCE_SECONDS = 120.0
-# Of a file of power samples, and how old a sample may be to be called the power of now.
+# How much of a file of power samples is read, and how old a sample of the current power may be.
 _TAIL_BYTES = 2**13
 _FRESH_SECONDS = 30.0
 _MOST_NAMES = 4
@@ -35,14 +35,14 @@ _MOST_NAMES = 4
 
 @dataclass(frozen=True)
 class Look:
-    """What one look has shown.
+    """The state of a run or campaign at one moment.
 
     Attributes:
         path: of the record or campaign.
-        is_over: whether nothing is going on any more.
-        headline: all in one line.
+        is_over: whether it has ended.
+        headline: a summary in one line.
         lines: for a terminal.
-        share: of all epochs that is done, from 0 to 1.
+        share: share of all epochs that is done, from 0 to 1.
     """
 
     path: Path
@@ -56,9 +56,9 @@ class RecordWatch:
     """Looks at one record. `clock` gives UNIX seconds."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """Raises RecordError if `path` is no record."""
+        """Raises RecordError if `path` is not a record."""
         if not (path / "recipe.toml").is_file():
-            raise RecordError(f"{path}: no record, campaign or ensemble; give a folder that a run writes: runs/NAME")
+            raise RecordError(f"{path}: not a record, campaign or ensemble; give a folder that a run writes: runs/NAME")
         self.path, self._clock = path, clock
         try:
             content = (path / "recipe.toml").read_bytes()
@@ -108,7 +108,7 @@ class RecordWatch:
         return short(table(self._values.get("eval_accuracy")).get("metric") or "quality", 40)
 
     def _state(self) -> tuple[str, bool]:
-        """Looked at before the events: what ends a run is written after its last event."""
+        """Read before the events, because DONE and ERROR are written after the last event."""
         if (self.path / "DONE").exists():
             return "done", True
         if (self.path / "ERROR").exists():
@@ -116,7 +116,7 @@ class RecordWatch:
         try:
             return ("running", False) if is_being_written(self.path) else ("silent", False)
         except OSError:
-            return "running", False  # its log comes in a moment
+            return "running", False  # its log does not exist yet
 
     def _read_events(self) -> None:
         path = self.path / "events.jsonl"
@@ -142,7 +142,7 @@ class RecordWatch:
                 raise RecordError(f"{path}:{self._lines}: not an event: {type(error).__name__}") from error
 
     def _latest(self) -> Progress:
-        """The events, or progress.json where that is newer: it has steps between two events."""
+        """Progress from the events, or from progress.json if that is newer: it has the steps between events."""
         path = self.path / PROGRESS
         try:
             noted = parse_progress(path.read_bytes(), str(path))
@@ -221,10 +221,10 @@ class RecordWatch:
         slow = table(self._values.get("communication")).get("stragglers")
         if isinstance(slow, list) and slow:
             more = f" and {len(slow) - _MOST_NAMES} more" if len(slow) > _MOST_NAMES else ""
-            yield f"lag behind  {', '.join(short(one, 60) for one in slow[:_MOST_NAMES])}{more}"
+            yield f"stragglers  {', '.join(short(one, 60) for one in slow[:_MOST_NAMES])}{more}"
 
     def _watts(self) -> float | None:
-        """The power of now, of all nodes whose samples are here; None where a file has none."""
+        """The current power of all nodes that have samples; None if a file has no recent sample."""
         found = [_last_watts(path, self._clock()) for path in sorted((self.path / FOLDER).glob("*.csv"))]
         known = [one for one in found if one is not None]
         return sum(known) if known and len(known) == len(found) else None
@@ -248,7 +248,7 @@ def _last_watts(path: Path, now_s: float) -> float | None:
 
 
 def _by_counter(rows: tuple[Row, ...]) -> float | None:
-    """Of sources that count energy: over the last two samples."""
+    """Power between the last two samples, for sources that count energy."""
     if len(rows) < 2:
         return None
     before, last = rows[-2:]
@@ -258,7 +258,7 @@ def _by_counter(rows: tuple[Row, ...]) -> float | None:
 
 
 class CampaignWatch:
-    """Looks at a campaign: how many runs are done, and the run that was begun last. `clock` gives UNIX seconds."""
+    """Looks at a campaign: how many runs are done, and the last run. `clock` gives UNIX seconds."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock = path, clock
@@ -272,10 +272,10 @@ class CampaignWatch:
         """
         campaign = read_campaign(self.path)
         trials, done = len(campaign.trials), len(campaign.done())
-        said = f"{done} of {trials} runs done"
-        lines = [f"campaign    {self.path}: {campaign.benchmark}, edition {campaign.edition}", f"runs        {said}"]
+        counts = f"{done} of {trials} runs done"
+        lines = [f"campaign    {self.path}: {campaign.benchmark}, edition {campaign.edition}", f"runs        {counts}"]
         if not campaign.attempts:
-            return Look(self.path, True, f"{said}, none begun", (*lines, "none was begun"), 0.0)
+            return Look(self.path, True, f"{counts}, none started", (*lines, "no run was started"), 0.0)
         last = campaign.attempts[-1]
         record = campaign.record(last)
         age = max(0.0, self._clock() - campaign.events[-1]["time_ms"] / 1000)
@@ -286,16 +286,16 @@ class CampaignWatch:
         except RecordError:
             if last.status != "running" or age > _PATIENCE_SECONDS:
                 raise
-            return Look(self.path, False, f"{said}, {last.name}: starting", (*lines, f"{last.name} starts"), 0.0)
+            return Look(self.path, False, f"{counts}, {last.name}: starting", (*lines, f"{last.name} starts"), 0.0)
         share = (done + (look.share if last.status == "running" else 0.0)) / trials
         # Between two runs nothing is written for a moment.
         is_over = look.is_over and (done == trials or age > _PATIENCE_SECONDS or last.status in ("failed", "stopped"))
-        headline = f"{said}, {last.name}: {look.headline}"
+        headline = f"{counts}, {last.name}: {look.headline}"
         return Look(self.path, is_over, headline, (*lines, f"last run    {last.name}", *look.lines), min(1.0, share))
 
 
 def watch_of(path: Path) -> RecordWatch | CampaignWatch:
-    """What looks at the record or campaign in the folder `path`.
+    """The watch for the record or campaign in the folder `path`.
 
     Raises:
         RecordError: it is neither.
@@ -310,10 +310,10 @@ def follow(
     page: Path | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Look:
-    """Look and show until all is over; returns the last look. Each look is written to `page` as well.
+    """Look and show until it has ended; returns the last look. Each look is also written to `page`.
 
     Raises:
-        RecordError: what is looked at cannot be read.
+        RecordError: the record or campaign cannot be read.
         UsageError: `page` cannot be written.
     """
     while True:
@@ -328,15 +328,15 @@ def follow(
 
 
 def watch_page(title: str, lines: Sequence[str], share: float, refresh_seconds: float | None) -> str:
-    """A page of one look, which loads itself anew after `refresh_seconds`; without a script."""
-    again = f'<meta http-equiv="refresh" content="{max(1, round(refresh_seconds))}">\n' if refresh_seconds else ""
-    note = f"Renewed every {refresh_seconds:g} s." if refresh_seconds else "Ended: this page is not renewed any more."
+    """A page of one look, which reloads itself after `refresh_seconds`, without a script."""
+    reload = f'<meta http-equiv="refresh" content="{max(1, round(refresh_seconds))}">\n' if refresh_seconds else ""
+    note = f"Updated every {refresh_seconds:g} s." if refresh_seconds else "Ended: this page is no longer updated."
     text = escape("\n".join(map(spelt_out, lines)))
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-{again}<meta name="viewport" content="width=device-width, initial-scale=1">
+{reload}<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{escape(spelt_out(title))}</title>

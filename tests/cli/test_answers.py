@@ -41,11 +41,11 @@ def test_the_level_of_a_recipe_is_told_and_may_be_asked_for(typed: Typed) -> Non
     assert (smoke.returncode, smoke.stderr) == (0, "")
     assert "level       none (forced by problem.dataset" in smoke.stdout
     large = typed("rules", "ic/lars-8192")
-    assert "rankable    its recipe can be ranked; a result needs runs too" in large.stdout
+    assert "rankable    yes, with runs of this recipe" in large.stdout
     compiled = ("rules", "ic/reference", "--set", "framework.compile=true", "--level")
     missed = typed(*compiled, "hardware")
     assert missed.returncode == 2
-    assert missed.stdout.endswith("framework.compile is not the reference's: level system (V2.0 5.2)\n")
+    assert missed.stdout.endswith("framework.compile differs from the reference: level system (V2.0 5.2)\n")
     assert typed(*compiled, "system").returncode == 0
     free = typed("rules", "ic/lars-4096", "--json", "--level", "free")
     document = json.loads(free.stdout)
@@ -79,7 +79,7 @@ def test_an_estimate_for_a_machine_elsewhere(typed: Typed, machine: Path, tmp_pa
     ended = typed("ic", "--estimate", "--machine", machine, *set_options("hardware.nodes=4"))
     assert ended.returncode == 0, ended.stderr
     signature = f"signature   {machine} is not signed: nobody vouches for its figures"
-    for words in ("quick look", "4 nodes, 16 ranks", "kWh", signature):
+    for words in ("an estimate without a run", "4 nodes, 16 ranks", "kWh", signature):
         assert words in ended.stdout
     assert "RESULT" not in ended.stdout
     assert list(tmp_path.iterdir()) == [machine]
@@ -138,5 +138,5 @@ def test_a_folder_that_holds_something_is_left_alone(typed: Typed, tmp_path: Pat
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "thesis.txt").write_text("years of work")
     told = error_of(typed("profile", "--draw", tmp_path, "--out", tmp_path / "there"))
-    assert "profile.json: not there" in told
+    assert "profile.json: not found" in told
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["thesis.txt"]

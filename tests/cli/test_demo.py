@@ -59,5 +59,5 @@ def test_a_folder_with_something_in_it_is_left_as_it_is(tmp_path: Path, typed: T
     (tmp_path / "mine.txt").write_text("mine")
     ended = typed("demo", tmp_path)
     assert ended.returncode == 64
-    assert f"{tmp_path}: not empty; give a folder that is not there yet: hpcai500 demo DIR" in ended.stderr
+    assert f"{tmp_path}: not empty; give a new folder: hpcai500 demo DIR" in ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -69,7 +69,7 @@ MISTAKES = [
     ("ic --estimate --machine no-such", "no such machine file"),
     ("ic --estimate --recipe ewa/reference --machine v100-64", "hpcai500 ewa --estimate"),
     ("ic --estimate --machine v100-64 --set hardware.nodes=99999", "more than imagenet-1k has"),
-    ("ic --estimate --recipe ic/smoke", "how many samples it has is not known"),
+    ("ic --estimate --recipe ic/smoke", "whose size is unknown before a run"),
     ("scale --predict 64 ic", "which machine?"),
     ("scale --predict 64 ic --machine v100-64 --procs 1,2", "leave out --procs"),
     ("scale --predict 64 ic ewa --machine v100-64", "expected one benchmark"),

@@ -178,7 +178,7 @@ def test_a_batch_script_runs_it(spirals: Installed) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("spirals", "--estimate"), 64, "a plug-in's runs cannot be estimated"),
+        (("spirals", "--estimate"), 64, "runs of plug-ins cannot be estimated"),
         (("micro", "--recipe", "spirals/reference"), 64, "micro measures the shapes of ic and ewa"),
         (("rules", "spirals/reference"), 64, "edition v3.0 has no benchmark spirals"),
         (("ensemble", "plan", "staged", "--recipe", "spirals/reference", "--members", "2", "--stage", "/tmp"), 64,

@@ -28,7 +28,7 @@ from hpcai500.results import given_files
 from hpcai500.results.acceptance import measured as measured_module
 from hpcai500.results.acceptance.contract import load_contract
 from hpcai500.results.acceptance.evidence import Requirement, Trust
-from hpcai500.results.acceptance.measured import Judged
+from hpcai500.results.acceptance.measured import CriterionResult
 from hpcai500.results.acceptance.page import acceptance_page
 from hpcai500.results.acceptance.verdict import Acceptance, Request, accept, acceptance_lines, junit_xml
 from hpcai500.results.given_files import GivenFile
@@ -155,7 +155,7 @@ def test_a_folder_is_not_accepted_where_submission_files_are_demanded(folder: Pa
     made = judge(folder, folder / "campaign", demands="verified = true\n")
     assert (of(made, "verified").verdict, made.exit_code) == ("fail", 2)
     assert "give the file that `hpcai500 submit` wrote" in of(made, "verified").detail
-    with pytest.raises(UsageError, match="--signers: says whose files are trusted, and none is given"):
+    with pytest.raises(UsageError, match="--signers: needs a file whose signer can be checked"):
         judge(folder, folder / "campaign", trust=Trust(signers=folder / "allowed"))
 
 
@@ -185,7 +185,7 @@ def test_where_verified_runs_are_demanded_other_runs_are_no_source_of_scaling(fo
         file.write_text(json.dumps(points))
         return accept(Request(load_contract(path), records, scaling=file))
 
-    def told(*records: Path, points: dict[str, Any]) -> Judged:
+    def told(*records: Path, points: dict[str, Any]) -> CriterionResult:
         return made(*records, points=points).criteria[0]
 
     def scaling(campaign: Path) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def test_where_verified_runs_are_demanded_other_runs_are_no_source_of_scaling(fo
 
     invented = told(mine, base, points=scaling(many))
     assert invented.verdict == "missing"
-    assert "none of the runs that are judged, and the contract demands verified runs" in invented.note
+    assert "not among the given runs, but the contract requires verified runs" in invented.note
     assert told(mine, slow, points=scaling(folder / "campaign")).verdict == "missing", "nobody verifies a folder"
     assert told(mine, base, points=scaling(folder / "campaign")).note == "against 8 processes"
     nameless = [{"nodes": number, "processes": 8 * number, "parallel_efficiency": 1.0} for number in (1, 2)]
@@ -355,7 +355,7 @@ def test_a_signer_that_is_vouched_for_is_named_without_remark(
     arguments = (contract(tmp_path), record, "--micro", micro)
     anybody = accepted(*arguments)
     assert anybody["sources"] == [{"path": str(micro), "signer": fingerprint(key), "vouched_for": False}]
-    assert "a key that nobody here vouches for" in anybody["criteria"][0]["note"]
+    assert "which is not a trusted key" in anybody["criteria"][0]["note"]
     signers = vouch(tmp_path / "signers", key)
     document = accepted(*arguments, "--signers", signers)
     assert document["sources"] == [{"path": str(micro), "signer": "us@site.example", "vouched_for": True}]
@@ -421,7 +421,7 @@ def test_a_pipe_in_place_of_a_file_of_figures_is_refused(record: Path, tmp_path:
     pipe = tmp_path / "pipe.json"
     os.mkfifo(pipe)
     document = accepted(contract(tmp_path), record, option, pipe, code=64)
-    assert document["error"].startswith(f"{pipe}: no regular file, but a pipe or a device")
+    assert document["error"].startswith(f"{pipe}: not a regular file")
     with pytest.raises(UsageError, match=r"pipe\.json: no regular file, which a machine file is"):
         given_files.given_machine(pipe)
 

@@ -311,7 +311,7 @@ def test_the_example_is_printed_to_begin_with(accepted: Accept, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["{record}"], "a folder, where a contract file must be first"),
+        (["{record}"], "a folder, but the contract file must come first"),
         (["smoke"], "accept smoke: which records? hpcai500 accept smoke RECORD..."),
         (["smoke", "{record}", "--min-ratio", "0.9"], "--min-ratio: of what? give --baseline OLD as well"),
         (["{record}", "--baseline", "{record}", "--min-ratio", "0"], "--min-ratio 0: expected a number from 0.5"),
@@ -321,8 +321,8 @@ def test_the_example_is_printed_to_begin_with(accepted: Accept, tmp_path: Path) 
         (["smoke", "{record}", "--html", "."], ".: a folder; give a file: --html NAME"),
         (["smoke", "{record}", "--html", "{record}/a", "--junit", "{record}/../r/a"], "another file of this command"),
         (["smoke", "{record}", "--micro", "m.json", "--junit", "m.json"], "another file of this command"),
-        (["smoke", "{record}", "--baseline", "{record}"], "a run is always as good as itself"),
-        (["smoke", "{record}/DONE"], "a file, and no submission: records are folders, submissions are ZIP files"),
+        (["smoke", "{record}", "--baseline", "{record}"], "which is one of the new runs"),
+        (["smoke", "{record}/DONE"], "a file, but not a submission: records are folders, submissions are ZIP files"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_in_one_line(accepted: Accept, tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -128,15 +128,15 @@ def test_an_efficiency_has_an_upper_limit_of_its_own_unless_the_contract_gives_o
         (HEAD + CRITERION.replace("-0.05", "-5"), r"my.toml:6: .* 1 \(vflops\).lower: expected .* got -5"),
         (HEAD + CRITERION + "upper = 5", r"my.toml:7: .* 1 \(vflops\).upper: expected .* from 0 to 1: .*got 5"),
         (HEAD + CRITERION.replace("lower = -0.05", ""), "vflops: higher is better, so give lower = 0.0, or a"),
-        (HEAD + CRITERION.replace("-0.05", "-0.999999"), r"expected .* -0.5 to 0: .* contracts a lower reference"),
+        (HEAD + CRITERION.replace("-0.05", "-0.999999"), r"expected .* -0.5 to 0: .* give a lower reference"),
         (HEAD + CRITERION.replace("-0.05", "-0.51") + "upper = 0.0", r"\.lower: expected .* -0.5 to 0: .*got -0.51"),
         (HEAD + CRITERION.replace("-0.05", "nan"), r"\.lower: expected a finite number"),
         (HEAD + CRITERION.replace("-0.05", "-inf"), r"\.lower: expected"),
         (HEAD + CRITERION + "upper = inf", r"\.upper: expected"),
         (HEAD + WAIT.format(reference=50, unit="%", upper=1.0), "up to 100 % is accepted, and it is never above 100 %"),
-        (HEAD + WAIT.format(reference=5, unit="fraction", upper=0.0), 'give a lower reference; unit = "%" where'),
+        (HEAD + WAIT.format(reference=5, unit="fraction", upper=0.0), 'give a lower reference; unit = "%" if'),
         (HEAD + VARIATION.replace("2", "100"), "variation of vflops: up to 100 % is accepted"),
-        (HEAD + EFFICIENCY.format(reference=110), r"reference: a parallel_efficiency above 1.05 is not accepted where"),
+        (HEAD + EFFICIENCY.format(reference=110), "a parallel_efficiency above 1.05 is not accepted without upper"),
         (
             HEAD + CRITERION.replace("vflops", "seconds").replace("PFLOPS", "h"),
             r"my.toml:2: \[\[criteria\]\] 1 \(seconds\): seconds: lower is better, so give upper = 0.0, or a tolerance",
@@ -152,10 +152,10 @@ def test_an_efficiency_has_an_upper_limit_of_its_own_unless_the_contract_gives_o
         (HEAD + CRITERION.replace("1.5", "nan"), r"\.reference: expected a finite number"),
         (HEAD + CRITERION + 'statistic = "best"', r"\.statistic: expected 'every', 'mean' or 'median', got 'best'"),
         (HEAD + CRITERION + 'benchmark = "gpt"', r"\.benchmark: expected one of the benchmarks ic, ewa, got 'gpt'"),
-        (HEAD + CRITERION + CRITERION, r"two criteria are vflops \(mean\): give one, with lower and upper"),
+        (HEAD + CRITERION + CRITERION, r"two criteria are vflops \(mean\): give one with lower and upper"),
         (
             HEAD + CRITERION.replace("vflops", "parallel_efficiency").replace("PFLOPS", "%"),
-            "nodes: parallel_efficiency is that of a number of nodes: nodes = 16",
+            "nodes: parallel_efficiency needs a number of nodes, such as nodes = 16",
         ),
         (HEAD + CRITERION.replace("vflops", "gemm bf16") + "nodes = 2", "gemm bf16: leave nodes and benchmark out"),
         (
@@ -195,10 +195,10 @@ def test_a_misspelt_key_is_told_once_and_others_that_are_missing_too(tmp_path: P
 
 def test_a_missing_contract_is_told_with_the_line_to_type(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"no such contract file; known are example, smoke; begin one: hpcai500 accept"
+        UsageError, match=r"no such contract file; shipped: example, smoke; or write one: hpcai500 accept"
     ):
         find_contract(tmp_path / "nothing.toml")
-    with pytest.raises(UsageError, match="a folder, where a contract file must be first"):
+    with pytest.raises(UsageError, match="a folder, but the contract file must come first"):
         find_contract(tmp_path)
     assert find_contract(Path("smoke")) == contracts_folder() / "smoke.toml"
 

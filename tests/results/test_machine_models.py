@@ -58,9 +58,9 @@ def test_the_papers_points_are_bound_as_it_says_and_compression_is_quantified() 
     said = [move["sentence"] for move in roofline([], V100).document()["points"][0]["moves"]]
     assert (
         "fp16 compression doubles COI to 134.8 kFLOP/B and lifts the bound from 80.9 TFLOPS to 161.8 TFLOPS; "
-        "then Ethernet still binds"
+        "Ethernet is still the bottleneck"
     ) in said
-    assert "arithmetic at CONV mixed lifts no bound: Ethernet binds as before" in said
+    assert "arithmetic at CONV mixed does not lift the bound: Ethernet is still the bottleneck" in said
 
 
 def test_the_document_has_the_ceilings_of_the_whole_machine_and_those_of_each_point() -> None:
@@ -82,7 +82,7 @@ def test_a_record_of_several_nodes_has_its_place_by_what_leaves_a_node(tmp_path:
     assert point.flops == pytest.approx(1000 * 1e9 / 10)
     assert (point.bound, point.binding) == ("communication", "net")
     assert point.attainable_flops == pytest.approx(64e9 / 3)
-    assert "more than its bound, so that a ceiling was measured too low" in point.sentence
+    assert "more than its bound, so a ceiling was measured too low" in point.sentence
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_one_rank_communicates_nothing_and_needs_no_link(tmp_path: Path) -> None
     [
         ([(2, 1)], {"node": Level(accelerators=2, ceilings={"CONV fp32": 1e12})},
          "no bandwidth between them: measure it: hpcai500 micro --procs N"),
-        ([(4, 2), (2, 1)], {}, r"run-1: a run on 1 node has its place in --model node, not system"),
+        ([(4, 2), (2, 1)], {}, r"run-1: a run on 1 node needs --model node, not system"),
         ([(4, 1)], {}, r"4 ranks a node share its cores.* are of 2: .*micro --procs 4"),
         ([(4, 2)], {"system": None}, "no model `system`: it has only --model node"),
     ],
@@ -135,7 +135,7 @@ def test_other_runs_are_told(tmp_path: Path, runs: list[tuple[int, int]], change
 
 def test_a_record_that_does_not_tell_its_bytes_is_told(tmp_path: Path) -> None:
     path = write_record(tmp_path / "run", BATCH, *settings_of_ranks(4, nodes=2))
-    with pytest.raises(RecordError, match="do not tell what its ranks sent: no event communication"):
+    with pytest.raises(RecordError, match="no event communication, so the bytes sent are unknown"):
         roofline([path], MACHINE)
 
 
@@ -143,9 +143,7 @@ def test_the_picture_says_in_text_what_it_shows_and_is_the_same_every_time() -> 
     drawn = roofline([], V100)
     files = draw_roofline(drawn)
     assert files == draw_roofline(roofline([], V100))
-    empty = {
-        name: "No run is in this roofline" in text.decode() for name, text in files.items() if name.endswith("svg")
-    }
+    empty = {name: "No run in this roofline" in text.decode() for name, text in files.items() if name.endswith("svg")}
     assert empty == {"roofline-system-16.svg": False, "roofline-system-64.svg": True}
     assert sorted(files) == [f"roofline-system-{number}.{kind}" for number in (16, 64) for kind in ("png", "svg")]
     svg = files["roofline-system-16.svg"].decode()
@@ -174,7 +172,7 @@ def test_a_topology_of_a_later_version_is_refused_by_its_name(tmp_path: Path, mo
     [run] = read_runs([record(tmp_path)])
     run.record.tables["communication"]["topology"] = "dragonfly"
     monkeypatch.setattr("hpcai500.results.roofline.read_runs", lambda _: [run])
-    with pytest.raises(UsageError, match="run: its topology 'dragonfly' is none that this version knows"):
+    with pytest.raises(UsageError, match="run: unknown topology 'dragonfly'"):
         roofline([run.path], MACHINE)
 
 
@@ -239,13 +237,13 @@ POINT = PaperPoint(
 TREE = "communication.algorithm=double-binary-tree"
 
 
-@pytest.mark.parametrize(("kind", "word"), [("prediction", "PREDICTED"), ("estimate", "quick look")])
+@pytest.mark.parametrize(("kind", "word"), [("prediction", "PREDICTED"), ("estimate", "an estimate without a run")])
 def test_a_prediction_or_estimate_says_everywhere_that_it_is_one(kind: str, word: str) -> None:
     found = predicted() if kind == "prediction" else estimated()
     text = "\n".join(found.lines())
     assert text.startswith(word) == (kind == "prediction")
     assert word in text
-    assert "no result, not to be scored" in text
+    assert "not a result, not scored" in text
     assert "HPCAI500" not in text
     document = found.document()
     assert (document["kind"], document["scoring"]) == (kind, False)
@@ -281,7 +279,7 @@ def test_negotiation_and_jitter_lengthen_steps_on_several_nodes() -> None:
     quiet, agreeing, noisy = predicted(), predicted(on=machine(negotiation_seconds={"ic": 0.25})), predicted(jitter=0.1)
     assert agreeing.points[0].step == quiet.points[0].step
     assert agreeing.points[1].step.seconds == pytest.approx(quiet.points[1].step.seconds + 0.25)
-    assert any("0.25 s a step to agree" in line for line in agreeing.lines())
+    assert any("takes 0.25 s a step" in line for line in agreeing.lines())
     assert noisy.points[-1].parallel_efficiency < quiet.points[-1].parallel_efficiency
     assert noisy.points[-1].step.jitter_seconds > 0.3 * quiet.points[-1].step.alone_seconds
 
@@ -322,7 +320,7 @@ def test_a_record_is_begun_from_and_drawn_as_measured(tmp_path: Path) -> None:
 
 def test_records_of_two_recipes_are_not_one_prediction(tmp_path: Path) -> None:
     records = [write_record(tmp_path / "one"), write_record(tmp_path / "two", "hyperparameters.batch_size=32")]
-    with pytest.raises(UsageError, match=r"another \[hyperparameters\]"):
+    with pytest.raises(UsageError, match=r"its \[hyperparameters\] differs"):
         measured_points(read_runs(records), machine().model_copy(update={"accelerators_per_node": 1}))
 
 
@@ -339,9 +337,9 @@ def test_prediction_and_record_are_counted_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda: predicted(on=machine(network=None)), r"add to its file a table \[network\]"),
-        (lambda: predicted("accelerator.precision=tf32"), "no FLOPS of precision tf32"),
-        (lambda: estimated(name="ic/smoke"), "how many samples it has is not known"),
+        (lambda: predicted(on=machine(network=None)), r"add a table \[network\]"),
+        (lambda: predicted("accelerator.precision=tf32"), "no FLOPS for precision tf32"),
+        (lambda: estimated(name="ic/smoke"), "whose size is unknown before a run"),
         (lambda: planned_layout("ic/reference", ["hardware.nodes=many"], 1, 1), "expected a whole number"),
     ],
     ids=["no network", "no such precision", "a data set of unknown size", "no number"],

@@ -23,7 +23,7 @@ from hpcai500.results.replication.comparison import (
     Replication,
     Side,
     compare_sides,
-    likeness,
+    differences,
     make_line,
     read_side,
     read_submission,
@@ -159,10 +159,10 @@ OTHER_DATA = {"dataset": {"fingerprint": "ab" * 32, "content_fingerprint": "cd" 
             {},
             "hyperparameters.momentum is 0.875 in the original, 0.9 in the repetition",
         ),
-        (["hyperparameters.batch_size=128"], {}, "over 4096 samples in the original, over 2048 in the repetition"),
-        (["hardware.nodes=1"], {}, "over 4096 samples in the original, over 2048"),
+        (["hyperparameters.batch_size=128"], {}, "is 4096 in the original, 2048 in the repetition"),
+        (["hardware.nodes=1"], {}, "is 4096 in the original, 2048"),
         (["framework.compile=true"], {}, "framework.compile is False"),
-        ([], OTHER_DATA, "other data: the fingerprint is"),
+        ([], OTHER_DATA, "different data: the fingerprint is"),
     ],
 )
 def test_other_work_is_no_repetition(compared: Compared, settings: list[str], story: dict[str, Any], said: str) -> None:
@@ -184,9 +184,9 @@ def _with_data(side: Side, **facts: Any) -> Side:
 def test_fingerprints_of_one_kind_are_compared(theirs: Side, tmp_path: Path) -> None:
     """Whoever has not checked the content still has the list of files."""
     other = _repeated(tmp_path, _OWN_SEEDS, trials=2)
-    assert likeness(theirs, _with_data(other, content_fingerprint=None)).obstacles == ()
-    [obstacle] = likeness(theirs, _with_data(other, content_fingerprint=None, fingerprint="ab" * 32)).obstacles
-    assert obstacle.startswith("other data: the fingerprint is")
+    assert differences(theirs, _with_data(other, content_fingerprint=None)).obstacles == ()
+    [obstacle] = differences(theirs, _with_data(other, content_fingerprint=None, fingerprint="ab" * 32)).obstacles
+    assert obstacle.startswith("different data: the fingerprint is")
 
 
 def test_made_data_are_told_with_the_line_that_makes_them_again(submitted: Side, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_made_data_are_told_with_the_line_that_makes_them_again(submitted: Side,
     assert require_data(made, tmp_path) is None
     odd = _with_data(made, training_samples=1001)
     assert make_line(odd.records[0], odd.tables, "DATA") is None
-    with pytest.raises(UsageError, match="which hpcai500 does not make"):
+    with pytest.raises(UsageError, match="which hpcai500 cannot make"):
         require_data(submitted, None)
 
 
@@ -235,7 +235,7 @@ def test_a_level_that_nobody_can_tell_is_no_proof(submitted: Side, tmp_path: Pat
 def test_runs_of_the_original_are_no_repetition_of_it(theirs: Side, original: Path, tmp_path: Path) -> None:
     copy = copy_campaign(original, tmp_path / "copy")
     for same in (theirs, read_side(copy)):
-        with pytest.raises(UsageError, match="a repetition needs runs of its own"):
+        with pytest.raises(UsageError, match="a repetition needs new runs"):
             compare_sides(theirs, same)
     edit_journal(copy, lambda events: events[0]["value"].update(data="/data/of-the-repetition"))
     said = r"copy: 12 of 12 runs are those of .*campaign \(the same losses, times, weights"
@@ -258,7 +258,7 @@ def test_what_the_original_learnt_is_no_repetition_under_other_seeds(
             value[field] = copied
 
     edit_record(path / "trial-03", learn)
-    said = rf"1 of 3 runs are those of .*campaign under other seeds \(the same {what}\): a repetition needs runs"
+    said = rf"1 of 3 runs are those of .*campaign under other seeds \(the same {what}\): a repetition needs new runs"
     with pytest.raises(UsageError, match=said):
         compare_sides(theirs, read_side(path))
 
@@ -299,7 +299,7 @@ def test_the_plan_is_the_recipe_as_often_with_seeds_of_its_own(submitted: Side, 
 def test_the_same_seeds_are_taken_where_they_are_asked_for(submitted: Side, tmp_path: Path) -> None:
     plan = _planned(submitted, tmp_path / "again", same_seeds=True)
     assert [trial.seed for trial in plan.campaign.trials] == list(range(1, 13))
-    assert "no independent draws" in plan.guide.read_text()
+    assert "runs are not independent" in plan.guide.read_text()
 
 
 def test_the_guide_names_all_that_is_needed_and_what_a_stranger_named_is_only_text(
@@ -317,14 +317,21 @@ def test_the_guide_names_all_that_is_needed_and_what_a_stranger_named_is_only_te
     ):  # fmt: skip
         assert needed in guide
     assert "<script>" not in guide
-    assert guide.startswith("# To repeat: &lt;script&gt;\\`\\|Big (Their Site)\n")
+    assert guide.startswith("# Repeat &lt;script&gt;\\`\\|Big (Their Site)\n")
+
+
+def test_the_guide_names_the_processors_of_a_system_without_accelerators(submitted: Side, tmp_path: Path) -> None:
+    assert submitted.manifest
+    manifest = submitted.manifest.model_copy(update={"accelerators": "none (2 x AMD EPYC 9654)"})
+    guide = _planned(dataclasses.replace(submitted, manifest=manifest), tmp_path / "again").guide.read_text()
+    assert "- System: no accelerators; processors: 2 x AMD EPYC 9654; PyTorch" in guide
 
 
 def test_another_system_is_planned_for_only_as_far_as_the_work_stays_the_same(submitted: Side, tmp_path: Path) -> None:
     folder = tmp_path / "again"
-    with pytest.raises(UsageError, match=r"--set hyperparameters\.momentum: would be other work"):
+    with pytest.raises(UsageError, match=r"--set hyperparameters\.momentum: changes the work"):
         _planned(submitted, folder, overrides=["hyperparameters.momentum=0.9"])
-    with pytest.raises(UsageError, match="over 2048 samples, the submission's is over 4096"):
+    with pytest.raises(UsageError, match="would be 2048 samples, the submission's is 4096"):
         _planned(submitted, folder, overrides=["hardware.nodes=1"])
     assert not folder.exists()
     plan = _planned(submitted, folder, overrides=["hardware.nodes=1", "hyperparameters.accumulation_steps=2"])
@@ -385,7 +392,7 @@ def test_the_command_lays_out_then_compares(submission: Path, tmp_path: Path) ->
         return CliRunner().invoke(app, ["replicate", str(file), *map(str, arguments)])
 
     nowhere = replicate("--json")
-    assert "hpcai500 does not make: give the folder of the same data with --data DIR" in str(nowhere.exception)
+    assert "hpcai500 cannot make: give the folder of the same data with --data DIR" in str(nowhere.exception)
     assert not (tmp_path / "theirs-replication").exists()
     laid = replicate("--json", "--data", tmp_path)
     assert laid.exit_code == 0, laid.output

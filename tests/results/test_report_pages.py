@@ -184,7 +184,7 @@ def test_an_unfinished_run_has_a_page_that_says_so(own: Path) -> None:
     lines = log.read_bytes().split(b"\n")
     stop = next(index for index, line in enumerate(lines) if b'"run_stop"' in line)
     log.write_bytes(b"\n".join(lines[:stop]) + b"\n")
-    assert "INVALID There is no valid result: the run has not come to its end" in words(page(own))
+    assert "INVALID There is no valid result: the run is not finished" in words(page(own))
 
 
 def test_a_changed_result_is_said_first(own: Path) -> None:
@@ -304,9 +304,9 @@ def test_a_part_that_cannot_be_read_does_not_take_the_page_with_it(record: Path,
 
 
 def test_what_does_not_go_with_the_record_is_refused_or_said(record: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"no profile.json there; make one: hpcai500 profile ic --out"):
+    with pytest.raises(RecordError, match=r"no profile.json; make one: hpcai500 profile ic --out"):
         make_report([record], profile=tmp_path)
-    with pytest.raises(UsageError, match="a profile of ewa, and no record here is of it"):
+    with pytest.raises(UsageError, match="a profile of ewa, but no record is of ewa"):
         make_report([record], profile=write_reported_profile(tmp_path / "p", {"benchmark": "ewa"}))
     machine = tmp_path / "machine.toml"
     machine.write_text(MACHINE.partition("[system]")[0], encoding="utf-8")
@@ -360,8 +360,12 @@ def test_a_series_has_its_mean_and_variation_on_top(tmp_path: Path) -> None:
     for seed in (1, 2, 3):
         write_reported(tmp_path / "s" / f"trial-{seed}", seed=seed, step_seconds=1 + seed / 100)
     text = words(make_report([tmp_path / "s"]).html)
-    assert text.index("One line a record") < text.index("Mean of 3 runs of one recipe") < text.index("NOT RANKABLE")
+    assert (
+        text.index("One line for each record") < text.index("Mean of 3 runs of one recipe") < text.index("NOT RANKABLE")
+    )
     assert "Images per second 93.5 images/s 0.9 % 3" in text, "3000 images in 31.8, 32.1 and 32.4 s"
+    assert "variation: coefficient of variation (standard deviation / mean) of all runs" in text
+    assert "(FOM: figure of merit)" in text
     assert text.count("Quality and loss Quality") == 3
 
 
@@ -380,7 +384,7 @@ def test_records_of_several_sizes_are_a_scaling(tmp_path: Path) -> None:
     assert "<h2>Scaling</h2>" in made
     assert "efficiency against the smallest" in made
     other = write_reported(tmp_path / "other", "os.threads=2", ranks=4, nodes=1)
-    assert "do not belong into one table" in words(make_report([*records, other]).html)
+    assert "the records are not comparable" in words(make_report([*records, other]).html)
 
 
 def test_a_failed_run_among_others_has_its_line(tmp_path: Path) -> None:

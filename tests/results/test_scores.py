@@ -61,7 +61,7 @@ def test_a_rankable_campaign_says_so_and_drops_two_runs_of_each_metric(rankable:
     status = shown(rankable)
     lines = list(status.lines())
     assert lines[-1] == "RANKABLE"
-    assert "trials      5 planned, 5 done, 0 running, 0 to run; edition v2.0 wants 5 at least" in lines
+    assert "trials      5 planned, 5 done, 0 running, 0 to run; edition v2.0 requires at least 5" in lines
     assert sum(line.startswith("  trial ") and "x" in line for line in lines) == 2
     values = [row.vflops for row in status.standing.rows if row.vflops is not None]
     document = json.loads(json.dumps(status.document()))
@@ -79,7 +79,7 @@ def test_all_attempts_and_the_runs_to_come_are_in_the_table(unfinished: Path) ->
         ["1", "1", "1", "done"], ["2", "1", "2", "failed"], ["2", "2", "2", "done"], ["3", "1", "3", "done"],
         ["4", "-", "4", "planned"], ["5", "-", "5", "planned"], ["6", "-", "6", "planned"],
     ]  # fmt: skip
-    assert "trials      6 planned, 3 done, 0 running, 3 to run; edition v2.0 wants 5 at least" in lines
+    assert "trials      6 planned, 3 done, 0 running, 3 to run; edition v2.0 requires at least 5" in lines
     assert "  trial 2, attempt 1: node-2 was lost" in lines
     assert lines[lines.index("NOT RANKABLE:") + 1] == "  3 finished runs; edition v2.0 wants 5 at least"
     document = status.document()
@@ -217,6 +217,13 @@ def pair(folder: Path, world: dict[str, Any], *settings: str) -> list[Path]:
     ]
 
 
+def test_the_mean_of_two_trials_is_that_of_both(tmp_path: Path) -> None:
+    records = [write_record(tmp_path / f"r{seed}", f"hyperparameters.seed={seed}") for seed in (1, 2, 3)]
+    of = "variation: standard deviation / mean of all runs"
+    assert f"all trials  mean of all runs; {of}" in list(outcome(records[:2]).lines())
+    assert f"all trials  mean without the highest and the lowest run; {of}" in list(outcome(records).lines())
+
+
 def test_runs_of_one_backend_are_averaged(tmp_path: Path) -> None:
     records = pair(tmp_path, {})
     assert why_no_mean(records) is None
@@ -347,7 +354,7 @@ def test_numbers_come_with_their_ratio_and_which_way_is_better(tmp_path: Path) -
     assert at["Run time"].endswith("0.512  better")
     assert at["FLOPS"].endswith("1.952  better")
     assert at["Images"].endswith("1.000")
-    assert text.index("recipes differ in") < text.index("systems are the same, as far as the records tell")
+    assert text.index("recipes differ in") < text.index("systems are the same, as far as the records show")
     assert "  3 communication.bucket_bytes           0                            1000" in text
     assert not any("seed" in line for line in text), "seeds always differ"
 
@@ -393,7 +400,7 @@ def test_a_changed_result_is_not_comparable(tmp_path: Path) -> None:
     result = json.loads((other / "result.json").read_text(encoding="utf-8"))
     (other / "result.json").write_text(json.dumps(result | {"flops": 1e18}), encoding="utf-8")
     [problem] = compare_records(one, other).problems
-    assert problem.startswith("B does not hold together: ")
+    assert problem.startswith("B is inconsistent: ")
     assert number(compare_records(one, other), "flops")["ratio"] == pytest.approx(1)
 
 
@@ -472,14 +479,14 @@ def test_images_that_fill_up_a_batch_are_work_and_evaluations_are_no_training(tm
         (["communication.compression=fp16"], {}, "in communication.compression"),
         ([], {"backend": "horovod", "library": "Open MPI 4.1.4"}, "in communication.backend"),
         ([], {"library": "NCCL 2.27"}, "ran on NCCL 2.27, .* on Gloo"),
-        ([], {"cpu": "Zen 5"}, "was made on other processors"),
+        ([], {"cpu": "Zen 5"}, "differs from .* in processors"),
     ],
 )
 def test_what_belongs_to_no_one_table_is_refused(
     tmp_path: Path, settings: list[str], how: dict[str, Any], reason: str
 ) -> None:
     records = [point(tmp_path, 1), point(tmp_path, 2), point(tmp_path, 4, *settings, **how)]
-    with pytest.raises(UsageError, match=f"these do not belong into one table: .*{reason}"):
+    with pytest.raises(UsageError, match=f"the records are not comparable: .*{reason}"):
         read_scaling(records)
 
 
@@ -491,7 +498,7 @@ def test_one_process_has_no_backend_that_could_differ_and_nodes_are_a_way_to_mor
 
 def test_threads_that_follow_the_number_of_processes_are_refused(tmp_path: Path) -> None:
     all_cores = "os.threads=0"
-    with pytest.raises(UsageError, match=r"each had another number of threads: make them with --set os.threads=N"):
+    with pytest.raises(UsageError, match=r"their numbers of threads differ: run both with --set os.threads=N"):
         read_scaling([point(tmp_path, 1, all_cores), point(tmp_path, 2, all_cores)])
     same = [point(tmp_path, 2, all_cores), point(tmp_path, 4, all_cores, nodes=2)]
     assert len(read_scaling(same).points) == 2
@@ -502,7 +509,7 @@ def test_each_number_of_processes_comes_once_and_whole(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"1 process, as .*: give one record for each"):
         read_scaling([alone, point(tmp_path, 1, "hyperparameters.seed=2")])
     for records in ([alone], []):
-        with pytest.raises(UsageError, match="expected records of two numbers of processes or more"):
+        with pytest.raises(UsageError, match="expected two or more records of different numbers of processes"):
             read_scaling(records)
     with pytest.raises(RecordError, match="no event run_stop"):
         read_scaling([alone, point(tmp_path, 2, finish=False)])

@@ -105,7 +105,7 @@ def test_a_run_that_nothing_writes_any_more_is_over_after_a_while(writer: Record
 def test_ranks_that_lag_are_named(writer: RecordWriter) -> None:
     assert not any(line.startswith("lag") for line in watch_of(writer.path).look().lines)
     writer.event("communication", COSTS)
-    assert "lag behind  rank 1 on n1" in watch_of(writer.path).look().lines
+    assert "stragglers  rank 1 on n1" in watch_of(writer.path).look().lines
 
 
 def test_the_power_of_all_nodes_is_added_while_it_is_fresh(writer: RecordWriter) -> None:
@@ -162,5 +162,5 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="no record, campaign or ensemble; give a folder that a run writes"):
+    with pytest.raises(RecordError, match="not a record, campaign or ensemble; give a folder that a run writes"):
         watch_of(tmp_path)

@@ -411,7 +411,7 @@ def test_what_verification_refuses_is_not_kept(
     assert ended.code == ExitCode.WRONG_ANSWER
     assert "result: trial-03: result.json says vflops is 1e+18" in ended.out
     assert f"{file}: refused by verification" in ended.err
-    assert ("the file that was there stays" in ended.err) == bool(older)
+    assert ("the existing file was kept" in ended.err) == bool(older)
     assert (file.read_bytes() if file.exists() else None) == older
     assert {one.name for one in forged.parent.iterdir()} == {"c"} | ({"s.zip"} if older else set())
 

@@ -1,5 +1,5 @@
-"""`hpcai500 accept`: whether a system keeps what its contract says, with the evidence.
+"""`hpcai500 accept`: whether a system meets its contract, with the evidence.
 
-`contract` is the file, `evidence` the runs, `measured` the number of each criterion, `verdict` the judgement,
-`page` the paper.
+`contract` reads the contract, `evidence` the runs, `measured` has the number of each criterion, `verdict` the verdict
+and its text, `page` the page to sign.
 """

@@ -23,7 +23,7 @@ from hpcai500.text import PREFIXES, duration, scaled
 from hpcai500.toml_source import explain, parse_tables, read_source
 
 # ----------------------------------------------------------------------------------------------------
-# Metrics: what a contract can be about.
+# The metrics that a contract can limit.
 
 
 Better = Literal["higher", "lower"]
@@ -40,10 +40,10 @@ class Metric:
 
     Attributes:
         unit: of its numbers in records and JSON.
-        better: which way a system is better.
+        better: whether higher or lower is better.
         kind: `run`: each run has one; `variation`: one number over all runs; `micro`: of `hpcai500 micro`;
             `efficiency`: from runs on several numbers of nodes.
-        remedy: what to do where it is unknown.
+        remedy: what to do if it is unknown.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Metric:
 
 
 _POWER = "run with --power where a meter can be read, or with --power csv:FILE (docs/power.md)"
-_TALKING = "only a run of several ranks has it (docs/timeline.md)"
+_COMMUNICATION = "only a run of several ranks has it (docs/timeline.md)"
 _QUALITY = "only a run that was evaluated has it"
-_TARGET = "only a run against the edition's problem.target_quality has it; for others ask for flops and quality"
+_TARGET = "only a run with the edition's problem.target_quality has it; for other runs use flops and quality"
 _RUN: tuple[tuple[str, str, Better, str], ...] = (
     ("vflops", "FLOPS", "higher", _TARGET),
     ("flops", "FLOPS", "higher", ""),
@@ -70,7 +70,7 @@ _RUN: tuple[tuple[str, str, Better, str], ...] = (
     ("flops_per_watt", "FLOPS/W", "higher", _POWER),
     ("vflops_per_watt", "FLOPS/W", "higher", f"{_TARGET}; {_POWER}"),
     ("data_wait_fraction", "fraction", "lower", "no training step was timed"),
-    ("communication_fraction", "fraction", "lower", _TALKING),
+    ("communication_fraction", "fraction", "lower", _COMMUNICATION),
 )
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _MICRO = {
@@ -99,7 +99,7 @@ def _metrics() -> Iterator[Metric]:
 
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
-# Mean watts are left out, as they grow with speed: energy, and what a watt gives, are compared instead.
+# Without mean watts, which grow with speed: energy and the metrics per watt are compared instead.
 COMPARED = tuple(
     METRICS[name]
     for name in (
@@ -110,10 +110,10 @@ COMPARED = tuple(
 
 
 def find_metric(name: str) -> Metric:
-    """Return the metric that is called `name`.
+    """Return the metric `name`.
 
     Raises:
-        ValueError: there is none; the message names those that there are.
+        ValueError: there is none; the message lists all metrics.
     """
     if name in METRICS:
         return METRICS[name]
@@ -127,18 +127,18 @@ def find_metric(name: str) -> Metric:
 
 
 def value_of(metric: Metric, result: Result) -> float | None:
-    """The metric of a run; of a variation, the metric that varies."""
+    """The value of the metric in a run; for a variation, the value of the metric that varies."""
     name = metric.name.removeprefix(VARIATION)
     value: float | None = result.quality.achieved if name == QUALITY else getattr(result, name)
     return value
 
 
 # ----------------------------------------------------------------------------------------------------
-# Units that a contract may name: those of the metrics, and their multiples.
+# The units that a contract may use: those of the metrics, and their multiples.
 
 
 _MULTIPLES = {prefix: factor for factor, prefix in PREFIXES}
-# By unit of a metric: other names that a contract may use, each with its size in the metric's unit.
+# For each unit of a metric: other units that a contract may use, with their size in the metric's unit.
 _NAMES: dict[str, dict[str, float]] = {
     "FLOPS": {f"{prefix}FLOPS": factor for prefix, factor in _MULTIPLES.items()},
     "FLOPS/W": {f"{prefix}FLOPS/W": factor for prefix, factor in _MULTIPLES.items()},
@@ -153,17 +153,17 @@ _NAMES: dict[str, dict[str, float]] = {
 
 
 def unit_names(base: str) -> list[str]:
-    """All names that a contract may give a unit by, the metric's own first."""
+    """All units that a contract may use for `base`, `base` itself first."""
     return [base, *_NAMES[base]]
 
 
 def unit_factor(name: str, base: str) -> float | None:
-    """How many `base` one `name` is; None if it is no multiple of it."""
+    """How many `base` one `name` is; None if it is not a multiple of it."""
     return 1.0 if name == base else _NAMES[base].get(name)
 
 
 def shown(value: float, base: str, unit: str | None = None) -> str:
-    """Format `value`, which is in `base`, in the contract's `unit`, or scaled to what is easily read."""
+    """Format `value`, which is in `base`, in the contract's `unit`, or with a fitting prefix."""
     if unit is not None:
         factor = unit_factor(unit, base)
         assert factor is not None
@@ -178,7 +178,7 @@ def shown(value: float, base: str, unit: str | None = None) -> str:
 
 
 def _digits(value: float) -> str:
-    """Four significant digits, or all before the point: `58,900`, `1.472`."""
+    """Four significant digits, or all digits before the point: `58,900`, `1.472`."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:,.4g}"
 
 
@@ -186,10 +186,10 @@ def _digits(value: float) -> str:
 # The schema of contract files.
 
 
-# No measured value lies outside of this range, within which arithmetic stays exact.
+# All measured values are within this range, in which arithmetic stays exact.
 _LEAST, _MOST = 1e-12, 1e30
 _MOST_CRITERIA = 1000
-# A limit below half or above twice the reference is no limit.
+# A limit below half or above twice the reference would be meaningless.
 _LOOSEST_LOWER, _LOOSEST_UPPER = -0.5, 1.0
 
 
@@ -228,7 +228,7 @@ def _metric(name: str) -> str:
 
 
 def _from(least: float, most: float, otherwise: str) -> AfterValidator:
-    """Accept numbers from `least` to `most`; `otherwise` says what is expected, with a `{}` for what is there."""
+    """Accept numbers from `least` to `most`; `otherwise` is the error message, with `{}` for the value."""
 
     def check(value: float) -> float:
         if not least <= value <= most:
@@ -243,13 +243,13 @@ _LOWER = _from(
     _LOOSEST_LOWER,
     0,
     f"expected a fraction of the reference from {_LOOSEST_LOWER:g} to 0: -0.05 accepts what is 5 % lower, 0.0 nothing "
-    "lower; got {}; whoever accepts less contracts a lower reference",
+    "lower; got {}; to accept less, give a lower reference",
 )
 _UPPER = _from(
     0,
     _LOOSEST_UPPER,
     f"expected a fraction of the reference from 0 to {_LOOSEST_UPPER:g}: 0.05 accepts what is 5 % higher, 0.0 nothing "
-    "higher; got {}; whoever accepts more contracts a higher reference",
+    "higher; got {}; to accept more, give a higher reference",
 )
 
 Line = Annotated[str, Field(max_length=500), AfterValidator(_line)]
@@ -263,7 +263,7 @@ class _Table(BaseModel):
 
 
 class PartyTable(_Table):
-    """One of those who made the contract."""
+    """A party to the contract."""
 
     role: Name
     name: Name
@@ -271,14 +271,14 @@ class PartyTable(_Table):
 
 
 class SystemTable(_Table):
-    """What is judged."""
+    """The system under test."""
 
     name: Name = "not named"
     description: Line = ""
 
 
 class RequireTable(_Table):
-    """What must hold of every run, whatever its speed."""
+    """Requirements for every run, whatever its speed."""
 
     rankable: bool = True
     verified: bool = False
@@ -291,7 +291,7 @@ class RequireTable(_Table):
     nodes: Count | None = None
 
     @model_validator(mode="after")
-    def _trusts_only_what_is_signed(self) -> RequireTable:
+    def _signers_need_signatures(self) -> RequireTable:
         if self.signers is not None and not (self.verified or self.signed):
             raise ValueError(
                 "signers has no effect alone: add verified = true (submissions), signed = true (micro, scale), or both"
@@ -325,7 +325,7 @@ class CriterionTable(_Table):
 
     @property
     def limits(self) -> Limits:
-        """What is accepted, in the metric's own unit; parallel efficiency up to 1.05 unless `upper` is given."""
+        """The accepted values, in the metric's own unit; parallel efficiency up to 1.05 unless `upper` is given."""
         reference, upper = self.reference * self.factor, self.upper
         if upper is None and self.subject.kind == "efficiency":
             upper = MOST_EFFICIENCY / reference - 1
@@ -333,12 +333,12 @@ class CriterionTable(_Table):
 
     @property
     def over_runs(self) -> Statistic | None:
-        """How the values of several runs become one; None where there is only one number over all runs."""
+        """How the values of several runs become one; None if there is only one number over all runs."""
         return self.statistic or (None if self.subject.kind == "variation" else "mean")
 
     @property
     def name(self) -> str:
-        """Its name for people and harnesses: `ic: vflops (mean, 16 nodes)`."""
+        """The name of the criterion: `ic: vflops (mean, 16 nodes)`."""
         qualities: list[str] = []
         if self.over_runs and self.subject.kind == "run":
             qualities.append("every run" if self.over_runs == "every" else self.over_runs)
@@ -349,7 +349,7 @@ class CriterionTable(_Table):
 
     @model_validator(mode="after")
     def _fits_its_metric(self) -> CriterionTable:
-        """Refuse another metric's unit, a criterion that no system could miss, and keys that mean nothing here."""
+        """Refuse a unit of another metric, a criterion that no system could miss, and keys that do not apply."""
         name, metric = self.metric, self.subject
         if unit_factor(self.unit, metric.unit) is None:
             raise ValueError(
@@ -359,19 +359,19 @@ class CriterionTable(_Table):
         needed = "lower" if metric.better == "higher" else "upper"
         if getattr(self, needed) is None:
             raise ValueError(f"{name}: {metric.better} is better, so give {needed} = 0.0, or a tolerance")
-        # A part of a whole is never more than all of it, and runs do not vary by 100 %.
+        # A fraction is never above 1, and runs do not vary by 100 %.
         most = self.limits.highest
         if needed == "upper" and metric.unit == "fraction" and most is not None and most >= 1:
             raise ValueError(
                 f"{name}: up to {most * 100:g} % is accepted, and it is never above 100 %: give a lower reference; "
-                'unit = "%" where it is in per cent'
+                'unit = "%" if it is in per cent'
             )
         if metric.kind == "efficiency" and self.nodes is None:
-            raise ValueError(f"nodes: {EFFICIENCY} is that of a number of nodes: nodes = 16")
+            raise ValueError(f"nodes: {EFFICIENCY} needs a number of nodes, such as nodes = 16")
         if metric.kind == "efficiency" and self.upper is None and self.reference * self.factor > MOST_EFFICIENCY:
             raise ValueError(
-                f"reference: a {EFFICIENCY} above {MOST_EFFICIENCY:g} is not accepted where no upper is given: give a "
-                'lower reference (unit = "%" where it is in per cent), or upper'
+                f"reference: a {EFFICIENCY} above {MOST_EFFICIENCY:g} is not accepted without upper: give a lower "
+                'reference (unit = "%" if it is in per cent), or upper'
             )
         if metric.kind == "micro" and (self.nodes or self.benchmark):
             raise ValueError(f"{name}: leave nodes and benchmark out, it is measured by hpcai500 micro")
@@ -397,16 +397,16 @@ class Spec(_Table):
     criteria: Annotated[tuple[CriterionTable, ...], Field(strict=False), AfterValidator(_not_empty)]
 
     @model_validator(mode="after")
-    def _says_each_thing_once(self) -> Spec:
+    def _names_are_unique(self) -> Spec:
         name, count = Counter(criterion.name for criterion in self.criteria).most_common(1)[0]
         if count > 1:
-            raise ValueError(f"two criteria are {name}: give one, with lower and upper")
+            raise ValueError(f"two criteria are {name}: give one with lower and upper")
         return self
 
 
 @dataclass(frozen=True)
 class Contract:
-    """A contract file: its path, the hash of its bytes, and what it says."""
+    """A contract file: its path, the hash of its bytes, and its content."""
 
     path: Path
     sha256: str
@@ -414,17 +414,17 @@ class Contract:
 
     @property
     def signers(self) -> Path | None:
-        """The file of keys that the contract vouches for; its path is relative to the contract."""
+        """The file of keys that the contract trusts; its path is relative to the contract."""
         return self.path.parent / self.spec.require.signers if self.spec.require.signers else None
 
 
 def contracts_folder() -> Path:
-    """The folder of the contract files that come with hpcai500."""
+    """The folder of the shipped contract files."""
     return recipes_folder() / "acceptance"
 
 
 def find_contract(name: Path) -> Path:
-    """Find the file of `name`: a path, or the short name of a contract that comes with hpcai500 (`smoke`).
+    """Find the file of `name`: a path, or the short name of a shipped contract (`smoke`).
 
     Raises:
         UsageError: neither exists.
@@ -434,8 +434,8 @@ def find_contract(name: Path) -> Path:
         if path.is_file():
             return path
     known = ", ".join(sorted(path.stem for path in contracts_folder().glob("*.toml")))
-    problem = "a folder, where a contract file must be first" if name.is_dir() else "no such contract file"
-    raise UsageError(f"{name}: {problem}; known are {known}; begin one: hpcai500 accept --example > contract.toml")
+    problem = "a folder, but the contract file must come first" if name.is_dir() else "no such contract file"
+    raise UsageError(f"{name}: {problem}; shipped: {known}; or write one: hpcai500 accept --example > contract.toml")
 
 
 def load_contract(path: Path) -> Contract:

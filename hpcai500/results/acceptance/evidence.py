@@ -1,7 +1,7 @@
-"""The evidence that a system is judged by: runs, scored again from their events, and what must hold of all of them.
+"""The evidence of an acceptance: runs, scored again from their events, and the requirements for all of them.
 
-Submissions are verified first; their level and rank are those that verification found. Of a bare record the recipe
-alone tells them, and only where its code is the one that is installed here.
+Submissions are verified first; verification finds their level and whether they are rankable. For a bare record these
+come from the recipe alone, and only if its code is the code installed here.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Trust:
     """What a submission is checked against.
 
     Attributes:
-        signers: OpenSSH file of keys that are vouched for.
-        registered: identity of the campaign as it was registered before its first run.
+        signers: OpenSSH file of trusted keys.
+        registered: identity of the campaign, registered before its first run.
     """
 
     signers: Path | None = None
@@ -69,8 +69,8 @@ class Verified:
 
     Attributes:
         campaign: folder of its extracted campaign.
-        manifest_sha256: hash of the manifest, which holds those of all other files.
-        not_checked: what nobody has looked at, a sentence each.
+        manifest_sha256: hash of the manifest, which has the hashes of all other files.
+        not_checked: what was not checked, a sentence each.
     """
 
     path: Path
@@ -86,13 +86,13 @@ class Verified:
 
     @property
     def implausible(self) -> tuple[str, ...]:
-        """Findings that no honest run has shown, each in a line."""
+        """Findings that no honest run has shown, a line each."""
         return tuple(f"{one.name}: {one.evidence}" for one in self.verification.doubts)
 
     @property
     def sentence(self) -> str:
-        told = ", ".join(f"{self.counts[severity]} {words}" for severity, words in _SEVERITIES.items())
-        return f"{self.path}: {self.verification.verdict} ({told}); signed by {self.verification.signer}"
+        counts = ", ".join(f"{self.counts[severity]} {words}" for severity, words in _SEVERITIES.items())
+        return f"{self.path}: {self.verification.verdict} ({counts}); signed by {self.verification.signer}"
 
     def document(self) -> dict[str, Any]:
         manifest = self.verification.manifest
@@ -110,7 +110,7 @@ class Verified:
 
 
 def is_submission(path: Path) -> bool:
-    """Whether `path` is a file that claims to be a submission, by its name or its content."""
+    """Whether `path` is a submission file, by its name or its content."""
     return path.is_file() and (path.suffix.lower() == ".zip" or zipfile.is_zipfile(path))
 
 
@@ -118,16 +118,16 @@ def open_verified(path: Path, folder: Path, trust: Trust, tracker: Tracker = sil
     """Verify the submission in the file `path`, and copy its campaign to the new folder `folder`.
 
     Raises:
-        WrongAnswerError: it is refused; with the first thing that does not hold.
+        WrongAnswerError: it is refused; with the first failure.
         UsageError: the file of signers cannot be read.
-        EnvironmentLacksError: there is no ssh-keygen here.
+        EnvironmentLacksError: ssh-keygen is not installed.
     """
     from hpcai500.results.verification.verify import verify_submission  # only submissions need it
 
     kept: list[tuple[str, bool]] = []
 
     def keep(context: Context) -> Iterable[Finding]:
-        """Copy the campaign: what is judged is, byte for byte, what was verified."""
+        """Copy the campaign, so that later steps read the same bytes that were verified."""
         accounted = any(name.startswith(f"{ACCOUNTING}/") for name in context.submission.entries)
         kept.append((hashlib.sha256(context.submission.manifest_bytes).hexdigest(), accounted))
         shutil.copytree(context.submission.campaign, folder)
@@ -145,28 +145,28 @@ def open_verified(path: Path, folder: Path, trust: Trust, tracker: Tracker = sil
 
 def _not_checked(trust: Trust, accounting: bool) -> Iterator[str]:
     if trust.signers is None:
-        yield "whose the key is: give --signers ALLOWED_SIGNERS"
+        yield "no trusted keys were given, so anyone may have signed: give --signers ALLOWED_SIGNERS"
     if trust.registered is None:
         yield "no registration was compared, so the plan may have been made after its runs: give --registered HASH"
-    yield "no heads were compared, so another copy may have been run and dropped: hpcai500 verify FILE --heads HEADS"
+    yield "no heads were compared, so runs may have been left out: hpcai500 verify FILE --heads HEADS"
     yield "no checkpoint was evaluated again: hpcai500 verify FILE --replay DATA"
     if not accounting:
-        yield "no Slurm accounting is in it: nobody but the records tells when and where they ran"
+        yield "no Slurm accounting is included, so only the records say when and where the runs took place"
 
 
-def told(text: object, submissions: Sequence[Verified]) -> str:
-    """`text` with submission files for the folders of their campaigns, which are gone when anybody reads of them."""
-    said = str(text)
+def with_submissions(text: object, submissions: Sequence[Verified]) -> str:
+    """`text` with the temporary folder of each extracted campaign replaced by its submission file."""
+    shown = str(text)
     for one in submissions:
-        said = said.replace(str(one.campaign), str(one.path))
-    return said
+        shown = shown.replace(str(one.campaign), str(one.path))
+    return shown
 
 
 # ----------------------------------------------------------------------------------------------------
 # Runs: of records, series, campaigns and submissions.
 
 
-_NONE = "of no level"
+_NONE = "no level"
 
 
 @dataclass(frozen=True)
@@ -174,13 +174,13 @@ class Run:
     """One finished run, with its `result` computed from its events.
 
     Attributes:
-        name: where it was found, for people.
-        campaign: that it is of; None for a run of none.
-        submission: that its campaign was extracted from; None for a run of none.
-        head: hash of its last event, which covers all of them.
-        level: lowest level that allows what was changed; None where none does, or where it is unknown.
-        level_told: the same in words, with the command that says why, or why it is unknown.
-        reasons: why it may not be ranked; none if it may be.
+        name: its path or its submission, as shown to users.
+        campaign: of the run; None if it is in none.
+        submission: the source of its campaign; None if there is none.
+        head: hash of its last event, which covers all events.
+        level: lowest level that allows its changes; None if none does, or if it is unknown.
+        level_text: the level, with the command that explains it, or why it is unknown.
+        reasons: why it is not rankable; empty if it is.
     """
 
     name: str
@@ -190,19 +190,19 @@ class Run:
     result: Result
     head: str
     level: str | None
-    level_told: str
+    level_text: str
     reasons: tuple[str, ...]
 
 
 def last_value(record: Record, key: str) -> Mapping[str, Any]:
-    """The table of the last event `key`; empty where there is none."""
+    """The table of the last event `key`; empty if there is none."""
     last = next(iterate(reversed(record.events), key), None)
     return table(last["value"]) if last else {}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A record or a campaign that is changed, broken or incomplete, and so no evidence."""
+    """A record or campaign that is changed, broken or incomplete, and so is not evidence."""
 
     path: Path
     problem: str
@@ -210,7 +210,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All runs that were given, their campaigns and submissions, and what cannot be used."""
+    """All given runs, their campaigns and submissions, and those that cannot be used."""
 
     runs: tuple[Run, ...]
     faults: tuple[Fault, ...]
@@ -222,24 +222,38 @@ class Evidence:
         return tuple(dict.fromkeys(run.result.benchmark for run in self.runs))
 
     def on_nodes(self, benchmark: str | None, nodes: int | None) -> tuple[Run, ...]:
-        """Runs of `benchmark` on `nodes` nodes; None stands for any benchmark, and for the largest number of nodes."""
+        """Runs of `benchmark` on `nodes` nodes; None means any benchmark, and the largest number of nodes."""
         runs = [run for run in self.runs if benchmark in (None, run.result.benchmark)]
-        wanted = nodes or max((run.result.nodes for run in runs), default=0)
-        return tuple(run for run in runs if run.result.nodes == wanted)
+        chosen = nodes or max((run.result.nodes for run in runs), default=0)
+        return tuple(run for run in runs if run.result.nodes == chosen)
 
     @cached_property
     def alone(self) -> tuple[Run, ...]:
-        """Runs of no campaign."""
+        """Runs without a campaign."""
         return tuple(run for run in self.runs if run.campaign is None)
 
-    def told(self, text: object) -> str:
-        return told(text, self.submissions)
+    @cached_property
+    def unfinished(self) -> tuple[tuple[str, str], ...]:
+        """For each campaign with planned runs that have not ended: a sentence, and the command to continue it."""
+        from_submissions = {one.campaign for one in self.submissions}
+        return tuple(
+            (
+                f"{self.with_submissions(campaign.path)} is not finished: {len(campaign.done())} of "
+                f"{count(len(campaign.trials), 'planned run')} have ended",
+                "" if campaign.path in from_submissions else f"hpcai500 campaign run {campaign.path}",
+            )
+            for campaign in self.campaigns
+            if len(campaign.done()) < len(campaign.trials)
+        )
+
+    def with_submissions(self, text: object) -> str:
+        return with_submissions(text, self.submissions)
 
 
 def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -> Evidence:
     """Read the runs in `paths`: records, folders of series, campaigns.
 
-    `submissions` are those whose extracted campaigns are among `paths`. What is broken becomes a fault.
+    `submissions` are those whose extracted campaigns are among `paths`. Broken records become faults.
 
     Raises:
         UsageError: a path is none of these, or a run is named twice.
@@ -250,9 +264,9 @@ def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -
     faults: list[Fault] = []
 
     def fault(path: Path, error: Exception) -> None:
-        # The path stands before the message.
+        # The path is shown before the message.
         problem = str(error).removeprefix(f"{path}: ").replace(f"{path}/", "")
-        faults.append(Fault(Path(told(path, submissions)), told(problem, submissions)))
+        faults.append(Fault(Path(with_submissions(path, submissions)), with_submissions(problem, submissions)))
 
     for path in paths:
         try:
@@ -261,29 +275,29 @@ def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -
             fault(path, error)
     # Refuses copies of a record, which would count as further runs.
     expand(records)
-    vouched = {campaign.record(attempt): attempt.head for campaign in campaigns for attempt in campaign.done()}
+    heads = {campaign.record(attempt): attempt.head for campaign in campaigns for attempt in campaign.done()}
     within = {campaign.path: campaign for campaign in campaigns}
-    opened, ours = {one.campaign: one for one in submissions}, package_code_hash()
+    opened, installed = {one.campaign: one for one in submissions}, package_code_hash()
     for record in records:
         campaign, submission = within.get(record.parent), opened.get(record.parent)
         try:
-            runs.append(_read_run(record, campaign, submission, vouched.get(record), ours))
+            runs.append(_read_run(record, campaign, submission, heads.get(record), installed))
         except (RecordError, WrongAnswerError) as error:
             fault(record, error)
     return Evidence(tuple(runs), tuple(faults), tuple(campaigns), tuple(submissions))
 
 
 def not_rankable(evidence: Evidence) -> tuple[str, ...]:
-    """Return why the runs or their campaigns may not be ranked, a sentence each; none if they may be.
+    """Return why the runs or their campaigns are not rankable, a sentence each; empty if they are.
 
-    For a submission, what verification found counts; for another campaign its standing, which includes that of its
-    runs; for a run of no campaign its own result. Code that nobody has compared counts against all but submissions.
+    For a submission, the findings of verification count; for another campaign its standing, which includes its runs;
+    for a run without a campaign its own result. Code that was not compared counts against all but submissions.
     """
     return tuple(dict.fromkeys([*_against_runs(evidence), *_against_campaigns(evidence)]))
 
 
 def _against_runs(evidence: Evidence) -> Iterator[str]:
-    """Reasons against runs of no campaign; one that holds for all of them comes once."""
+    """Reasons against runs without a campaign; a reason against all of them is given once."""
     against: dict[str, list[Run]] = {}
     for run in evidence.alone:
         for reason in run.reasons:
@@ -303,14 +317,14 @@ def _against_campaigns(evidence: Evidence) -> Iterator[str]:
             runs = (run for run in evidence.runs if run.campaign is campaign)
             code = (reason for run in runs for reason in run.reasons if reason not in run.result.reasons)
             reasons = (*standing(campaign).reasons, *code)
-        # A reason against all runs weighs more than a missing run.
+        # Reasons against all runs come first.
         ordered = sorted(reasons, key=lambda reason: not reason.startswith("all "))
-        yield from (f"{evidence.told(campaign.path)}: {reason}" for reason in ordered)
+        yield from (f"{evidence.with_submissions(campaign.path)}: {reason}" for reason in ordered)
 
 
 def _records_of(path: Path, campaigns: list[Campaign]) -> list[Path]:
     if path.is_file():
-        raise UsageError(f"{path}: a file, and no submission: records are folders, submissions are ZIP files")
+        raise UsageError(f"{path}: a file, but not a submission: records are folders, submissions are ZIP files")
     if is_campaign(path):
         campaign = read_campaign(path)
         campaigns.append(campaign)
@@ -323,56 +337,57 @@ def _records_of(path: Path, campaigns: list[Campaign]) -> list[Path]:
 
 
 def _read_run(
-    path: Path, campaign: Campaign | None, submission: Verified | None, vouched: str | None, ours: str
+    path: Path, campaign: Campaign | None, submission: Verified | None, expected: str | None, installed: str
 ) -> Run:
-    """The run in `path`; the campaign's journal has `vouched` for its last event, and `ours` is the code here."""
+    """The run in `path`; `expected` is its last hash in the campaign's journal, `installed` the code hash here."""
     record = read_record(path)
     if record.status != "done":
-        raise RecordError(f"{path}: the run has not come to its end{_ending(path)}")
+        raise RecordError(f"{path}: the run is not finished{_ending(path)}")
     result = score(record)
     if not (path / "result.json").is_file():
         raise RecordError(f"{path}: the record is not complete: result.json is missing")
     head = last_hash((path / "events.jsonl").read_bytes())
-    if vouched is not None and head != vouched:
-        raise RecordError(f"{path}: not the record that the campaign's journal vouches for: its last event differs")
-    name, level, reasons, asked = str(path), result.level, tuple(result.reasons), f"rules {path}"
+    if expected is not None and head != expected:
+        raise RecordError(f"{path}: not the record in the campaign's journal: its last event differs")
+    name, level, reasons, command = str(path), result.level, tuple(result.reasons), f"rules {path}"
     if submission:
         found = submission.verification
-        name, level, reasons, asked = told(path, [submission]), found.level, found.reasons, f"verify {submission.path}"
-    level_told = f"{level or _NONE} (hpcai500 {asked} says why)"
-    if not submission and (unknown := other_code(record, result.level, ours)):
-        level, level_told, reasons = None, unknown, (*reasons, unknown)
-    return Run(name, record, campaign, submission, result, head, level, level_told, reasons)
+        name, level, reasons = with_submissions(path, [submission]), found.level, found.reasons
+        command = f"verify {submission.path}"
+    level_text = f"{level or _NONE} (hpcai500 {command} says why)"
+    if not submission and (unknown := other_code(record, result.level, installed)):
+        level, level_text, reasons = None, unknown, (*reasons, unknown)
+    return Run(name, record, campaign, submission, result, head, level, level_text, reasons)
 
 
 def _ending(path: Path) -> str:
     file = path / "ERROR"
-    said = file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
-    return f": {said}" if said else ""
+    text = file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
+    return f": {text}" if text else ""
 
 
 # ----------------------------------------------------------------------------------------------------
-# Subjects: which work was judged, on which data and machine, so that nobody signs for something else.
+# Subjects: the work, data and machine of the runs, so that the parties see what they sign.
 
 
 _MOST_NAME = 80
-_MADE = {"real": "real", "synthetic": "SYNTHETIC", "memory": "NO DATA: from memory"}
+_INPUTS = {"real": "real", "synthetic": "SYNTHETIC", "memory": "NO DATA: from memory"}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Runs of one kind. Unknown is None.
+    """Runs of the same work, data and machine. Unknown is None.
 
     Attributes:
         dataset: its name in the recipe.
-        input: `real` or `synthetic` files, or `memory` where nothing was read.
+        input: `real` or `synthetic` files, or `memory` if no file was read.
         recipe_hash: of the resolved recipe, with the seed of the first trial of a campaign, or of the first run.
-        target: quality that the recipe aims at.
-        edition_target: quality that the edition fixes.
+        target: target quality of the recipe.
+        edition_target: target quality of the edition.
         achieved: quality of each run.
-        precision: that the recipe asks for.
+        precision: of the recipe.
         accelerators: number by name, over all nodes.
-        campaign: identity, which can be registered before the first run; None outside of a campaign.
+        campaign: its identity, which can be registered before the first run; None without a campaign.
     """
 
     benchmark: str
@@ -397,19 +412,19 @@ class Subject:
 
     @property
     def sentence(self) -> str:
-        """One line for people, without the hashes."""
+        """The subject in one line, without the hashes."""
         samples = f"{_counted(self.training_samples)} + {_counted(self.evaluation_samples)} samples"
         devices = ", ".join(f"{number} x {name}" for name, number in self.accelerators) or "no accelerator"
         return (
             f"{self.benchmark}, edition {self.edition}, on {short(self.dataset, _MOST_NAME)} "
-            f"({_MADE.get(self.input, self.input)}, {samples}); {self.quality}; "
+            f"({_INPUTS.get(self.input, self.input)}, {samples}); {self.quality}; "
             f"{self.precision or UNKNOWN}, {devices}, {count(self.ranks, 'rank')} on {count(self.nodes, 'node')}, "
             f"{count(self.runs, 'run')}"
         )
 
     @property
     def quality(self) -> str:
-        """`top1 0.7631 to 0.7649, target 0.763`, with the edition's target where the recipe has another one."""
+        """`top1 0.7631 to 0.7649, target 0.763`, with the edition's target if the recipe's differs."""
         known = [value for value in self.achieved if value is not None]
         ends = list(dict.fromkeys(f"{value:.4f}" for value in (min(known), max(known)))) if known else [UNKNOWN]
         other = self.edition_target not in (None, self.target)
@@ -421,7 +436,7 @@ class Subject:
 
 
 def edition_target(edition: str, benchmark: str) -> float | None:
-    """The target quality that an edition fixes; None for a benchmark that it does not know."""
+    """The target quality of an edition; None for an unknown benchmark."""
     target = benchmark_rules(edition, benchmark).get("target_quality")
     return None if target is None else float(target)
 
@@ -461,7 +476,7 @@ def _subject(run: Run, evidence: Evidence) -> Subject:
         nodes=result.nodes,
         runs=1,
         campaign=campaign.identity if campaign else None,
-        path=evidence.told(campaign.path) if campaign else None,
+        path=evidence.with_submissions(campaign.path) if campaign else None,
     )
 
 
@@ -483,19 +498,20 @@ def _counted(number: int | None) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Requirements: what must hold of every run, whatever its speed.
+# Requirements for every run, whatever its speed.
 
 
 Verdict = Literal["pass", "fail", "missing"]
+_NO_RUN = "no finished run"
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """One demand, what was found, and whether it is kept.
+    """One requirement, what was found, and its verdict.
 
     Attributes:
-        verdict: `missing` where more runs would help; it counts as a failure of speed, not of answers.
-        detail: the first thing that breaks it, and what to do.
+        verdict: `missing` if more runs would help; it counts as a missed number, not as a wrong result.
+        detail: the first violation, and what to do.
     """
 
     name: str
@@ -508,19 +524,19 @@ class Requirement:
         return {**asdict(self), "detail": self.detail or None}
 
 
-def judge_requirements(
+def check_requirements(
     require: RequireTable,
     evidence: Evidence,
     reasons: Sequence[str] = (),
     trust: Trust | None = None,
     sources: Sequence[GivenFile] = (),
 ) -> list[Requirement]:
-    """Judge each demand.
+    """Check each requirement.
 
-    Whole records, right answers, runs that belong together and campaigns without a missing run are always demanded.
+    Complete records, reached targets, runs that belong together and finished campaigns are always required.
 
     Args:
-        require: what the contract demands.
+        require: the requirements of the contract.
         reasons: why the runs are not rankable (`not_rankable`).
         trust: what the submissions were checked against.
         sources: files of figures that were measured outside of the runs.
@@ -547,27 +563,28 @@ def judge_requirements(
     return found
 
 
-def _judged(name: str, required: str, found: str, *, kept: bool, detail: str = "") -> Requirement:
-    return Requirement(name, required, found, "pass" if kept else "fail", short(detail))
+def _requirement(name: str, required: str, found: str, *, met: bool, detail: str = "") -> Requirement:
+    return Requirement(name, required, found, "pass" if met else "fail", short(detail))
 
 
 def _of_all(name: str, required: str, broken: Sequence[str], runs: int) -> Requirement:
-    """A demand that each run keeps or breaks by itself; `broken` has a line for each that breaks it."""
-    found = f"{runs - len(broken)} of {count(runs, 'run')}"
-    return _judged(name, required, found, kept=runs > 0 and not broken, detail=broken[0] if broken else "")
+    """A requirement for each run; `broken` has a line for each run that violates it."""
+    found = f"{runs - len(broken)} of {count(runs, 'run')}" if runs else _NO_RUN
+    return _requirement(name, required, found, met=runs > 0 and not broken, detail=broken[0] if broken else "")
 
 
 def _whole(evidence: Evidence) -> Requirement:
     whole, broken = len(evidence.runs), len(evidence.faults)
     detail = "; ".join(f"{fault.path}: {fault.problem}" for fault in evidence.faults[:3])
-    return _judged(
-        "records", "complete, unchanged", f"{whole} of {count(whole + broken, 'record')}",
-        kept=whole > 0 and not broken, detail=detail if whole or broken else "there is no finished run",
+    return _requirement(
+        "records", "complete, unchanged",
+        f"{whole} of {count(whole + broken, 'record')}" if whole or broken else _NO_RUN,
+        met=whole > 0 and not broken, detail=detail,
     )  # fmt: skip
 
 
 def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
-    """Anybody can choose a recipe's target, so it counts only where the contract does without the rules."""
+    """A recipe's own target counts only if the contract does not require the rules, as anyone can choose it."""
     broken = []
     for run in runs:
         quality = run.result.quality
@@ -582,9 +599,9 @@ def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
 
 
 def _verified(runs: Sequence[Run]) -> Requirement:
-    """Whatever is of no submission was signed by nobody."""
+    """Runs outside of a submission are not signed."""
     broken = [
-        f"{run.name}: of no submission: give the file that `hpcai500 submit` wrote"
+        f"{run.name}: not in a submission: give the file that `hpcai500 submit` wrote"
         for run in runs
         if run.submission is None
     ]
@@ -594,14 +611,14 @@ def _verified(runs: Sequence[Run]) -> Requirement:
 def _signed(sources: Sequence[GivenFile]) -> Requirement:
     broken = [one.sentence for one in sources if one.signer is None]
     found = f"{len(sources) - len(broken)} of {count(len(sources), 'file')}" if sources else "no such file"
-    return _judged("signed", "files of micro and scale", found, kept=not broken, detail=broken[0] if broken else "")
+    return _requirement("signed", "files of micro and scale", found, met=not broken, detail=broken[0] if broken else "")
 
 
 def _registered(identity: str, runs: Sequence[Run]) -> Requirement:
-    """Verification has compared the identities of submissions, also where names of hosts were replaced."""
+    """Only folders are compared here: verification compares submissions, also anonymised ones."""
     broken = [
-        f"{run.name}: of {f'campaign {run.campaign.identity}' if run.campaign else 'no campaign'}, "
-        "not of the registered one"
+        f"{run.name}: in {f'campaign {run.campaign.identity}' if run.campaign else 'no campaign'}, "
+        "not in the registered one"
         for run in runs
         if run.submission is None and not (run.campaign and run.campaign.identity == identity)
     ]
@@ -609,30 +626,26 @@ def _registered(identity: str, runs: Sequence[Run]) -> Requirement:
 
 
 def _alike(evidence: Evidence) -> Requirement:
-    """Runs of one benchmark and one number of ranks are those that a mean could be taken of."""
+    """Runs of one benchmark on one number of ranks must be fit to be averaged."""
     groups: dict[tuple[str, int], list[Path]] = {}
     for run in evidence.runs:
         groups.setdefault((run.result.benchmark, run.result.world_size), []).append(run.record.path)
     reasons = [reason for group in groups.values() if len(group) > 1 and (reason := why_no_mean(group))]
     found = "they differ in more, or two are the same" if reasons else "they do"
-    return _judged(
-        "runs belong together", "they differ in the seed only", found, kept=not reasons,
-        detail=evidence.told(reasons[0]) if reasons else "",
+    return _requirement(
+        "runs belong together", "they differ in the seed only", found, met=not reasons,
+        detail=evidence.with_submissions(reasons[0]) if reasons else "",
     )  # fmt: skip
 
 
 def _planned(evidence: Evidence) -> Requirement:
-    """Who may leave out runs that were planned can choose a mean: those that failed, or would have been slower."""
+    """Leaving out planned runs, such as failed or slow ones, would be a way to choose the mean."""
     planned = sum(len(campaign.trials) for campaign in evidence.campaigns)
     done = sum(len(campaign.done()) for campaign in evidence.campaigns)
-    unfinished = [
-        f"{campaign.path.name}: {len(campaign.done())} of {len(campaign.trials)}: finish it by `hpcai500 campaign run`"
-        for campaign in evidence.campaigns
-        if len(campaign.done()) < len(campaign.trials)
-    ]
-    return _judged(
-        "planned runs", "all of the campaign are done", f"{done} of {count(planned, 'run')}", kept=not unfinished,
-        detail=unfinished[0] if unfinished else "",
+    unfinished = evidence.unfinished
+    return _requirement(
+        "planned runs", "all of the campaign are done", f"{done} of {count(planned, 'run')}", met=not unfinished,
+        detail=": ".join(filter(None, unfinished[0])) if unfinished else "",
     )  # fmt: skip
 
 
@@ -643,16 +656,16 @@ def _edition(edition: str, runs: Sequence[Run]) -> Requirement:
 
 def _level(level: str, runs: Sequence[Run]) -> Requirement:
     allowed = LEVELS[: LEVELS.index(level) + 1]
-    broken = [f"{run.name}: {run.level_told}" for run in runs if run.level not in allowed]
+    broken = [f"{run.name}: {run.level_text}" for run in runs if run.level not in allowed]
     return _of_all("level", level if level == LEVELS[0] else f"{level}, or stricter", broken, len(runs))
 
 
 def _rankable(evidence: Evidence, reasons: Sequence[str]) -> Requirement:
     broken = [f"{run.name}: {run.reasons[0]}" for run in evidence.runs if run.reasons]
-    kept = _of_all("rankable", "yes", broken, len(evidence.runs))
+    requirement = _of_all("rankable", "yes", broken, len(evidence.runs))
     if reasons and not broken:
-        return _judged(kept.name, kept.required, "the campaign is not", kept=False, detail=reasons[0])
-    return kept
+        return _requirement(requirement.name, requirement.required, "the campaign is not", met=False, detail=reasons[0])
+    return requirement
 
 
 def _nodes(nodes: int, runs: Sequence[Run]) -> Requirement:
@@ -671,6 +684,6 @@ def _runs(least: int, nodes: int | None, evidence: Evidence) -> Requirement:
     if fewest < least:
         benchmark = next((name for name, runs in found.items() if runs == fewest), "ic")
         how = f"hpcai500 campaign init, or hpcai500 {benchmark} --trials {least}"
-        detail = f"make {least - fewest} more, each with a seed of its own: {how}"
-    said = ", ".join(f"{runs} of {name}" for name, runs in found.items()) or "none"
-    return Requirement("runs", f"{least} or more", said, "pass" if fewest >= least else "missing", detail)
+        detail = f"make {least - fewest} more, each with another seed: {how}"
+    text = ", ".join(f"{runs} of {name}" for name, runs in found.items()) or "none"
+    return Requirement("runs", f"{least} or more", text, "pass" if fewest >= least else "missing", detail)

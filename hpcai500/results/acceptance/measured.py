@@ -1,7 +1,7 @@
-"""What was measured of each contracted value, and whether it is kept.
+"""The measured value of each criterion and its verdict, the comparison with older runs, and the slowest node.
 
 Numbers come from runs, from files of `hpcai500 micro`, and from a file of `hpcai500 scale --json`; all are in the
-metric's own unit. New runs can also be compared with older ones of the same work, and the slowest node is found.
+metric's own unit.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from hpcai500.results.score import score_record
 from hpcai500.text import count, number, share, short, table, tables
 
 # ----------------------------------------------------------------------------------------------------
-# Ceilings of the machine, as `hpcai500 micro --json` wrote them.
+# Ceilings of the machine, from `hpcai500 micro --json`.
 
 
 @dataclass(frozen=True)
 class CeilingFile:
-    """A file of `hpcai500 micro`, and who vouches for it."""
+    """A file of `hpcai500 micro`, and its signer."""
 
     source: GivenFile
     document: Mapping[str, Any]
 
     def entry(self, metric: Metric) -> Mapping[str, Any] | None:
-        """Return what it says of `metric`; None if that was not measured.
+        """Return the measurement of `metric`; None if there is none.
 
         Raises:
-            UsageError: it is no measurement in the metric's unit.
+            UsageError: it is not a measurement in the metric's unit.
         """
         if metric.name not in self.document:
             return None
@@ -68,16 +68,16 @@ def read_ceilings(path: Path, signers: Path | None = None) -> CeilingFile:
     """Read a file of `hpcai500 micro`.
 
     Raises:
-        RecordError: it is no JSON.
-        UsageError: it is something else, or cannot be read.
-        WrongAnswerError: the signature beside it is not one of it, or `signers` lacks its key.
+        RecordError: it is not JSON.
+        UsageError: it is not such a file, or cannot be read.
+        WrongAnswerError: its signature does not match it, or `signers` lacks its key.
     """
     source = given_file(path, signers)
     document = source.tables()
     known = [entry for entry in tables(list(document.values())) if "value" in entry and "unit" in entry]
     if not known or len(known) < len(document):
-        said = f": {document['error']}" if document.get("error") else ""
-        raise UsageError(f"{path}: no measurements of `hpcai500 micro -o FILE`{said}")
+        error = f": {document['error']}" if document.get("error") else ""
+        raise UsageError(f"{path}: not a file of `hpcai500 micro -o FILE`{error}")
     return CeilingFile(source, document)
 
 
@@ -93,17 +93,17 @@ def _list(value: Any) -> list[Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The numbers for one criterion, or what to do to get them.
+# The numbers for one criterion, or what to do to measure them.
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where numbers come from.
+    """The sources of the numbers.
 
     Attributes:
         ceilings: files of `hpcai500 micro`.
         scaling: a file of `hpcai500 scale --json`.
-        require: what the contract demands of all runs.
+        require: the contract's requirements for all runs.
     """
 
     evidence: Evidence
@@ -118,9 +118,9 @@ class Measured:
 
     Attributes:
         values: of each run, or the only one.
-        nodes: of the runs; None where none was found, or the source does not say.
-        interval: a 95 % confidence interval that the source itself tells.
-        missing: why there are none, and what to do; None where all are known.
+        nodes: of the runs; None if there are none, or the source does not say.
+        interval: the 95 % confidence interval given by the source.
+        missing: why there are none, and what to do; None if all are known.
     """
 
     values: tuple[float, ...] = ()
@@ -132,10 +132,10 @@ class Measured:
 
 
 def measure(criterion: CriterionTable, sources: Sources) -> Measured:
-    """Return what `sources` say of the metric of `criterion`.
+    """Return the numbers in `sources` for the metric of `criterion`.
 
     Raises:
-        UsageError: a file is not what it should be, or it is open which benchmark is meant.
+        UsageError: a file is wrong, or the criterion does not say which benchmark it means.
         WrongAnswerError: a file contradicts its records.
     """
     metric, evidence = criterion.subject, sources.evidence
@@ -144,8 +144,8 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
     if criterion.benchmark is None and len(evidence.benchmarks) > 1:
         named = " and ".join(evidence.benchmarks)
         raise UsageError(
-            f"{criterion.name}: there are records of {named}: say which is meant, benchmark = "
-            f'"{evidence.benchmarks[0]}", in each of the criteria'
+            f"{criterion.name}: there are records of {named}: add the benchmark to each of the criteria, such as "
+            f'benchmark = "{evidence.benchmarks[0]}"'
         )
     nodes = criterion.nodes or sources.require.nodes
     if metric.kind == "efficiency":
@@ -154,12 +154,12 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
     if not runs:
         of = f" of {criterion.benchmark}" if criterion.benchmark else ""
         on = f" on {count(nodes, 'node')}" if nodes else ""
-        return Measured(missing=f"no finished run{of}{on}: make them, and name their records")
+        return Measured(missing=f"no finished run{of}{on}: make runs, and give their records")
     return of_each(metric, runs) if metric.kind == "run" else _variation(metric, runs)
 
 
 def of_each(metric: Metric, runs: Sequence[Run]) -> Measured:
-    """Return the metric of each of `runs`; it is missing if one of them does not know it: unknown is never good."""
+    """Return the metric of each of `runs`; it is missing if one of them lacks it: unknown is never good."""
     found = [value_of(metric, run.result) for run in runs]
     nodes = runs[0].result.nodes
     known = tuple(value for value in found if value is not None)
@@ -187,7 +187,7 @@ def _of_micro(metric: Metric, sources: Sources) -> Measured:
         return Measured(missing=f"not measured: {metric.remedy}")
     for source, entry in found:
         if entry.get("verified") is not True:
-            return Measured(missing=f"{source.path}: what was timed is not marked as verified: measure again")
+            return Measured(missing=f"{source.path}: its results are not marked as verified: measure again")
     for source, entry in found:
         nodes = number(entry.get("nodes"))
         required = sources.require.nodes
@@ -217,7 +217,7 @@ def _of_scaling(metric: Metric, sources: Sources, benchmark: str | None, nodes: 
         try:
             found = _efficiency_of_runs(runs, nodes)
         except HpcAi500Error as error:
-            return Measured(missing=sources.evidence.told(error))
+            return Measured(missing=sources.evidence.with_submissions(error))
     return found or Measured(missing=f"not measured on {count(nodes, 'node')}: {metric.remedy}")
 
 
@@ -231,13 +231,13 @@ Points = Sequence[Mapping[str, Any]]
 
 
 def _efficiency_of_runs(runs: Sequence[Run], nodes: int) -> Measured | None:
-    """Weak scaling from the smallest number of processes to the largest on `nodes` nodes; None where one is missing.
+    """Weak scaling from the smallest number of processes to the largest on `nodes` nodes; None if one is missing.
 
-    Rates are those of the training steps (results/scaling.py). Several runs of the smallest number count with their
-    mean, without the highest and the lowest of three or more.
+    Rates are those of the training steps (results/scaling.py). Runs of the smallest number are averaged, without the
+    highest and the lowest of three or more.
 
     Raises:
-        UsageError: the runs do not belong in one table.
+        UsageError: the runs are not comparable.
         RecordError, WrongAnswerError: a record is inconsistent.
     """
     there = [run for run in runs if run.result.nodes == nodes]
@@ -254,20 +254,20 @@ def _efficiency_of_runs(runs: Sequence[Run], nodes: int) -> Measured | None:
     return Measured(tuple(values), tuple(run.name for run in many), nodes, note=_against(base))
 
 
-def _efficiency_of_file(source: GivenFile, nodes: int, judged: Sequence[Run], *, verified: bool) -> Measured | None:
-    """Return what a file of `hpcai500 scale --json` says; None if it lacks `nodes`.
+def _efficiency_of_file(source: GivenFile, nodes: int, runs: Sequence[Run], *, verified: bool) -> Measured | None:
+    """Return the efficiency in a file of `hpcai500 scale --json`; None if it lacks `nodes`.
 
-    Nodes, processes and efficiency are computed again where the records are found. They are evidence where each record
-    is one of the `judged` runs, whose copy is then read; else they are the word of whoever vouches for the file. Where
-    only `verified` runs count, nobody's word does.
+    Nodes, processes and efficiency are computed again if the records are found. They are evidence if each record is one
+    of `runs`, whose copy is then read; otherwise they rest on the file's signer. If only `verified` runs count, the
+    signer must be trusted.
 
     Raises:
-        RecordError: it is no JSON.
-        UsageError: it is something else, or a prediction.
+        RecordError: it is not JSON.
+        UsageError: it is not such a file, or a prediction.
         WrongAnswerError: it contradicts its records.
     """
     path, points = source.path, _points(source)
-    doubt = _doubt(path, points, judged)
+    doubt = _doubt(path, points, runs)
     there = [point for point in points if point["nodes"] == nodes]
     if not there:
         return None
@@ -279,7 +279,7 @@ def _efficiency_of_file(source: GivenFile, nodes: int, judged: Sequence[Run], *,
         raise UsageError(f"{path}: the point of {count(nodes, 'node')} has no parallel_efficiency")
     if verified and doubt and source.doubt:
         return Measured(
-            missing=f"{path}: {doubt}, and the contract demands verified runs: give their submissions, no --scaling"
+            missing=f"{path}: {doubt}, but the contract requires verified runs: give submissions instead of --scaling"
         )
     notes = [_against(base["processes"]), *([f"as {path} says: {doubt}", source.doubt] if doubt else [])]
     return Measured((value,), (str(path),), nodes, note="; ".join(filter(None, notes)))
@@ -297,11 +297,11 @@ def _rates(few: Run, many: Run) -> tuple[float, float]:
 def _points(source: GivenFile) -> Points:
     path, document = source.path, source.tables()
     if document.get("kind") == "prediction":
-        raise UsageError(f"{path}: a prediction, which is no evidence: hpcai500 scale … --json > scale.json")
+        raise UsageError(f"{path}: a prediction, not a measurement: hpcai500 scale … --json > scale.json")
     points = tables(document.get("points"))
     if not points or document.get("error") or any(not _is_point(point) for point in points):
-        said = f": {document['error']}" if document.get("error") else ""
-        raise UsageError(f"{path}: no result of `hpcai500 scale --json`{said}")
+        error = f": {document['error']}" if document.get("error") else ""
+        raise UsageError(f"{path}: not a result of `hpcai500 scale --json`{error}")
     return points
 
 
@@ -309,15 +309,15 @@ def _is_point(point: Mapping[str, Any]) -> bool:
     return all(isinstance(point.get(key), int) and point[key] > 0 for key in ("nodes", "processes"))
 
 
-def _doubt(path: Path, points: Points, judged: Sequence[Run]) -> str:
-    """Return why the records of the points prove nothing; empty where each is one of the judged runs.
+def _doubt(path: Path, points: Points, runs: Sequence[Run]) -> str:
+    """Return why the records of the points are not evidence; empty if each is one of `runs`.
 
     Raises:
         WrongAnswerError: a point contradicts its record.
     """
-    by_head = {run.head: run.record.path for run in judged}
+    by_head = {run.head: run.record.path for run in runs}
     found = [_found(path, point.get("record")) for point in points]
-    # A judged run is read where it was judged: what lies beside the file may change meanwhile.
+    # A checked run is read where it was checked: a copy next to the file may change meanwhile.
     proven = [folder and by_head.get(_head(folder)) for folder in found]
     records = [one or other for one, other in zip(proven, found, strict=True)]
     here = [(point, record) for point, record in zip(points, records, strict=True) if record]
@@ -325,24 +325,24 @@ def _doubt(path: Path, points: Points, judged: Sequence[Run]) -> str:
         result = score_record(record)
         _check(path, point, {"nodes": result.nodes, "processes": result.world_size})
     if len(here) < len(points):
-        return "the records that it names are not here"
+        return "the records that it names were not found"
     if len(here) > 1:
         computed = {one.processes: one.parallel_efficiency for one in read_scaling([one for _, one in here]).points}
         for point, _ in here:
             _check(path, point, {"parallel_efficiency": computed[point["processes"]]})
-    return "" if all(proven) else "the records that it names are none of the runs that are judged"
+    return "" if all(proven) else "the records that it names are not among the given runs"
 
 
 def _check(path: Path, point: Mapping[str, Any], expected: Mapping[str, float]) -> None:
     for key, value in expected.items():
-        told = number(point.get(key))
-        if told is None or not math.isclose(told, value, rel_tol=_ROUNDING):
+        stated = number(point.get(key))
+        if stated is None or not math.isclose(stated, value, rel_tol=_ROUNDING):
             what = f"{key.replace('_', ' ')} of {count(point['processes'], 'process', 'processes')} is {point.get(key)}"
             raise WrongAnswerError(f"{path}: {what}, but the records give {value}")
 
 
 def _head(folder: Path) -> str:
-    """Return the hash of the record's last event, which covers all of them; empty where it cannot be read."""
+    """Return the hash of the record's last event, which covers all events; empty if it cannot be read."""
     try:
         return last_hash((folder / "events.jsonl").read_bytes())
     except OSError:
@@ -350,7 +350,7 @@ def _head(folder: Path) -> str:
 
 
 def _found(path: Path, name: object) -> Path | None:
-    """Find the record that a point names: by its path as it is, or beside the file."""
+    """Find the record that a point names: by its path, or relative to the file."""
     if not isinstance(name, str) or "\0" in name:
         return None
     needed = ("DONE", "events.jsonl")
@@ -359,27 +359,27 @@ def _found(path: Path, name: object) -> Path | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The verdict on each contracted value.
+# The verdict on each criterion.
 
 
 _TOO_EFFICIENT = (
     f"above {MOST_EFFICIENCY:g}, which adding processes cannot cause: the baseline runs may have been slowed"
 )
-_MORE_RUNS = "the limit lies within the 95 % confidence interval: more runs would tell"
+_MORE_RUNS = "the limit is within the 95 % confidence interval: make more runs"
 
 
 @dataclass(frozen=True)
-class Judged:
+class CriterionResult:
     """One criterion and its verdict. Numbers are in the metric's own unit; unknown is None.
 
     Attributes:
-        unit: that the contract is written in.
-        statistic: how the values of the runs became one; None where there is only one.
+        unit: of the contract.
+        statistic: how the values of the runs became one; None if there is only one.
         measured: the number that is compared with the limits.
         margin: distance from the nearest limit, as a fraction of the reference; negative outside of the limits.
         interval: 95 % confidence interval of `measured`.
         values: of each run, with their `sources`.
-        verdict: `missing` where something is unknown; it counts as a failure.
+        verdict: `missing` if the number is unknown; it counts as a failure.
     """
 
     name: str
@@ -398,7 +398,7 @@ class Judged:
     sources: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON: plain numbers in the metric's own unit."""
+        """Return the JSON document, with plain numbers in the metric's own unit."""
         return {
             "name": self.name,
             "metric": self.metric.name,
@@ -421,20 +421,20 @@ class Judged:
         }
 
 
-def judge_criteria(criteria: Sequence[CriterionTable], sources: Sources) -> list[Judged]:
-    """Judge each of `criteria` by what `sources` say.
+def check_criteria(criteria: Sequence[CriterionTable], sources: Sources) -> list[CriterionResult]:
+    """Compare each of `criteria` with the numbers in `sources`.
 
     Raises:
-        UsageError: a file is not what it should be, or it is open which benchmark is meant.
+        UsageError: a file is wrong, or a criterion does not say which benchmark it means.
         WrongAnswerError: a file contradicts its records.
     """
     return [
-        judge(one.name, one.subject, one.limits, one.over_runs, measure(one, sources), unit=one.unit, clause=one.clause)
+        check(one.name, one.subject, one.limits, one.over_runs, measure(one, sources), unit=one.unit, clause=one.clause)
         for one in criteria
     ]
 
 
-def judge(
+def check(
     name: str,
     metric: Metric,
     limits: Limits,
@@ -443,10 +443,12 @@ def judge(
     *,
     unit: str | None = None,
     clause: str = "",
-) -> Judged:
-    """Judge one criterion by its number alone; the interval is evidence, with a note where it holds a limit."""
+) -> CriterionResult:
+    """Compare one number with its limits; the interval is evidence only, with a note if it contains a limit."""
     if measured.missing:
-        return Judged(name, metric, limits, unit, statistic, clause, measured.nodes, "missing", measured.missing)
+        return CriterionResult(
+            name, metric, limits, unit, statistic, clause, measured.nodes, "missing", measured.missing
+        )
     value = judged_value(measured.values, statistic or "every", limits)
     interval = measured.interval or (judged_interval(measured.values, statistic) if statistic else None)
     notes = [measured.note] if measured.note else []
@@ -454,7 +456,7 @@ def judge(
         notes.append(_TOO_EFFICIENT)
     if interval and limits.within(*interval):
         notes.append(_MORE_RUNS)
-    return Judged(
+    return CriterionResult(
         name, metric, limits, unit, statistic, clause, measured.nodes,
         verdict="pass" if limits.holds(value) else "fail",
         note="; ".join(notes),
@@ -473,11 +475,11 @@ def judge(
 DEFAULT_RATIO = 0.90
 
 
-def judge_against(old: Path, evidence: Evidence, ratio: float) -> list[Judged]:
-    """Judge every metric that the old runs know: the new mean must be at least `ratio` times as good as the old one.
+def check_against_baseline(old: Path, evidence: Evidence, ratio: float) -> list[CriterionResult]:
+    """Compare every metric that the old runs have: the new mean must be at least `ratio` times as good as the old one.
 
     Raises:
-        UsageError: there is no old run, it did other work, or it is one of those that are judged.
+        UsageError: there is no old run, it did other work, or it is one of the new runs.
         WrongAnswerError: an old record is changed or incomplete.
     """
     before = read_evidence([old])
@@ -488,29 +490,29 @@ def judge_against(old: Path, evidence: Evidence, ratio: float) -> list[Judged]:
         raise UsageError(f"--baseline {old}: a campaign without a finished run; see `hpcai500 campaign status {old}`")
     heads = {run.head for run in before.runs}
     if same := next((run for run in evidence.runs if run.head in heads), None):
-        raise UsageError(f"--baseline {old}: holds {same.name}, which is judged: a run is always as good as itself")
+        raise UsageError(f"--baseline {old}: contains {same.name}, which is one of the new runs: give older runs")
     runs = evidence.on_nodes(before.runs[0].result.benchmark, before.runs[0].result.nodes)
     if problem := next(_other_work(before.runs, runs or evidence.runs), None):
         raise UsageError(f"--baseline {old}: not the same work: {problem}")
     if not runs:
-        # There is no complete record at all, which the requirement `records` says.
+        # There is no complete record at all, which the requirement `records` reports.
         return []
-    return [judged for metric in COMPARED if (judged := _judge(metric, before.runs, runs, ratio))]
+    return [result for metric in COMPARED if (result := _compare(metric, before.runs, runs, ratio))]
 
 
-def _judge(metric: Metric, before: Sequence[Run], runs: Sequence[Run], ratio: float) -> Judged | None:
-    """Return None where the old runs do not know the metric."""
+def _compare(metric: Metric, before: Sequence[Run], runs: Sequence[Run], ratio: float) -> CriterionResult | None:
+    """Return None if the old runs lack the metric."""
     old = of_each(metric, before)
     reference = None if old.missing else summarise(old.values).mean
     if not reference or reference < 0:
         return None
     lower, upper = (ratio - 1, None) if metric.better == "higher" else (None, 1 / ratio - 1)
     name = f"{metric.name} against the baseline"
-    return judge(name, metric, Limits(reference, lower, upper), "mean", of_each(metric, runs))
+    return check(name, metric, Limits(reference, lower, upper), "mean", of_each(metric, runs))
 
 
 def _other_work(before: Sequence[Run], runs: Sequence[Run]) -> Iterator[str]:
-    """Yield in what runs differ from the first old one, so that they are not comparable."""
+    """Yield the differences from the first old run that make runs incomparable."""
     old = before[0]
     for new in (*before[1:], *runs):
         for what, of in _WORK.items():
@@ -521,7 +523,7 @@ def _other_work(before: Sequence[Run], runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _first_difference(left: Any, right: Any) -> tuple[str, Any, Any]:
-    """Of two tables, the name of the first field that differs and its two values; anything else as it is."""
+    """The name and the values of the first field that differs between two tables; other values as they are."""
     if not (isinstance(left, Mapping) and isinstance(right, Mapping)):
         return "", left, right
     name = next(name for name in {**left, **right} if left.get(name) != right.get(name))
@@ -540,23 +542,23 @@ _WORK: dict[str, Callable[[Run], Any]] = {
 
 
 # ----------------------------------------------------------------------------------------------------
-# The slowest node, and what is different about it.
+# The slowest node, and how it differs from the others.
 
 
-# Nodes within a hundredth of the median count as alike.
+# Nodes within a hundredth of the median count as equally fast.
 _ALIKE = 0.01
 _MOST_DIFFERENCES = 4
 
 
 @dataclass(frozen=True)
 class WorstNode:
-    """The slowest node over all runs, and what else the records say of it.
+    """The slowest node over all runs, and how it differs from the others.
 
     Attributes:
-        slowest: None where no run of several nodes or ranks tells.
-        of: what was compared: `node`, or `rank` where there is only one node.
-        differences: fields in which it is unlike most nodes, a sentence each.
-        ceilings: what the slowest ranks reached in products and copies, a sentence each.
+        slowest: None if no run of several nodes or ranks recorded their own times.
+        of: what was compared: `node`, or `rank` if there is only one node.
+        differences: fields in which it differs from most nodes, a sentence each.
+        ceilings: results of the slowest ranks in matrix products and copies, a sentence each.
     """
 
     slowest: SlowestNode | None
@@ -568,13 +570,13 @@ class WorstNode:
     def sentence(self) -> str:
         found = self.slowest
         if found is None:
-            return "unknown: no run of several nodes or ranks tells the time that each needs for itself"
+            return "unknown: no run of several nodes or ranks recorded their own times"
         of = count(found.nodes, self.of)
         in_runs = f"slowest in {found.slowest_in} of {count(found.runs, 'run')}"
         if found.straggler_in:
             in_runs += f", a straggler in {found.straggler_in}"
         if found.slowdown <= _ALIKE:
-            return f"none: the {of} need the same time for themselves within 1 % ({short(found.name, 60)}: {in_runs})"
+            return f"none: the own times of {of} agree within 1 % ({short(found.name, 60)}: {in_runs})"
         return (
             f"{short(found.name, 60)}: {share(found.slowdown)} slower than the median of the others ({of}, {in_runs})"
         )
@@ -589,7 +591,7 @@ class WorstNode:
 
 
 def worst_node(runs: Sequence[Run], files: Sequence[CeilingFile] = ()) -> WorstNode:
-    """Find the node, or rank of the only node, that needs longest for itself: waiting for input and computing."""
+    """Find the node, or the rank of a single node, with the longest own time: waiting for input and computing."""
     of = "node" if any(run.result.nodes > 1 for run in runs) else "rank"
     slowest = slowest_node([own for run in runs if (own := _own_seconds(run.record, of))])
     name = slowest.name if slowest and of == "node" else None
@@ -599,7 +601,7 @@ def worst_node(runs: Sequence[Run], files: Sequence[CeilingFile] = ()) -> WorstN
 
 
 def _own_seconds(record: Record, of: str) -> dict[str, float]:
-    """Seconds of a step by node or rank; a node's is that of its slowest rank, for which all others wait."""
+    """Own seconds of a step by node or rank; a node has those of its slowest rank, for which all others wait."""
     own: dict[str, float] = {}
     for rank, seconds in _of_ranks(record):
         host = short(rank.get("host", "?"), 200)
@@ -609,7 +611,7 @@ def _own_seconds(record: Record, of: str) -> dict[str, float]:
 
 
 def _of_ranks(record: Record) -> Iterator[tuple[Mapping[str, Any], float]]:
-    """Yield each rank with its median step of the event `communication`, else with its mean step of `steps`."""
+    """Yield each rank with its median step from the event `communication`, else its mean step from `steps`."""
     timed = [
         (rank, number(rank.get("own_seconds"))) for rank in tables(last_value(record, "communication").get("ranks"))
     ]
@@ -623,7 +625,7 @@ def _of_ranks(record: Record) -> Iterator[tuple[Mapping[str, Any], float]]:
 
 
 def _differences(runs: Sequence[Run], host: str) -> Iterator[str]:
-    """Yield what of `host` is unlike most nodes, in the newest run that has it."""
+    """Yield the differences of `host` from most nodes, in the newest run that has it."""
     for run in reversed(runs):
         nodes = tables(run.record.system.get("nodes"))
         if any(str(node.get("host")) == host for node in nodes):
@@ -633,18 +635,18 @@ def _differences(runs: Sequence[Run], host: str) -> Iterator[str]:
 
 
 def _ceilings(runs: Sequence[Run], files: Sequence[CeilingFile]) -> Iterator[str]:
-    """Yield the slowest rank of the matrix products of all runs, and of the files of `hpcai500 micro`."""
+    """Yield the slowest rank in the matrix products of all runs, and in the files of `hpcai500 micro`."""
     found = [share for run in runs if (share := _share_of_mean(run.record))]
     if found:
         least, host = min(found)
         where = f" on {short(host, 60)}" if host else ""
-        yield f"products in the runs: the slowest rank{where} reaches {least:.1%} of the mean rank"
+        yield f"matrix products in the runs: the slowest rank{where} reaches {least:.1%} of the mean rank"
     for file in files:
-        yield from (f"{file.source.path}: {short(said, 160)}" for said in file.slow_ranks())
+        yield from (f"{file.source.path}: {short(text, 160)}" for text in file.slow_ranks())
 
 
 def _share_of_mean(record: Record) -> tuple[float, str] | None:
-    """Return what the slowest rank reached in the event `ceilings`, as a share of the mean rank, and its host."""
+    """Return the slowest rank's result in the event `ceilings`, as a share of the mean rank's, and its host."""
     value = last_value(record, "ceilings")
     together, slowest, ranks = (number(value.get(key)) for key in ("flops", "slowest_flops", "ranks"))
     if not together or slowest is None or ranks is None or ranks < 2:

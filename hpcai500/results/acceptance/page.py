@@ -1,4 +1,4 @@
-"""The verdict as a page that is fit to sign: one file, one or two sheets of A4."""
+"""The verdict as a page to sign: one HTML file, one or two sheets of A4 in print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from hpcai500 import __version__
 from hpcai500.results.acceptance.contract import PartyTable, shown
 from hpcai500.results.acceptance.evidence import Evidence, Requirement, Run
-from hpcai500.results.acceptance.measured import Judged
+from hpcai500.results.acceptance.measured import CriterionResult
 from hpcai500.results.acceptance.verdict import (
     Acceptance,
     attempts_text,
@@ -41,30 +41,30 @@ from hpcai500.results.score import metric_title
 from hpcai500.text import UNKNOWN, count, short, table
 
 # ----------------------------------------------------------------------------------------------------
-# The drawing: a row for each criterion, in per cent of the contracted value.
+# The chart: a row for each criterion, in per cent of the contracted value.
 
 
 WIDTH = 400.0
-# The name of a criterion has a line of its own above its bar, so that it is never cut off or crossed.
+# The name of a criterion is on its own line above the bar, so that it is never cut off or crossed.
 _ROW, _FOOT, _TOP, _LEFT, _RIGHT, _NAME = 38.0, 38.0, 4.0, 12.0, 16.0, 16.0
-# What lies further from the contract is drawn at the edge, with its number.
+# Values beyond these are drawn at the edge, with their numbers.
 _LEAST, _MOST = 75.0, 125.0
 _GOOD, _BAD, _RUN = 3, 4, 6
-# More dots than this show no more.
+# More dots would not be legible.
 _MOST_DOTS = 60
 
 
-def margins(criteria: Sequence[Judged]) -> Markup:
-    """Draw the criteria that were measured."""
+def margins(criteria: Sequence[CriterionResult]) -> Markup:
+    """Draw the measured criteria."""
     rows = [one for one in criteria if one.measured is not None]
     height = _TOP + _ROW * len(rows) + _FOOT
     axis = _axis(rows)
-    said = "; ".join(f"{title_of(one)}: {_percent(one, one.measured or 0.0):.4g} % of the contract" for one in rows)
-    return drawing("Measured against contracted", said, WIDTH, height, _parts(rows, axis, height))
+    text = "; ".join(f"{title_of(one)}: {_percent(one, one.measured or 0.0):.4g} % of the contract" for one in rows)
+    return drawing("Measured against contracted", text, WIDTH, height, _parts(rows, axis, height))
 
 
-def _axis(rows: Sequence[Judged]) -> Axis:
-    """From the lowest to the highest of all that is drawn, between `_LEAST` and `_MOST`."""
+def _axis(rows: Sequence[CriterionResult]) -> Axis:
+    """From the lowest to the highest drawn value, between `_LEAST` and `_MOST`."""
     shown = [100.0]
     for one in rows:
         ends = (*one.values, *(one.interval or ()), one.limits.lowest, one.limits.highest)
@@ -73,11 +73,11 @@ def _axis(rows: Sequence[Judged]) -> Axis:
     return Axis("per cent of the contracted value", min(shown) - room, max(shown) + room)
 
 
-def _percent(one: Judged, value: float) -> float:
+def _percent(one: CriterionResult, value: float) -> float:
     return value / one.limits.reference * 100
 
 
-def _parts(rows: Sequence[Judged], axis: Axis, height: float) -> Iterator[Markup]:
+def _parts(rows: Sequence[CriterionResult], axis: Axis, height: float) -> Iterator[Markup]:
     left, right, floor = _LEFT, WIDTH - _RIGHT, height - _FOOT
 
     def across(percent: float) -> float:
@@ -94,7 +94,7 @@ def _parts(rows: Sequence[Judged], axis: Axis, height: float) -> Iterator[Markup
         yield element("line", x1=across(100), x2=across(100), y1=top, y2=top + 20, class_="level")
 
 
-def _row(one: Judged, middle: float, axis: Axis, place: Callable[[float], float]) -> Iterator[Markup]:
+def _row(one: CriterionResult, middle: float, axis: Axis, place: Callable[[float], float]) -> Iterator[Markup]:
     left, right = place(axis.low), place(axis.high)
 
     def across(value: float) -> float:
@@ -128,30 +128,30 @@ def _row(one: Judged, middle: float, axis: Axis, place: Callable[[float], float]
 
 _MOST_ROWS, _MOST_DRAWN, _MOST_VALUES, _MOST_SUBJECTS = 100, 30, 20, 8
 _TONES: Mapping[str, Tone] = {"pass": "good", "fail": "bad", "missing": "bad"}
-# A comparison without a contract is signed, too.
-_NOBODY = (PartyTable(role="Customer", name="…"), PartyTable(role="Vendor", name="…"))
+# Signatures for a comparison without a contract.
+_DEFAULT_PARTIES = (PartyTable(role="Customer", name="…"), PartyTable(role="Vendor", name="…"))
 
 
-def title_of(one: Judged) -> str:
+def title_of(one: CriterionResult) -> str:
     """The criterion in words: `ic: Time to quality (every run)` for `ic: time_to_quality_seconds (every run)`."""
     return one.name.replace(one.metric.name, metric_title(one.metric.name))
 
 
-# What a command line looks like in a sentence for a terminal. People who sign do not type.
+# A command line in a sentence for a terminal; the page leaves commands out.
 _COMMAND = re.compile(r"\bhpcai500 \w|(?<!\w)--\w")
-# The appendix has hashes in full.
+# Shortened here; the appendix has the full hashes.
 _HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 _IN_BRACKETS = re.compile(r" *\([^()]*\)")
 
 
-def _for_people(said: str, remedy: str = "") -> str:
-    """`said` without what to type: `unknown in 3 of 3 runs: not measured`."""
-    said = said.removesuffix(f": {remedy}") if remedy else said
-    said = _IN_BRACKETS.sub(lambda match: "" if _COMMAND.search(match[0]) else match[0], said)
-    parts = re.split(r"(?<=[:;]) ", said)
+def _without_commands(text: str, remedy: str = "") -> str:
+    """`text` without commands to type: `unknown in 3 of 3 runs: not measured`."""
+    text = text.removesuffix(f": {remedy}") if remedy else text
+    text = _IN_BRACKETS.sub(lambda match: "" if _COMMAND.search(match[0]) else match[0], text)
+    parts = re.split(r"(?<=[:;]) ", text)
     kept = [part for part in parts if not _COMMAND.search(part)]
-    said = " ".join(kept).rstrip(":; ") if len(kept) < len(parts) else said
-    return _HASH.sub(r"\1…", said)
+    text = " ".join(kept).rstrip(":; ") if len(kept) < len(parts) else text
+    return _HASH.sub(r"\1…", text)
 
 
 def acceptance_page(acceptance: Acceptance) -> str:
@@ -169,7 +169,7 @@ def _rendered(acceptance: Acceptance) -> str:
         title=acceptance.title,
         accepted=acceptance.verdict == "PASS",
         sentence=acceptance.sentence,
-        loud=acceptance.loud,
+        warning=acceptance.warning,
         number=contract.spec.contract if contract else "",
         made=acceptance.made.strftime("%Y-%m-%d %H:%M UTC"),
         facts=list(_facts(acceptance)),
@@ -179,7 +179,7 @@ def _rendered(acceptance: Acceptance) -> str:
             Section("Worst node", list(_worst(acceptance))),
         ],
         appendix=[Section("Appendix: records and hashes", list(_evidence(acceptance)))],
-        parties=(contract.spec.parties if contract else ()) or _NOBODY,
+        parties=(contract.spec.parties if contract else ()) or _DEFAULT_PARTIES,
     )
 
 
@@ -198,7 +198,7 @@ def _facts(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
             yield "Implausible", "; ".join(submission.implausible)
         yield "Not checked", "; ".join(submission.not_checked)
     for source in acceptance.sources[:_MOST_SUBJECTS]:
-        yield "Numbers of", short(source.sentence, 300)
+        yield "Figures", short(source.sentence, 300)
     if acceptance.evidence.runs:
         run = max(acceptance.evidence.runs, key=lambda run: run.result.nodes)
         machine = machine_sentence(run.record.system, run.result.nodes)
@@ -208,7 +208,7 @@ def _facts(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
         yield "Baseline", f"{request.baseline}, at least {request.ratio:g} times as good"
 
 
-def _criteria(criteria: Sequence[Judged]) -> Iterator[Block]:
+def _criteria(criteria: Sequence[CriterionResult]) -> Iterator[Block]:
     rows: list[Row] = []
     for one in criteria[:_MOST_ROWS]:
         rows.append(
@@ -228,14 +228,14 @@ def _criteria(criteria: Sequence[Judged]) -> Iterator[Block]:
         "a criterion with a margin below 0 is missed"
     )
     yield Table(caption, columns, rows, (1, 2, 3, 4, 6), max(0, len(criteria) - _MOST_ROWS))
-    if notes := [f"{title_of(one)}: {said}" for one in criteria for said in _said(one)]:
+    if notes := [f"{title_of(one)}: {note}" for one in criteria for note in _notes(one)]:
         yield Sentences(notes[:_MOST_ROWS], "soft")
     measured = [one for one in criteria if one.measured is not None][:_MOST_DRAWN]
     if measured:
         keys = (Key("measured, met", _GOOD, "dot"), Key("measured, missed", _BAD, "dot"))
         note = (
-            "The grey field is what is accepted; the dashed line is the contracted value; the thin line is the 95 % "
-            "interval; small dots are runs; ◂ and ▸ mark a value beyond the drawing."
+            "Grey field: accepted values; dashed line: contracted value; thin line: 95 % interval; small dots: runs; ◂ "
+            "and ▸: a value beyond the chart."
         )
         yield Chart("Measured against contracted", margins(measured), note, keys)
 
@@ -245,9 +245,9 @@ def _unbroken(text: str) -> str:
     return text.replace(", ", "\0").replace(" ", "\N{NO-BREAK SPACE}").replace("\0", ", ")
 
 
-def _said(one: Judged) -> Iterator[str]:
+def _notes(one: CriterionResult) -> Iterator[str]:
     if one.note:
-        yield short(_for_people(one.note, one.metric.remedy), 300)
+        yield short(_without_commands(one.note, one.metric.remedy), 300)
     if one.statistic == "every" and len(one.values) > 1:
         values = [shown(value, one.metric.unit, one.unit) for value in one.values[:_MOST_VALUES]]
         more = f" and {len(one.values) - _MOST_VALUES} more" if len(one.values) > _MOST_VALUES else ""
@@ -256,30 +256,35 @@ def _said(one: Judged) -> Iterator[str]:
 
 def _requirements(requirements: Sequence[Requirement]) -> Iterator[Block]:
     rows = [
-        (one.name, _for_people(one.required), _for_people(one.found), Cell(one.verdict, _TONES[one.verdict]))
+        (
+            one.name,
+            _without_commands(one.required),
+            _without_commands(one.found),
+            Cell(one.verdict, _TONES[one.verdict]),
+        )
         for one in requirements
     ]
     yield Table("Requirements of the contract for every run", ("requirement", "required", "found", "verdict"), rows)
-    if details := [f"{one.name}: {short(_for_people(one.detail), 300)}" for one in requirements if one.detail]:
+    if details := [f"{one.name}: {short(_without_commands(one.detail), 300)}" for one in requirements if one.detail]:
         yield Sentences(details, "soft")
 
 
 def _worst(acceptance: Acceptance) -> Iterator[Block]:
     worst = acceptance.worst
     yield Text(f"{worst.sentence[:1].upper()}{worst.sentence[1:]}.")
-    if said := [*worst.differences, *worst.ceilings]:
-        yield Sentences(said)
+    if details := [*worst.differences, *worst.ceilings]:
+        yield Sentences(details)
 
 
 def _evidence(acceptance: Acceptance) -> Iterator[Block]:
     evidence = acceptance.evidence
-    caption = "The hash of a record's last event, or of the last line of a campaign's journal, stands for all of it"
+    caption = "The hash of a record's last event, or of the last line of a campaign's journal, covers all of it"
     yield Table(
         caption, ("record", "of", "SHA-256"), list(_records(evidence)), left_out=max(0, len(evidence.runs) - _MOST_ROWS)
     )
     if evidence.faults:
         yield Sentences([short(f"{fault.path}: {fault.problem}", 300) for fault in evidence.faults[:20]], "bad")
-    yield Table("What was run, and by what", ("", ""), [*_identities(acceptance), *_software(acceptance)])
+    yield Table("Recipes, campaigns and software", ("", ""), [*_identities(acceptance), *_software(acceptance)])
 
 
 def _identities(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
@@ -292,10 +297,10 @@ def _identities(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
 
 
 def _records(evidence: Evidence) -> Iterator[Row]:
-    """Each campaign with its runs below it, then the runs that are of none."""
+    """Each campaign with its runs below it, then the runs without a campaign."""
     shown_runs = evidence.runs[:_MOST_ROWS]
     for campaign in evidence.campaigns:
-        yield (f"campaign {short(evidence.told(campaign.path), 120)}",)
+        yield (f"campaign {short(evidence.with_submissions(campaign.path), 120)}",)
         yield "its journal", attempts_text(campaign), campaign.head
         yield from (_record(run, run.record.path.name) for run in shown_runs if run.campaign is campaign)
     alone = [run for run in shown_runs if run.campaign is None]
@@ -310,7 +315,7 @@ def _record(run: Run, name: str) -> Row:
 
 def _software(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
     installations = [table(run.record.system.get("installation")) for run in acceptance.evidence.runs]
-    yield "image, SHA-256", _one_or_more("image", "content_sha256", installations, "none: run by an installation")
+    yield "image, SHA-256", _one_or_more("image", "content_sha256", installations, "none: run without an image")
     yield "code, SHA-256", _one_or_more("package", "code_sha256", installations, UNKNOWN)
     yield "compiled core, SHA-256", _one_or_more("package", "core_sha256", installations, UNKNOWN)
     contract = acceptance.request.contract

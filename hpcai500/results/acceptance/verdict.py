@@ -1,6 +1,6 @@
-"""`hpcai500 accept`: the verdict on a system, with all that it rests on.
+"""`hpcai500 accept`: the verdict on a system, with its evidence.
 
-It is judged by a contract, by older runs, or by both, and shown as text, as lines for test harnesses, and as JUnit XML.
+The system is compared with a contract, with older runs, or both; output is text, lines for harnesses, and JUnit XML.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from hpcai500.results.acceptance.evidence import (
     Subject,
     Trust,
     Verified,
+    check_requirements,
     is_submission,
-    judge_requirements,
     not_rankable,
     open_verified,
     read_evidence,
     subjects,
-    told,
+    with_submissions,
 )
 from hpcai500.results.acceptance.measured import (
-    Judged,
+    CriterionResult,
     Sources,
     WorstNode,
-    judge_against,
-    judge_criteria,
+    check_against_baseline,
+    check_criteria,
     read_ceilings,
     worst_node,
 )
@@ -50,15 +50,15 @@ from hpcai500.text import UNKNOWN, aligned, count, legible, short
 
 @dataclass(frozen=True)
 class Request:
-    """What is judged, and by what: by `contract` or `baseline` at least.
+    """What is compared with what: with `contract`, `baseline` or both.
 
     Attributes:
         records: of the system: records, folders of series, campaigns, submission files.
         micro: files of `hpcai500 micro`.
         scaling: a file of `hpcai500 scale --json`.
         baseline: older runs of the same work.
-        ratio: how much of what the old runs reached the new ones must reach.
-        trust: what submissions and files of figures are checked against, beyond what the contract says.
+        ratio: the least ratio of new to old results.
+        trust: trusted keys and registration, in addition to those of the contract.
     """
 
     contract: Contract | None
@@ -72,11 +72,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Requirements and criteria, each with its verdict, and the runs that they rest on.
+    """Requirements and criteria, each with its verdict, and their evidence.
 
     Attributes:
         sources: files of figures that were measured outside of the runs.
-        not_rankable: why the runs are no results of HPC AI500; none if they are.
+        not_rankable: why the runs are not results of HPC AI500; empty if they are.
     """
 
     request: Request
@@ -85,18 +85,18 @@ class Acceptance:
     sources: tuple[GivenFile, ...]
     not_rankable: tuple[str, ...]
     requirements: tuple[Requirement, ...]
-    criteria: tuple[Judged, ...]
+    criteria: tuple[CriterionResult, ...]
     worst: WorstNode
     made: datetime
 
     @property
     def exit_code(self) -> int:
-        """2 where an answer or a rule is wrong; 5 where only a number is missed or missing; else 0."""
+        """2 if a quality or a rule is wrong; 5 if only a number is missed or missing; else 0."""
         rules = [requirement.verdict for requirement in self.requirements]
-        answers = [judged.verdict for judged in self.criteria if judged.metric.name == QUALITY]
-        if "fail" in (*rules, *answers):
+        qualities = [criterion.verdict for criterion in self.criteria if criterion.metric.name == QUALITY]
+        if "fail" in (*rules, *qualities):
             return ExitCode.WRONG_ANSWER
-        verdicts = {*rules, *(judged.verdict for judged in self.criteria)}
+        verdicts = {*rules, *(criterion.verdict for criterion in self.criteria)}
         return ExitCode.PASS if verdicts == {"pass"} else ExitCode.TOO_SLOW
 
     @property
@@ -104,8 +104,8 @@ class Acceptance:
         return "PASS" if self.exit_code == ExitCode.PASS else "FAIL"
 
     @property
-    def loud(self) -> str:
-        """That the runs are no results of HPC AI500; empty where they are, or where that is a requirement anyway."""
+    def warning(self) -> str:
+        """That the runs are not results of HPC AI500; empty if they are, or if `rankable` is a requirement anyway."""
         reasons = self.not_rankable
         if not reasons or any(one.name == "rankable" for one in self.requirements):
             return ""
@@ -117,7 +117,8 @@ class Acceptance:
         """The verdict and its reasons in one line."""
         broken = [one.name for one in self.requirements if one.verdict != "pass"]
         counts = Counter(one.verdict for one in self.criteria)
-        parts = [f"{counts['pass']} of {len(self.criteria)} criteria are met"]
+        parts = [text for text, _ in self.evidence.unfinished]
+        parts += [f"{counts['pass']} of {len(self.criteria)} criteria are met"]
         parts += [f"{counts['fail']} missed"] if counts["fail"] else []
         parts += [f"{counts['missing']} not measured"] if counts["missing"] else []
         parts += [f"requirements not met: {', '.join(broken)}"] if broken else []
@@ -170,7 +171,7 @@ class Acceptance:
             "faults": [{"path": str(fault.path), "problem": fault.problem} for fault in self.evidence.faults],
             "campaigns": [
                 {
-                    "path": self.evidence.told(campaign.path),
+                    "path": self.evidence.with_submissions(campaign.path),
                     "identity": campaign.identity,
                     "journal_head": campaign.head,
                     "attempts": dict(Counter(attempt.status for attempt in campaign.attempts)),
@@ -183,23 +184,21 @@ class Acceptance:
 
 
 def accept(request: Request, now: datetime | None = None, tracker: Tracker = silent) -> Acceptance:
-    """Judge the runs of `request` by its contract, its baseline, or both; `now` is the time of the verdict.
+    """Compare the runs of `request` with its contract, its baseline, or both; `now` is the time of the verdict.
 
     Raises:
-        UsageError: a path, a file or an option is not what it should be, or a run is named twice.
+        UsageError: a path, a file or an option is wrong, or a run is named twice.
         WrongAnswerError: a submission or a signature is refused; a file or an old record contradicts its evidence.
-        EnvironmentLacksError: no submission can be verified here.
+        EnvironmentLacksError: submissions cannot be verified on this machine.
     """
     if request.contract is None and request.baseline is None:
         raise UsageError("accept: name a contract file first, or give --baseline OLD")
     now, trust = now or datetime.now(UTC), _trust(request)
     files = [path for path in request.records if is_submission(path)]
     if request.trust.signers and not (files or request.micro or request.scaling):
-        raise UsageError(
-            "--signers: says whose files are trusted, and none is given: a submission, --micro or --scaling"
-        )
+        raise UsageError("--signers: needs a file whose signer can be checked: give a submission, --micro or --scaling")
     if trust.registered and len(files) > 1:
-        raise UsageError(f"--registered: one campaign has that identity, and {len(files)} submissions are judged")
+        raise UsageError(f"--registered: is the identity of one campaign, but {len(files)} submissions are given")
     if not files:
         return _accept(request, request.records, (), trust, now)
     with scratch_folder(os.environ, Path.cwd()) as folder:
@@ -211,11 +210,11 @@ def accept(request: Request, now: datetime | None = None, tracker: Tracker = sil
         try:
             return _accept(request, [campaigns.get(path, path) for path in request.records], opened, trust, now)
         except HpcAi500Error as error:
-            raise type(error)(told(error, opened)) from error
+            raise type(error)(with_submissions(error, opened)) from error
 
 
 def _trust(request: Request) -> Trust:
-    """Add what the command line says to the contract; it never replaces what was agreed.
+    """Add the options of the command line to the contract; they never replace what was agreed.
 
     Raises:
         UsageError: the two contradict each other.
@@ -234,30 +233,30 @@ def _trust(request: Request) -> Trust:
 def _accept(
     request: Request, records: Sequence[Path], submissions: tuple[Verified, ...], trust: Trust, now: datetime
 ) -> Acceptance:
-    """Judge `records`, some of which may be extracted campaigns of `submissions`."""
+    """Check `records`, some of which may be extracted campaigns of `submissions`."""
     evidence = read_evidence(records, submissions)
     spec = request.contract.spec if request.contract else None
-    # Without a contract nobody has demanded the rules; `loud` still says where they are not kept.
+    # Without a contract the rules are not required; `warning` still says if they are violated.
     require = spec.require if spec else RequireTable(rankable=False)
     reasons = not_rankable(evidence)
     files = tuple(read_ceilings(path, trust.signers) for path in request.micro)
     scaling = given_file(request.scaling, trust.signers) if request.scaling else None
     sources = (*(file.source for file in files), *([scaling] if scaling else []))
-    criteria: list[Judged] = []
+    criteria: list[CriterionResult] = []
     if spec:
-        criteria += judge_criteria(spec.criteria, Sources(evidence, files, scaling, require))
+        criteria += check_criteria(spec.criteria, Sources(evidence, files, scaling, require))
     if request.baseline:
-        criteria += judge_against(request.baseline, evidence, request.ratio)
-    judged = [evidence.on_nodes(name, require.nodes) or evidence.on_nodes(name, None) for name in evidence.benchmarks]
+        criteria += check_against_baseline(request.baseline, evidence, request.ratio)
+    compared = [evidence.on_nodes(name, require.nodes) or evidence.on_nodes(name, None) for name in evidence.benchmarks]
     return Acceptance(
         request=request,
         evidence=evidence,
         subjects=subjects(evidence),
         sources=sources,
         not_rankable=reasons,
-        requirements=tuple(judge_requirements(require, evidence, reasons, trust, sources)),
+        requirements=tuple(check_requirements(require, evidence, reasons, trust, sources)),
         criteria=tuple(criteria),
-        worst=worst_node([run for runs in judged for run in runs], files),
+        worst=worst_node([run for runs in compared for run in runs], files),
         made=now,
     )
 
@@ -277,31 +276,31 @@ _MOST_RECORDS = 20
 
 
 def acceptance_lines(acceptance: Acceptance) -> Iterator[str]:
-    """Yield all of the verdict, its last line being the result for harnesses."""
+    """Yield the whole verdict; the last line is the result for harnesses."""
     yield from _head(acceptance)
     yield ""
     yield "requirements"
     names = max(len(one.name) for one in acceptance.requirements)
-    demands = max(len(one.required) for one in acceptance.requirements)
+    required = max(len(one.required) for one in acceptance.requirements)
     for one in acceptance.requirements:
-        yield f"  {one.name:{names}}  {one.required:{demands}}  {one.found:24}  {_WORDS[one.verdict]}".rstrip()
+        yield f"  {one.name:{names}}  {one.required:{required}}  {one.found:24}  {_WORDS[one.verdict]}".rstrip()
         if one.detail:
             yield f"    {one.detail}"
     yield ""
     yield from _table(acceptance.criteria)
     yield ""
     yield f"worst {acceptance.worst.of:6} {acceptance.worst.sentence}"
-    yield from (f"  {said}" for said in (*acceptance.worst.differences, *acceptance.worst.ceilings))
+    yield from (f"  {detail}" for detail in (*acceptance.worst.differences, *acceptance.worst.ceilings))
     yield ""
-    if acceptance.loud:
-        yield f"HPCAI500 NOTE {acceptance.loud}"
+    if acceptance.warning:
+        yield f"HPCAI500 NOTE {acceptance.warning}"
     yield acceptance.sentence
     yield from figure_of_merit_lines(acceptance.criteria)
     yield f"HPCAI500 RESULT {acceptance.verdict}"
 
 
-def figure_of_merit_lines(criteria: Sequence[Judged]) -> Iterator[str]:
-    """Yield `HPCAI500 FOM accept_<criterion>=<measured> <unit>` and its margin, of each that was measured."""
+def figure_of_merit_lines(criteria: Sequence[CriterionResult]) -> Iterator[str]:
+    """Yield `HPCAI500 FOM accept_<criterion>=<measured> <unit>` and the margin of each measured criterion."""
     for one in criteria:
         if one.measured is not None and one.margin is not None:
             name = f"accept_{re.sub(r'[^a-z0-9]+', '_', one.name.lower()).strip('_')}"
@@ -309,8 +308,8 @@ def figure_of_merit_lines(criteria: Sequence[Judged]) -> Iterator[str]:
             yield f"HPCAI500 FOM {name}_margin={one.margin:.6g} fraction"
 
 
-def contracted(one: Judged) -> str:
-    """What is accepted: `≥ 950 TFLOPS`, or `9.5 to 10.5 s`."""
+def contracted(one: CriterionResult) -> str:
+    """The accepted values: `≥ 950 TFLOPS`, or `9.5 to 10.5 s`."""
     lowest, highest = one.limits.lowest, one.limits.highest
     if lowest is not None and highest is not None:
         return _span(one, lowest, highest)
@@ -319,41 +318,41 @@ def contracted(one: Judged) -> str:
     return "any" if highest is None else f"≤ {shown(highest, one.metric.unit, one.unit)}"
 
 
-def interval_text(one: Judged) -> str:
-    """`9.8 to 10.1 s`; a dash where there is none."""
+def interval_text(one: CriterionResult) -> str:
+    """`9.8 to 10.1 s`; a dash if there is none."""
     if one.interval is None:
         return "-"
     return _span(one, *one.interval)
 
 
-def _span(one: Judged, low: float, high: float) -> str:
-    """Both ends, with the unit once where it is the same."""
+def _span(one: CriterionResult, low: float, high: float) -> str:
+    """Both ends, with the unit only once if it is the same."""
     first, last = (shown(end, one.metric.unit, one.unit) for end in (low, high))
     number, _, unit = first.partition(" ")
     return f"{number} to {last}" if unit == last.partition(" ")[2] else f"{first} to {last}"
 
 
-def margin_text(one: Judged) -> str:
+def margin_text(one: CriterionResult) -> str:
     """`+5.3 %`, always with a sign."""
     if one.margin is None:
         return "-"
     percent = one.margin * 100
-    # Close to the limit, two digits always tell on which side.
+    # Two digits always show on which side of the limit the value is.
     return f"{percent:+.1f} %" if abs(percent) >= 0.05 else f"{percent:+.2g} %"
 
 
-def reference_text(one: Judged) -> str:
-    """`950 TFLOPS, -5 %`: the value and the tolerance as the contract has them."""
+def reference_text(one: CriterionResult) -> str:
+    """`950 TFLOPS, -5 %`: the value and the tolerance of the contract."""
     tolerances = [f"{part * 100:+.4g} %" for part in (one.limits.lower, one.limits.upper) if part]
     return ", ".join([shown(one.limits.reference, one.metric.unit, one.unit), *tolerances])
 
 
-def measured_text(one: Judged) -> str:
+def measured_text(one: CriterionResult) -> str:
     """The measured value in the contract's unit."""
     return UNKNOWN if one.measured is None else shown(one.measured, one.metric.unit, one.unit)
 
 
-def bar(one: Judged) -> str:
+def bar(one: CriterionResult) -> str:
     """A bar with the limit in the middle; the measured value is right of it if better, left if worse."""
     if one.margin is None:
         return ""
@@ -362,7 +361,7 @@ def bar(one: Judged) -> str:
     place = round(min(1.0, max(-1.0, one.margin / _WIDEST)) * _HALF)
     beyond = abs(one.margin) > _WIDEST
     sign = ("»" if one.margin > 0 else "«") if beyond else "●"
-    # A limit that is missed by little is still shown as missed.
+    # A narrow miss is still shown as a miss.
     if place == 0 and one.margin < 0:
         place = -1
     cells[_HALF + place] = sign
@@ -383,17 +382,17 @@ def _head(acceptance: Acceptance) -> Iterator[str]:
     if request.baseline:
         yield f"baseline    {request.baseline}, at least {request.ratio:g} times as good"
     for one in acceptance.subjects:
-        yield f"judged      {one.sentence}"
+        yield f"checked     {one.sentence}"
         yield f"            recipe {one.recipe_hash}" + (f", campaign {one.campaign}" if one.campaign else "")
     for submission in acceptance.evidence.submissions:
         yield f"submission  {submission.sentence}"
-        yield from (f"            IMPLAUSIBLE: {said}" for said in submission.implausible)
-        yield from (f"            not checked: {said}" for said in submission.not_checked)
+        yield from (f"            IMPLAUSIBLE: {finding}" for finding in submission.implausible)
+        yield from (f"            not checked: {reason}" for reason in submission.not_checked)
     for source in acceptance.sources:
         yield f"figures     {source.sentence}"
     evidence = acceptance.evidence
     for campaign in evidence.campaigns:
-        path = evidence.told(campaign.path)
+        path = evidence.with_submissions(campaign.path)
         yield f"campaign    {path}: {attempts_text(campaign)} (journal {campaign.head[:12]}…)"
     alone = evidence.alone
     for run in alone[:_MOST_RECORDS]:
@@ -403,13 +402,13 @@ def _head(acceptance: Acceptance) -> Iterator[str]:
 
 
 def attempts_text(campaign: Campaign) -> str:
-    """`13 attempts: 10 done, 3 failed`: every attempt that was begun counts."""
+    """`13 attempts: 10 done, 3 failed`: every started attempt counts."""
     states = Counter(attempt.status for attempt in campaign.attempts)
-    said = ", ".join(f"{number} {status}" for status, number in states.most_common())
-    return f"{count(len(campaign.attempts), 'attempt')}: {said}" if said else "no attempt"
+    text = ", ".join(f"{number} {status}" for status, number in states.most_common())
+    return f"{count(len(campaign.attempts), 'attempt')}: {text}" if text else "no attempt"
 
 
-def _table(criteria: Sequence[Judged]) -> Iterator[str]:
+def _table(criteria: Sequence[CriterionResult]) -> Iterator[str]:
     rows = [
         (
             one.name,
@@ -430,10 +429,11 @@ def _table(criteria: Sequence[Judged]) -> Iterator[str]:
             yield f"  {one.note}"
         if one.statistic == "every" and len(one.values) > 1:
             yield f"  each: {', '.join(_values(one))}"
-    yield f"(bars: | is the limit, the dot what was measured, either end {_WIDEST * 100:.0f} % of what is contracted)"
+    width = f"{_WIDEST * 100:.0f} % of the contracted value"
+    yield f"(bars: | is the limit, the dot the measured value; either end is {width} from the limit)"
 
 
-def _values(one: Judged) -> Iterator[str]:
+def _values(one: CriterionResult) -> Iterator[str]:
     worst = min(one.values, key=one.limits.margin)
     for value in one.values[:_MOST_VALUES]:
         yield shown(value, one.metric.unit, one.unit) + (" (worst)" if value == worst else "")
@@ -442,13 +442,13 @@ def _values(one: Judged) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# JUnit XML, which Jenkins and GitLab show: a test case for each requirement and each criterion.
+# JUnit XML for Jenkins and GitLab: a test case for each requirement and each criterion.
 
 
 def junit_xml(acceptance: Acceptance) -> bytes:
-    """Return the document in UTF-8; `legible` leaves nothing that XML 1.0 cannot hold.
+    """Return the document in UTF-8; `legible` removes characters that XML 1.0 does not allow.
 
-    A test case fails where a criterion is missed, and also where it is missing: a skipped test would count as good.
+    A test case fails if a criterion is missed, and also if it is missing: a skipped test would count as passed.
     """
     requirements, criteria = acceptance.requirements, acceptance.criteria
     made = acceptance.made.strftime("%Y-%m-%dT%H:%M:%S")
@@ -465,7 +465,7 @@ def junit_xml(acceptance: Acceptance) -> bytes:
     return document + b"\n"
 
 
-def _counts(name: str, ones: Sequence[Requirement | Judged]) -> dict[str, str]:
+def _counts(name: str, ones: Sequence[Requirement | CriterionResult]) -> dict[str, str]:
     failures = sum(one.verdict != "pass" for one in ones)
     return {
         "name": legible(name), "tests": str(len(ones)), "failures": str(failures), "errors": "0", "skipped": "0",
@@ -481,28 +481,28 @@ def _properties(acceptance: Acceptance) -> dict[str, str]:
         "contract_sha256": contract.sha256 if contract else "",
         "system": contract.spec.system.name if contract else "",
         "judged": "; ".join(one.sentence for one in acceptance.subjects),
-        "not_rankable": acceptance.loud,
-        "implausible": "; ".join(said for one in acceptance.evidence.submissions for said in one.implausible),
+        "not_rankable": acceptance.warning,
+        "implausible": "; ".join(text for one in acceptance.evidence.submissions for text in one.implausible),
         "hpcai500": __version__,
     }
 
 
-def _case(suite: ET.Element, group: str, one: Requirement | Judged) -> None:
+def _case(suite: ET.Element, group: str, one: Requirement | CriterionResult) -> None:
     case = ET.SubElement(suite, "testcase", {"classname": group, "name": legible(one.name), "time": "0"})
     if isinstance(one, Requirement):
-        said = {"required": one.required, "found": one.found, "detail": one.detail}
+        facts = {"required": one.required, "found": one.found, "detail": one.detail}
     else:
-        said = _of_criterion(one)
-    text = "\n".join(f"{key}: {value}" for key, value in said.items() if value)
+        facts = _of_criterion(one)
+    text = "\n".join(f"{key}: {value}" for key, value in facts.items() if value)
     if one.verdict == "pass":
         ET.SubElement(case, "system-out").text = legible(text)
         return
-    brief = ", ".join(f"{key} {value}" for key, value in list(said.items())[:3] if value and value != "-")
+    brief = ", ".join(f"{key} {value}" for key, value in list(facts.items())[:3] if value and value != "-")
     failure = ET.SubElement(case, "failure", {"message": legible(brief), "type": one.verdict})
     failure.text = legible(text)
 
 
-def _of_criterion(one: Judged) -> dict[str, str]:
+def _of_criterion(one: CriterionResult) -> dict[str, str]:
     values = ", ".join(f"{value:.6g}" for value in one.values)
     return {
         "contracted": contracted(one),

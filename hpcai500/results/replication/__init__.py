@@ -1,1 +1,1 @@
-"""Replication: another team repeats a submission, and the two are held against each other (V2.0 section 3.3)."""
+"""Replication: another team repeats a submission, and both are compared (V2.0 section 3.3)."""

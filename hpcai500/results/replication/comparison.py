@@ -1,6 +1,6 @@
-"""A repetition compared with its original: one table, one verdict (V2.0 section 3.3; docs/replication.md).
+"""Compares a repetition with its original: one table, one verdict (V2.0 section 3.3; docs/replication.md).
 
-Each side is a verified submission or a campaign on disk. Speed decides only where the systems are of one kind.
+Each side is a verified submission or a campaign on disk. Speed decides only if the systems are the same.
 """
 
 from __future__ import annotations
@@ -54,14 +54,12 @@ class Side:
 
     Attributes:
         path: the submission, or the campaign's folder.
-        records: of the runs that came to their end, in order of their trials; `results` are computed from their events.
-        reasons: why the campaign cannot be ranked.
-        level: the lowest level that allows all runs: in a submission as verification found it, for a campaign on disk
-            by its recipes; None where none does, or where it cannot be known (`no_level`).
-        no_level: why the level cannot be known; None where the code of the runs was compared with that of this
-            installation.
-        verification: what was found in the submission; None, as is `manifest`, for a campaign on disk, which is one's
-            own.
+        records: of the finished runs, in order of their trials; `results` are computed from their events.
+        reasons: why the campaign is not rankable.
+        level: the lowest level that allows all runs: from verification for a submission, from the recipes for a
+            campaign on disk; None if none does, or if it is unknown (`no_level`).
+        no_level: why the level is unknown; None if the code of the runs is that of this installation.
+        verification: of the submission; None, as is `manifest`, for the user's own campaign on disk.
     """
 
     path: Path
@@ -95,7 +93,7 @@ def read_side(path: Path, signers: Path | None = None, tracker: Tracker = silent
     Raises:
         UsageError: it is neither, or has no finished run.
         RecordError: the campaign's journal, or a record of a finished run, cannot be read.
-        WrongAnswerError: the submission does not hold when it is verified.
+        WrongAnswerError: verification refuses the submission.
     """
     if is_campaign(path):
         return _of_campaign(read_campaign(path))
@@ -109,7 +107,7 @@ def read_submission(path: Path, signers: Path | None = None, tracker: Tracker = 
 
     Raises:
         UsageError: there is no such file.
-        WrongAnswerError: it does not hold; nothing of it can be repeated then.
+        WrongAnswerError: verification refuses it.
     """
     kept: list[Context] = []
 
@@ -134,7 +132,7 @@ def _of_campaign(campaign: Campaign) -> Side:
     outcomes = [read_outcome(campaign, attempt, rules) for attempt in campaign.done()]
     scored = [_scored(one) for one in outcomes]
     level, ours = level_of([result for _, result in scored]), package_code_hash()
-    unknown = next((told for record, _ in scored if (told := other_code(record, level, ours))), None)
+    unknown = next((reason for record, _ in scored if (reason := other_code(record, level, ours))), None)
     return _side(campaign.path, campaign, scored, standing(campaign).reasons, unknown)
 
 
@@ -153,71 +151,71 @@ def _side(
     verification: Verification | None = None,
 ) -> Side:
     if not scored:
-        raise UsageError(f"{path}: no run has come to its end: there is nothing to compare")
+        raise UsageError(f"{path}: no finished run: there is nothing to compare")
     records, results = (tuple(one) for one in zip(*scored, strict=True))
     manifest = verification.manifest if verification else None
     level = verification.level if verification else level_of(results)
     known = None if no_level else level
     side = Side(path, campaign, records, results, tuple(reasons), known, no_level, verification, manifest)
     try:
-        # Whatever is read later is read here once: a recipe in plain tables may hold anything.
+        # Read once here what is used later, as a recipe in plain tables may contain anything.
         for record in records:
             global_batch(record.tables)
         _ = side.seeds, global_batch(side.tables)
     except ODD as error:
-        raise RecordError(f"{path}: its recipe lacks something: {type(error).__name__} {error}") from error
+        raise RecordError(f"{path}: its recipe is incomplete: {type(error).__name__} {error}") from error
     return side
 
 
 # ----------------------------------------------------------------------------------------------------
-# The data of an original: how they are identified, and whether `hpcai500 data make` can make them again.
+# The data of an original: their fingerprints, and whether `hpcai500 data make` can make them again.
 
 
 _KINDS = {"content_fingerprint": "content", "fingerprint": "list of files"}
 
 
 def data_facts(record: Record) -> Mapping[str, Any]:
-    """What the run said of its data set; empty where it said nothing."""
+    """The run's event `dataset`; empty if there is none."""
     last = next(iterate(reversed(record.events), "dataset"), None)
     value = last["value"] if last else None
     return value if isinstance(value, dict) else {}
 
 
 def fingerprints_of(record: Record) -> dict[str, str]:
-    """Fingerprints by what they are of (content, list of files); the content has one only where it was checked."""
+    """Fingerprints of content and list of files; the content has one only if it was checked."""
     facts = data_facts(record)
     return {kind: str(facts[key]) for key, kind in _KINDS.items() if facts.get(key)}
 
 
 def require_data(original: Side, data: Path | None) -> str | None:
-    """A warning where the data are not known yet, but can be made.
+    """A warning if the data are not given, but hpcai500 can make them.
 
     Raises:
-        UsageError: only the user can know where they are.
+        UsageError: the user must give the folder.
     """
     record = original.records[0]
     name = original.tables["problem"]["dataset"]
     if data is not None:
         if data.exists() and not data.is_dir():
             raise UsageError(f"--data {data}: not a folder; give the folder of {name}")
-        return None if data.exists() else f"--data {data}: no such folder here: it must be on the nodes of the runs"
+        return None if data.exists() else f"--data {data}: no such folder here; it must exist on the nodes of the runs"
     known_by = next(iter(fingerprints_of(record).values()), "unknown")[:16]
     if not data_facts(record).get("synthetic"):
         raise UsageError(
-            f"the original trained on {name} (fingerprint {known_by}…), which hpcai500 does not make: give the folder "
+            f"the original trained on {name} (fingerprint {known_by}…), which hpcai500 cannot make: give the folder "
             "of the same data with --data DIR"
         )
     line = make_line(record, original.tables, "DATA") or "hpcai500 data make"
     return (
-        f"without --data: the original trained on made data (fingerprint {known_by}…). Any others are no repetition: "
-        f"make these by `{line}`, and name them to every run (`--data DATA`), as the guide says"
+        f"without --data: the original trained on synthetic data (fingerprint {known_by}…): make the same data with "
+        f"`{line}`, and give them to every run (`--data DATA`), as the guide explains"
     )
 
 
 def make_line(record: Record, tables: Mapping[str, Any], folder: str) -> str | None:
-    """The command that makes the synthetic set of `record` in `folder`, if it was one of the first seed; else None.
+    """The command that makes the synthetic set of `record` in `folder`; None if the set is not synthetic.
 
-    Seed and layout are not in a record: the fingerprint shows whether it is the same set.
+    Seed and layout are not in a record, so the command has the defaults; the fingerprint shows whether they were used.
     """
     facts, problem = data_facts(record), tables.get("problem")
     benchmark = tables.get("benchmark")
@@ -262,33 +260,33 @@ def _span(years: Any) -> tuple[int, int]:
 
 
 def _each(samples: Any, groups: int) -> int:
-    """How many samples are in each group; raises ValueError where there are not as many in each."""
+    """How many samples are in each group; raises ValueError if groups differ."""
     whole, rest = divmod(int(samples), groups)
     if rest or not whole:
-        raise ValueError("not as many in each: no set that is made so")
+        raise ValueError("groups of different sizes: not a set of `hpcai500 data make`")
     return whole
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether two campaigns did the same work, and whether on systems of one kind.
+# Whether two campaigns did the same work, and whether on the same system.
 
 
 # A recipe's fields up to this layer describe the system: hardware, operating system, communication, accelerators.
 HIGHEST_SYSTEM_LAYER = 4
-# Changing these on another number of accelerators keeps the global batch, and so the mathematics of an update.
+# With another number of accelerators, changes of these keep the global batch, and so the mathematics of an update.
 BATCH_FIELDS = ("hyperparameters.batch_size", "hyperparameters.accumulation_steps")
 _SOFTWARE = ("image", "code", "plug-in", "software versions")
 _WORLD = {"world_size": "ranks", "nodes": "nodes", "backend": "backend"}
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """What two sides have in common.
+class Differences:
+    """The differences between two sides.
 
     Attributes:
-        obstacles: why one is no repetition of the other, a sentence each.
-        same_system: whether speed must come out the same.
-        notes: what else differs, a sentence each.
+        obstacles: why one is not a repetition of the other, a sentence each.
+        same_system: whether speed must be the same.
+        notes: other differences, a sentence each.
     """
 
     obstacles: tuple[str, ...]
@@ -296,8 +294,8 @@ class Likeness:
     notes: tuple[str, ...]
 
 
-def likeness(one: Side, other: Side) -> Likeness:
-    """How alike the work and the systems of two sides are."""
+def differences(one: Side, other: Side) -> Differences:
+    """The differences in work and systems between two sides."""
     found = [one for one in table_differences(other.tables, one.tables) if one.field != SEED]
     other_system = [*_hardware_differences(one.records[0], other.records[0]), *_world_differences(one, other)]
     allowed = [difference for difference in found if _is_of_the_system(difference)]
@@ -313,7 +311,7 @@ def likeness(one: Side, other: Side) -> Likeness:
         *_seed_notes(one, other),
         *_rank_notes(one, other),
     ]
-    return Likeness(tuple(obstacles), not allowed and not other_system, tuple(notes))
+    return Differences(tuple(obstacles), not allowed and not other_system, tuple(notes))
 
 
 def _is_of_the_system(difference: Difference) -> bool:
@@ -332,20 +330,20 @@ def _batch_obstacle(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterato
     ours, theirs = global_batch(one), global_batch(other)
     if ours != theirs:
         yield (
-            f"an update is over {ours} samples in the original, over {theirs} in the repetition: choose "
-            f"{' and '.join(BATCH_FIELDS)} so that batch x accumulation x accelerators is {ours}"
+            f"the global batch is {_both(ours, theirs)}: choose {' and '.join(BATCH_FIELDS)} so that batch x "
+            f"accumulation x accelerators is {ours}"
         )
 
 
 def _data_obstacles(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[str]:
     kinds = [dict.fromkeys(kind for record in side for kind in fingerprints_of(record)) for side in (ours, theirs)]
-    # The content decides; where it was not checked, there is only the fingerprint of the list of files.
+    # The content decides; if it was not checked, there is only the fingerprint of the list of files.
     for kind in (kind for kind in kinds[0] if kind in kinds[1]):
         left, right = (
             {found[kind] for record in side if kind in (found := fingerprints_of(record))} for side in (ours, theirs)
         )
         if left != right:
-            yield f"other data: the fingerprint is {_both(_listed(left), _listed(right))}"
+            yield f"different data: the fingerprint is {_both(_listed(left), _listed(right))}"
         return
 
 
@@ -358,7 +356,7 @@ def _hardware_differences(one: Record, other: Record) -> Iterator[str]:
     for what in ("processors", "accelerators"):
         ours, theirs = (_counted(side[what]) for side in (left, right))
         if ours != theirs:
-            yield f"{what}: {_both(_told(ours), _told(theirs))}"
+            yield f"{what}: {_both(_devices(ours), _devices(theirs))}"
 
 
 def _counted(names: Sequence[Any]) -> Counter[str]:
@@ -366,7 +364,7 @@ def _counted(names: Sequence[Any]) -> Counter[str]:
     return Counter(map(str, flat))
 
 
-def _told(names: Counter[str]) -> str:
+def _devices(names: Counter[str]) -> str:
     return ", ".join(f"{count} x {name}" for name, count in names.items()) or "none"
 
 
@@ -396,8 +394,8 @@ def _seed_notes(one: Side, other: Side) -> Iterator[str]:
     shared = len(set(one.seeds) & set(other.seeds))
     if shared:
         yield (
-            f"{shared} seeds are the same on both sides: such runs begin alike, and are no independent draws; the "
-            "intervals are then wider than they need be"
+            f"{shared} seeds are the same on both sides: such runs are not independent, and their intervals are wider "
+            "than necessary"
         )
 
 
@@ -415,8 +413,8 @@ def _rank_notes(one: Side, other: Side) -> Iterator[str]:
 SCHEMA = "hpcai500-replication-1"
 NO_REPETITION: Literal["not a repetition"] = "not a repetition"
 TOLERANCE = 0.05
-# Speed in the forms in which it is published. Time to quality comes in whole epochs, and energy from any meter, so both
-# are shown without a verdict.
+# The published forms of speed. Time to quality changes in whole epochs, and energy depends on the meter, so both are
+# shown without a verdict.
 _SPEED = ("vflops", "flops", "images_per_second", "seconds")
 
 Overall = Verdict | Literal["not a repetition"]
@@ -438,10 +436,10 @@ class Replication:
     Attributes:
         tolerance: share of the original's mean by which speed may differ.
         quality_tolerance: the same for quality.
-        same_system: whether speed must come out the same.
+        same_system: whether speed must be the same.
         rows: the metrics that both sides have.
-        obstacles: why it is no repetition.
-        notes: what else differs.
+        obstacles: why it is not a repetition.
+        notes: other differences.
     """
 
     one: Side
@@ -463,7 +461,7 @@ class Replication:
 
     @property
     def verdict(self) -> Overall:
-        """The worst of the metrics that decide and the levels; `not a repetition` where there are obstacles."""
+        """The worst verdict of deciding metrics and levels; `not a repetition` if there are obstacles."""
         if self.obstacles:
             return NO_REPETITION
         verdicts = [row.found.verdict for row in self.rows if row.decides]
@@ -474,7 +472,7 @@ class Replication:
 
     @property
     def exit_code(self) -> int:
-        """PASS for `replicated`; WRONG_ANSWER for all else, which proves nothing."""
+        """PASS for `replicated`, else WRONG_ANSWER."""
         return ExitCode.PASS if self.verdict == REPLICATED else ExitCode.WRONG_ANSWER
 
     def document(self) -> dict[str, Any]:
@@ -493,7 +491,7 @@ class Replication:
         }
 
     def _level_reasons(self) -> tuple[str, ...]:
-        """That the levels differ, or that one cannot be known."""
+        """That the levels differ, or that one is unknown."""
         ours, theirs = self.one, self.other
         unknown = [f"{side.path}: {side.no_level}" for side in (ours, theirs) if side.no_level]
         if unknown or ours.level == theirs.level:
@@ -507,30 +505,30 @@ def compare_sides(
     """Whether the repetition `other` repeats the original `one`.
 
     Args:
-        tolerance: relative difference of speed that counts as none.
-        tolerance_of_quality: the same for quality; None takes what changes the penalty coefficient by `tolerance`.
+        tolerance: allowed relative difference of speed.
+        tolerance_of_quality: the same for quality; None: the one that changes the penalty coefficient by `tolerance`.
 
     Raises:
-        UsageError: both are the same runs, runs with other seeds learnt the same, or a tolerance is out of range.
+        UsageError: both have the same runs, runs with other seeds are copies, or a tolerance is out of range.
     """
     for number in (tolerance, tolerance_of_quality):
         if number is not None and not 0 < number < 1:
             raise UsageError(f"tolerance: expected a share between 0 and 1, got {number}")
-    _require_runs_of_its_own(one, other)
-    alike = likeness(one, other)
+    _require_new_runs(one, other)
+    found = differences(one, other)
     rules = rulebook(one.campaign.edition, one.campaign.benchmark)
     exponent = float(rules.get("exponent", DEFAULT_EXPONENT))
     of_quality = quality_tolerance(tolerance, exponent) if tolerance_of_quality is None else tolerance_of_quality
-    decides = (*_SPEED, *_qualities(one)) if alike.same_system else tuple(_qualities(one))
+    decides = (*_SPEED, *_qualities(one)) if found.same_system else tuple(_qualities(one))
     rows = tuple(_rows(one, other, tolerance, of_quality, decides))
-    return Replication(one, other, tolerance, of_quality, alike.same_system, rows, alike.obstacles, alike.notes)
+    return Replication(one, other, tolerance, of_quality, found.same_system, rows, found.obstacles, found.notes)
 
 
-def _require_runs_of_its_own(one: Side, other: Side) -> None:
+def _require_new_runs(one: Side, other: Side) -> None:
     """Refuse a repetition that contains the original's own runs.
 
-    With the same seed a machine that computes alike repeats losses, weights and checkpoints, but no times; with another
-    seed it repeats nothing.
+    With the same seed, a machine of the same kind reproduces losses, weights and checkpoints, but not times; with
+    another seed, nothing.
     """
     ours, theirs = one.runs, other.runs
     found = shared_runs([ours, theirs])[1].get(0)
@@ -551,7 +549,7 @@ def _require_runs_of_its_own(one: Side, other: Side) -> None:
 def _refuse(one: Side, other: Side, runs: Collection[str], what: Sequence[str], how: str) -> NoReturn:
     raise UsageError(
         f"{other.path}: {len(runs)} of {len(other.records)} runs are those of {one.path}{how} (the same "
-        f"{', '.join(what)}): a repetition needs runs of its own"
+        f"{', '.join(what)}): a repetition needs new runs"
     )
 
 
@@ -561,13 +559,12 @@ def _qualities(side: Side) -> dict[str, None]:
 
 def _rows(one: Side, other: Side, tolerance: float, of_quality: float, decides: Sequence[str]) -> Iterator[Row]:
     qualities = _qualities(one)
-    wanted = (*qualities, *TRIAL_METRICS)
     metrics = {metric.name: metric for metric in metrics_of([*one.results, *other.results])}
-    for name in wanted:
+    for name in (*qualities, *TRIAL_METRICS):
         metric = metrics[name]
         ours, theirs = ([metric.of(result) for result in side.results] for side in (one, other))
         left, right = ([value for value in values if value is not None] for values in (ours, theirs))
-        # A metric that some runs lack would have the mean of the lucky ones.
+        # If some runs lack a metric, the mean of the others would be biased.
         if not left or not right or len(left) < len(ours) or len(right) < len(theirs):
             continue
         allowed = of_quality if name in qualities else tolerance
@@ -617,10 +614,10 @@ _LONGEST_NOTE = 300
 
 
 def replication_lines(replication: Replication) -> Iterator[str]:
-    """Both sides, what differs, the table, the verdict."""
+    """Both sides, their differences, the table, the verdict."""
     yield from _side_lines("original", replication.one)
     yield from _side_lines("repetition", replication.other)
-    yield f"system      {'the same' if replication.same_system else 'another one: quality decides, speed is told'}"
+    yield f"system      {'the same' if replication.same_system else 'different: quality decides, speed does not'}"
     for note in replication.notes:
         yield from _wrapped("note", note)
     yield ""
@@ -628,7 +625,8 @@ def replication_lines(replication: Replication) -> Iterator[str]:
     yield ""
     yield from aligned([_DIFFERENCES, *map(_difference, replication.rows)], right={1, 2, 3})
     yield ""
-    yield "(variation: standard deviation / mean of all runs; verdicts in brackets do not decide)"
+    yield "(±: coefficient of variation, standard deviation / mean of all runs)"
+    yield "(verdicts in brackets do not decide)"
     yield ""
     yield f"verdict     {replication.verdict}"
     for reason in replication.reasons:
@@ -645,7 +643,7 @@ def _wrapped(name: str, text: str) -> list[str]:
 def _side_lines(name: str, side: Side) -> list[str]:
     who = f"{side.manifest.organisation}, {side.manifest.system}" if side.manifest else "a campaign on disk"
     runs = f"{len(side.results)} of {len(side.campaign.trials)} runs, {len(side.campaign.attempts)} attempts"
-    level = "unknown" if side.no_level else (side.level or "none") + ("" if side.verification else " by its recipe")
+    level = "unknown" if side.no_level else (side.level or "none") + ("" if side.verification else " (from the recipe)")
     return _wrapped(name, f"{side.path}: {who}; {runs}; level {level}")
 
 

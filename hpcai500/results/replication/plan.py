@@ -1,6 +1,6 @@
-"""Lays out what another team needs to repeat a submission: the recipe, a campaign of its own, a guide.
+"""Prepares a folder to repeat a submission: the submitted recipe, a new campaign, a guide.
 
-All that the guide quotes of the submission comes from strangers and is shown as text only.
+Everything that the guide quotes from the submission is untrusted and is shown as text only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hpcai500.results.replication.comparison import (
     fingerprints_of,
     make_line,
 )
-from hpcai500.results.submission.claim import accelerators_of, framework_of, image_of, package_of, plain
+from hpcai500.results.submission.claim import framework_of, image_of, package_of, plain
 from hpcai500.system.container import find_container
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.node import describe_node
@@ -42,15 +42,15 @@ from hpcai500.system.tables import memory, processors
 from hpcai500.text import count, counted
 
 # ----------------------------------------------------------------------------------------------------
-# The system of a submission beside this machine.
+# The system of a submission, compared with this machine.
 
 
 System = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Beside:
-    """One fact of both systems."""
+class SystemFact:
+    """One fact about both systems."""
 
     what: str
     theirs: str
@@ -62,21 +62,21 @@ class Beside:
 
 
 def this_system() -> dict[str, Any]:
-    """A `system.json` of this machine and installation; takes about a second."""
+    """The `system.json` of this machine and installation; takes about a second."""
     installation = version_document(find_container(os.environ), installed_mpi(os.environ))
     return {"nodes": [describe_node({})], "installation": installation}
 
 
-def side_by_side(theirs: System, here: System) -> list[Beside]:
-    """What a submission's `system.json` says beside this machine's; `unknown` where it says nothing."""
-    return [Beside(what, _told(fact, theirs), _told(fact, here)) for what, fact in _FACTS.items()]
+def compare_systems(theirs: System, here: System) -> list[SystemFact]:
+    """The facts in a submission's `system.json` and in this machine's; `unknown` if one is missing."""
+    return [SystemFact(what, _value(fact, theirs), _value(fact, here)) for what, fact in _FACTS.items()]
 
 
-def _told(fact: Callable[[System], Any], system: System) -> str:
+def _value(fact: Callable[[System], Any], system: System) -> str:
     try:
         found = fact(system)
     except ODD:
-        # The submission's is a stranger's, and either may be of another version.
+        # The submission is untrusted, and either document may be of another version.
         found = None
     return "unknown" if found is None else plain(str(found))
 
@@ -110,7 +110,7 @@ _FACTS: Mapping[str, Callable[[System], Any]] = {
 
 
 # ----------------------------------------------------------------------------------------------------
-# The guide, a page for the team that repeats a submission.
+# The guide for the team that repeats a submission.
 
 
 _MOST_LINES = 20
@@ -120,9 +120,9 @@ LaunchLine = Callable[[str, int, int, Path], str]
 
 @dataclass(frozen=True)
 class Guide:
-    """What the page is about: the submission, the new campaign with its recipe, and the systems of both.
+    """The content of the guide: the submission, the new campaign with its recipe, and both systems.
 
-    `data` is the folder of the data set here; None where it is not known.
+    `data` is the folder of the data set here; None if it is unknown.
     """
 
     original: Side
@@ -130,12 +130,12 @@ class Guide:
     recipe: Recipe
     data: Path | None
     same_seeds: bool
-    systems: Sequence[Beside]
+    systems: Sequence[SystemFact]
     launch_line: LaunchLine
 
 
 def guide_text(guide: Guide) -> str:
-    """The page, in Markdown."""
+    """The guide in Markdown."""
     parts = [_head(guide), _software_part(guide), _data(guide), _launch(guide), _systems(guide), _comparison(guide)]
     return "\n".join(parts)
 
@@ -143,31 +143,32 @@ def guide_text(guide: Guide) -> str:
 def _head(guide: Guide) -> str:
     side, manifest = guide.original, guide.original.manifest
     assert manifest is not None
-    signer = (side.verification.signer if side.verification else None) or "nobody"
+    signer = side.verification.signer if side.verification else None
+    signature = f"signed by {_cell(signer)}" if signer else "not signed"
     return f"""\
-# To repeat: {_cell(manifest.system)} ({_cell(manifest.organisation)})
+# Repeat {_cell(manifest.system)} ({_cell(manifest.organisation)})
 
-- Submission: `{shlex.quote(str(side.path))}`, verified; signed by {_cell(signer)}
+- Submission: `{shlex.quote(str(side.path))}`, verified; {signature}
 - Benchmark: {_cell(manifest.benchmark)}, edition {_cell(manifest.edition)}, level {side.level or "none"}
-- System: {_cell(accelerators_of(side.records[0]))}; {_cell(framework_of(side.records[0]))}
+- System: {_cell(manifest.accelerators_in_words)}; {_cell(framework_of(side.records[0]))}
 - Runs: {len(side.results)} of {len(side.campaign.trials)} planned, {len(side.campaign.attempts)} attempts
 - Recipe as submitted: `submitted-recipe.toml`, SHA-256 of its values {side.campaign.start["recipe_hash"]}
 
-What is quoted below comes from the submission: read a line before you run it.
+The commands below are quoted from the submission: read each one before you run it.
 """
 
 
 def _software_part(guide: Guide) -> str:
     record = guide.original.records[0]
     package, image = package_of(record), image_of(record)
-    where = "The runs took place in no image: install the same version."
+    where = "The runs used no image: install the same version."
     if image:
         where = f"""\
-The runs took place in an image. Fetch or build the one whose content has the hash
+The runs used an image. Fetch or build the one whose content has the hash
 
     {plain(image)}
 
-and see by `apptainer run IMAGE.sif version` that it is this one."""
+and check it with `apptainer run IMAGE.sif version`."""
     return f"""\
 ## 1. The software
 
@@ -177,7 +178,7 @@ and see by `apptainer run IMAGE.sif version` that it is this one."""
     code     {plain(str(package.get("code_sha256")))}
     core     {plain(str(package.get("core_sha256")))}
 
-`hpcai500 version` prints the same of yours. The Python sources that ran lie in the submission:
+`hpcai500 version` prints those of your installation. The Python sources of the runs are in the submission:
 
     unzip {shlex.quote(str(guide.original.path))} 'code/*'
 """
@@ -191,8 +192,8 @@ def _data(guide: Guide) -> str:
     made = ""
     if line := make_line(record, guide.original.tables, folder):
         made = f"""\
-hpcai500 has made it, and makes it again (another `--seed` or layout, which no record tells, would show
-in the fingerprint):
+It is synthetic; this command makes it again, with the default `--seed` and layout, which records do not contain (if
+the original had others, the fingerprint differs):
 
     {line}
 
@@ -201,11 +202,12 @@ in the fingerprint):
     return f"""\
 ## 2. The data
 
-`{plain(guide.recipe.problem.dataset)}`: {samples} samples to train on, {others} to evaluate on, known by
+`{plain(guide.recipe.problem.dataset)}`: {samples} samples to train on, {others} to evaluate on, identified by
 the fingerprint of its
 
 {known_by}
-{made}Yours must be the same set, by the fingerprint that this prints; other data are no repetition:
+{made}Your data must have the same fingerprint, which this command prints; runs on other data are not a
+repetition:
 
     hpcai500 data check {guide.recipe.benchmark} {folder}
 """
@@ -218,12 +220,12 @@ def _launch(guide: Guide) -> str:
     seeds = [trial.seed for trial in guide.campaign.trials]
     if guide.same_seeds:
         whose = """\
-those of the original (--same-seeds). Runs that begin alike are no independent draws: this shows that
-the submitted runs can be done again, less so that others would come out the same."""
+those of the original (--same-seeds). Such runs are not independent: they show that the submitted runs can be
+repeated, but hardly that other seeds give the same result."""
     else:
         whose = """\
-your own, not those of the original. Other seeds are independent draws, as the comparison assumes, and
-they show whether the original's were lucky ones (`--same-seeds` takes those)."""
+new ones, not those of the original. Such runs are independent, as the comparison assumes, and show whether
+the original's seeds were lucky (`--same-seeds` uses those)."""
     launcher = launchers[0] if launchers else "none"
     line = guide.launch_line(launcher, hardware.nodes, hardware.accelerators_per_node, folder)
     return f"""\
@@ -241,7 +243,7 @@ Its identity, to register before the first run: `{guide.campaign.identity}`
 
     {line}{"" if guide.data else " --data DATA"}
 
-Every attempt counts and stays in its journal; the same line goes on after whatever has stopped it
+Every attempt counts and stays in its journal. If the campaign stops, the same command continues it
 (docs/launching.md has the other launchers, and images).
 """
 
@@ -265,14 +267,14 @@ def _systems(guide: Guide) -> str:
         for one in guide.systems
     )
     return f"""\
-## 4. The system, beside the machine on which this page was written
+## 4. The system, compared with the machine that wrote this page
 
-| | the submission's | here | |
+| | submission | here | |
 |---|---|---|---|
 {rows}
-On other processors or accelerators, or another number of them, it is another system: quality and level must
-come out the same, speed is only told. Plan for it with `--set hardware.nodes=…` and the like; an update
-must stay over as many samples (`--set hyperparameters.batch_size=…`).
+With other processors or accelerators, or another number of them, it is another system: quality and level must be
+the same, speed is only reported. Plan for it with `--set hardware.nodes=…` and the like; keep the global batch
+(`--set hyperparameters.batch_size=…`).
 """
 
 
@@ -283,7 +285,7 @@ def _comparison(guide: Guide) -> str:
 
     hpcai500 replicate {submission} --with {folder}
 
-docs/replication.md says how it is found.
+docs/replication.md explains it.
 """
 
 
@@ -305,13 +307,13 @@ _SEEDS = 2**63
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What the user asked for.
+    """The options of the user.
 
     Attributes:
-        folder: where all of it goes.
-        data: folder of the data set here; None where it is given when the runs begin.
+        folder: for all files.
+        data: folder of the data set here; None if it is given when the runs start.
         overrides: as given to --set, for another system.
-        same_seeds: whether the original's seeds are taken.
+        same_seeds: whether to use the original's seeds.
     """
 
     folder: Path
@@ -322,7 +324,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was laid out."""
+    """The written files."""
 
     folder: Path
     campaign: Campaign
@@ -332,11 +334,11 @@ class Plan:
 def plan_replication(original: Side, request: PlanRequest, here: System, launch_line: LaunchLine) -> Plan:
     """Write recipe, campaign and guide into the folder of `request`, which must be empty or absent.
 
-    `here` is a `system.json` of this machine.
+    `here` is the `system.json` of this machine.
 
     Raises:
         UsageError: the folder is not empty or cannot be written, the recipe is of another version, or `overrides`
-            change more than a system.
+            change more than the system.
         RunError: the disk is full.
     """
     folder = request.folder
@@ -351,7 +353,7 @@ def plan_replication(original: Side, request: PlanRequest, here: System, launch_
             recipe=recipe,
             data=request.data,
             same_seeds=request.same_seeds,
-            systems=side_by_side(original.records[0].system, here),
+            systems=compare_systems(original.records[0].system, here),
             launch_line=launch_line,
         )
         write_atomically(folder / GUIDE, guide_text(guide).encode("utf-8", errors="replace"))
@@ -360,7 +362,7 @@ def plan_replication(original: Side, request: PlanRequest, here: System, launch_
 
 @contextmanager
 def _empty_again_on_failure(folder: Path) -> Iterator[None]:
-    """`folder`, made or found empty; a full disk or Ctrl-C leaves it empty, so that the same command works again."""
+    """`folder`, created or found empty; emptied again on a full disk or Ctrl-C, so that a retry works."""
     try:
         make_empty(folder, UsageError, "give another folder: -o DIR")
         try:
@@ -371,13 +373,13 @@ def _empty_again_on_failure(folder: Path) -> Iterator[None]:
             shutil.rmtree(folder / CAMPAIGN, ignore_errors=True)
             raise
     except OSError as error:
-        # A full disk is no mistake in the command.
+        # A full disk is not a mistake in the command.
         kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
         raise kind(f"{folder}: cannot be written: {error.strerror}; give another folder: -o DIR") from error
 
 
 def _planned_recipe(text: str, original: Side, request: PlanRequest) -> Recipe:
-    """The submission's recipe, changed as asked for, with the seed of the first trial."""
+    """The submission's recipe with the user's changes and the seed of the first trial."""
     recipe = submitted = parse_resolved(text, f"{original.path}: recipe.toml")
     if request.overrides:
         with tempfile.TemporaryDirectory(prefix="hpcai500-replicate-") as folder:
@@ -395,18 +397,18 @@ def _require_same_work(recipe: Recipe, submitted: Recipe) -> None:
     for one in table_differences(recipe.model_dump(mode="json"), submitted.model_dump(mode="json")):
         if one.layer > HIGHEST_SYSTEM_LAYER and one.field not in (*BATCH_FIELDS, SEED):
             raise UsageError(
-                f"--set {one.field}: would be other work than the submission's, no repetition; another system may "
-                f"change hardware, os, communication, accelerator, {' and '.join(BATCH_FIELDS)}"
+                f"--set {one.field}: changes the work, so the runs would be no repetition; allowed are hardware, os, "
+                f"communication, accelerator, {' and '.join(BATCH_FIELDS)}"
             )
     if recipe.global_batch != submitted.global_batch:
         raise UsageError(
-            f"an update would be over {recipe.global_batch} samples, the submission's is over "
-            f"{submitted.global_batch}: keep it by --set {BATCH_FIELDS[0]}=… or {BATCH_FIELDS[1]}=… "
+            f"the global batch would be {recipe.global_batch} samples, the submission's is {submitted.global_batch}: "
+            f"keep it with --set {BATCH_FIELDS[0]}=… or {BATCH_FIELDS[1]}=… "
             f"(batch x accumulation x nodes x accelerators per node)"
         )
 
 
 def _own_first_seed(campaign: Campaign) -> int:
-    """The first of as many consecutive seeds that the original has not planned."""
+    """The first of as many consecutive seeds that the original did not plan."""
     last = max(trial.seed for trial in campaign.trials)
     return last + 1 if last + len(campaign.trials) < _SEEDS else 0

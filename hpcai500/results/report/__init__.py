@@ -1,5 +1,4 @@
-"""`hpcai500 report`: records as one page that can be read without network, script or the machine that made it.
+"""`hpcai500 report`: records as one HTML page without scripts and external files.
 
-`page` puts it together of `sections` and `speed`, which give `blocks`; templates/ says how each looks, `drawing`
-makes the SVG.
+`page` combines `sections` and `speed`, which return `blocks`; templates/ has their HTML, `drawing` makes the SVG.
 """

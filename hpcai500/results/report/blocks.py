@@ -1,6 +1,6 @@
-"""What a page is made of: sections give blocks, and only the templates know how each looks.
+"""The building blocks of pages; the templates define how each looks.
 
-Templates know a block by the name of its class. They escape whatever a record says, and spell out characters that
+Templates recognise a block by the name of its class. They escape all text of a record, and spell out characters that
 cannot be printed; drawings do both themselves.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# Emphasis of a cell or a sentence. Each comes with a word or a sign: a colour alone never carries meaning.
+# Emphasis of a cell or a sentence, always with a word or a sign, so that no meaning depends on colour alone.
 Tone = Literal["", "good", "bad", "flag", "soft"]
 
 
@@ -40,7 +40,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Tile:
-    """One number that a reader looks for first, with what it means below it."""
+    """An important number, with an explanation below it."""
 
     name: str
     value: str
@@ -50,7 +50,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Numbers beside each other; the first one is the largest."""
+    """Numbers side by side; the first one is the largest."""
 
     tiles: Sequence[Tile]
 
@@ -71,9 +71,9 @@ class Table:
     """Rows below headings.
 
     Attributes:
-        caption: what the table shows; read aloud first.
-        rows: as many cells as columns in each, or one cell that heads the rows below it.
-        numeric: positions of columns whose cells are numbers.
+        caption: what the table shows; screen readers read it first.
+        rows: each has a cell for each column, or a single cell as a heading of the rows below it.
+        numeric: positions of columns of numbers.
         left_out: how many rows are not shown.
     """
 
@@ -86,7 +86,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Key:
-    """One entry of a chart's legend: how a line or a surface looks. Colours are 1 to 6; 0 is the text's."""
+    """One entry of a chart's legend. Colours are 1 to 6; 0 is the colour of text."""
 
     name: str
     colour: int
@@ -95,7 +95,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing that follows the page's colours."""
+    """A drawing in the page's colours."""
 
     title: str
     drawing: Markup
@@ -106,14 +106,14 @@ class Chart:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts side by side where there is room; one that stands alone needs none of this."""
+    """Charts side by side if there is room."""
 
     charts: Sequence[Chart]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that is embedded in the page."""
+    """A picture, embedded in the page."""
 
     source: str
     description: str
@@ -121,7 +121,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks that are folded away until a reader opens them; printed only if `printed`."""
+    """Blocks that are hidden until a reader opens them; printed only if `printed`."""
 
     title: str
     blocks: Sequence[Block]
@@ -133,7 +133,7 @@ Block = Text | Sentences | Tiles | Table | Chart | Charts | Picture | Fold
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and the blocks below it."""
 
     title: str
     blocks: Sequence[Block]
@@ -143,8 +143,7 @@ class Section:
 class Banner:
     """The verdict on one record: PASS, FAIL or INVALID, and why.
 
-    `rankable` is None where there is no result that could be ranked; `reasons` say why it is not rankable, the first of
-    them in `sentence` as well.
+    `rankable` is None if there is no result; `reasons` say why it is not rankable, the first of them in `sentence` too.
     """
 
     verdict: str
@@ -154,13 +153,13 @@ class Banner:
 
     @property
     def tone(self) -> str:
-        """Green where a run passed and is rankable, amber where it passed and is not, red where it did not pass."""
+        """Green if the run passed and is rankable, amber if it passed but is not, red if it did not pass."""
         return "amber" if self.verdict == "PASS" and self.rankable is False else self.verdict.lower()
 
 
 @dataclass(frozen=True)
 class Part:
-    """One record of a page: its verdict first; `facts` name its machine and its site."""
+    """One record of a page; `facts` name its machine and site."""
 
     anchor: str
     title: str
@@ -179,16 +178,16 @@ def render(template: str, **values: object) -> str:
 
 
 def without_folders(html: str, paths: Iterable[Path]) -> str:
-    """`html` with each of `paths` as its name alone: a page goes to people who are not to see a user's folders."""
+    """`html` with each of `paths` shortened to its name: pages are published, and must not show a user's folders."""
     folders = {str(escape(legible(f"{path.parent}/"))) for path in paths if path.is_absolute()} - {"/"}
-    # Not inside of a relative path, an embedded picture or a tag.
+    # Not inside a relative path, an embedded picture or a tag.
     for folder in sorted(folders, key=len, reverse=True):
         html = re.sub(rf"(?<![\w+/=<.-]){re.escape(folder)}", "", html)
     return html
 
 
 def legible_value(value: object) -> object:
-    """How a template shows `value`: text by `legible`, markup as it is."""
+    """`value` as a template shows it: text by `legible`, markup unchanged."""
     return legible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

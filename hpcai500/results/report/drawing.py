@@ -1,6 +1,6 @@
-"""Drawings for pages as SVG: bars, lines and points over axes, and a run along its clock.
+"""SVG drawings for pages: bars, lines and points over axes, and the timeline of a run.
 
-Drawings take their colours (1 to 6) from the page: light, dark or print. What records say is escaped here.
+Colours (1 to 6) come from the page: light, dark or print. Text from records is escaped here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from hpcai500.text import legible, prefix_of
 
 # ----------------------------------------------------------------------------------------------------
-# Axes: from values to places, linear or logarithmic, and the ticks beside them.
+# Axes: from values to positions, linear or logarithmic, and their ticks.
 
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -34,7 +34,7 @@ class Axis:
     ticks: Sequence[float] | None = None
 
     def place(self, value: float) -> float:
-        """Where `value` lies: 0 at the start, 1 at the end, cut off beyond."""
+        """The position of `value`: 0 at the start, 1 at the end, limited to these."""
         if self.log:
             value, low, high = math.log(max(value, self.low)), math.log(self.low), math.log(self.high)
         else:
@@ -42,11 +42,11 @@ class Axis:
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
     def between(self, start: float, end: float, value: float) -> float:
-        """The coordinate of `value` on an axis that is drawn from `start` to `end`."""
+        """The coordinate of `value` on an axis drawn from `start` to `end`."""
         return start + self.place(value) * (end - start)
 
     def marks(self) -> list[tuple[float, str]]:
-        """Values of ticks, and the text beside each."""
+        """The values of the ticks, and their texts."""
         if self.ticks is not None:
             values = [tick for tick in self.ticks if self.low <= tick <= self.high]
         else:
@@ -55,7 +55,7 @@ class Axis:
 
 
 def spanning(label: str, values: Sequence[float], *, zero: bool = True) -> Axis:
-    """A linear axis with room for all of `values`, from 0 if `zero`, that ends at round numbers."""
+    """A linear axis for all of `values`, from 0 if `zero`, with round numbers as ends."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     low = min(0.0, low) if zero else low
     if high <= low:
@@ -65,7 +65,7 @@ def spanning(label: str, values: Sequence[float], *, zero: bool = True) -> Axis:
 
 
 def spanning_decades(label: str, values: Sequence[float], *, margin: float = 1.5) -> Axis:
-    """A logarithmic axis with room for all of `values`."""
+    """A logarithmic axis for all of `values`."""
     return Axis(label, min(values) / margin, max(values) * margin, log=True)
 
 
@@ -77,7 +77,7 @@ def round_values(low: float, high: float) -> list[float]:
 
 
 def compact(value: float) -> str:
-    """`2500000` -> `2.5M`: for ticks, whose unit is in the axis' label."""
+    """`2500000` -> `2.5M`: for ticks, as the unit is in the label of the axis."""
     factor, prefix = prefix_of(value)
     return f"{value / factor:.4g}{prefix}" if prefix else f"{value:.3g}"
 
@@ -102,7 +102,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def element(name: str, *content: Markup | str, **attributes: str | float) -> Markup:
-    """One element; `class_` and `stroke_width` are written `class` and `stroke-width`."""
+    """One element; `class_` and `stroke_width` become `class` and `stroke-width`."""
     opening = Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _written(value))
         for key, value in attributes.items()
@@ -138,7 +138,7 @@ def path(points: Iterable[tuple[float, float]], kind: str) -> Markup:
 def _ticks(
     axis: Axis, left: float, right: float, marks: tuple[float, float], kind: str, words: float
 ) -> Iterator[Markup]:
-    """The marks of a horizontal axis, each from the first to the second of `marks`, and their texts at `words`."""
+    """The ticks of a horizontal axis, from the first to the second height in `marks`, with their texts at `words`."""
     for value, name in axis.marks():
         x = axis.between(left, right, value)
         yield element("line", x1=x, x2=x, y1=marks[0], y2=marks[1], class_=kind)
@@ -150,19 +150,19 @@ def _written(value: str | float) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Horizontal bars, each of one part or of several in a row.
+# Horizontal bars of one part or several.
 
 
 BARS_WIDTH = 400.0
 _ROW, _BAR, _FOOT, _NUMBER = 22.0, 14.0, 38.0, 84.0
-# Width of most letters on a phone, where they are larger.
+# Width of most letters on a phone, where text is larger.
 _LETTER = 8.2
 _MOST_LETTERS = 20
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: its name, its parts in the axis' unit with the colour of each, and the text after it."""
+    """One bar: its name, its parts in the unit of the axis, their colours, and the text after it."""
 
     name: str
     parts: Sequence[float]
@@ -171,7 +171,7 @@ class Bar:
 
 
 def bars(title: str, description: str, axis: Axis, rows: Sequence[Bar], level: float | None = None) -> Markup:
-    """A drawing of `rows` from the top down; a dashed line across all marks `level`."""
+    """A drawing of `rows` from top to bottom; a dashed line across all of them marks `level`."""
     left = 10 + _LETTER * min(_MOST_LETTERS, max((len(row.name) for row in rows), default=0))
     right = BARS_WIDTH - (_NUMBER if any(row.text for row in rows) else 14)
     height = 6 + _ROW * len(rows) + _FOOT
@@ -209,12 +209,12 @@ def _words(rows: Sequence[Bar], axis: Axis, left: float, right: float) -> Iterat
 
 
 # ----------------------------------------------------------------------------------------------------
-# A run along its clock: what it did as coloured stretches, and what happened to it as marks.
+# The timeline of a run: its phases as coloured stretches, and events as marks.
 
 
 STRIP_WIDTH, STRIP_HEIGHT = 400.0, 92.0
 _LEFT, _RIGHT, _TOP, _BAND, _FLOOR = 10.0, STRIP_WIDTH - 16.0, 22.0, 26.0, 54.0
-# More stretches than pixels show nothing.
+# More stretches than pixels would not be visible.
 _MOST_STRETCHES = 500
 
 
@@ -228,30 +228,28 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Happening:
-    """A moment, named by one letter or sign."""
+class Moment:
+    """A moment, marked by one letter or sign."""
 
     at: float
     sign: str
 
 
-def strip(
-    title: str, description: str, axis: Axis, stretches: Sequence[Stretch], happenings: Sequence[Happening]
-) -> Markup:
-    return drawing(title, description, STRIP_WIDTH, STRIP_HEIGHT, _parts(axis, stretches, happenings))
+def strip(title: str, description: str, axis: Axis, stretches: Sequence[Stretch], moments: Sequence[Moment]) -> Markup:
+    return drawing(title, description, STRIP_WIDTH, STRIP_HEIGHT, _parts(axis, stretches, moments))
 
 
-def _parts(axis: Axis, stretches: Sequence[Stretch], happenings: Sequence[Happening]) -> Iterator[Markup]:
+def _parts(axis: Axis, stretches: Sequence[Stretch], moments: Sequence[Moment]) -> Iterator[Markup]:
     yield element("rect", x=_LEFT, y=_TOP, width=_RIGHT - _LEFT, height=_BAND, class_="ground")
     for stretch in stretches[:_MOST_STRETCHES]:
         start, stop = (axis.between(_LEFT, _RIGHT, at) for at in (stretch.start, stretch.stop))
         yield element(
             "rect", x=start, y=_TOP, width=max(stop - start, 0.5), height=_BAND, class_=f"surface c{stretch.colour}"
         )
-    for happening in happenings[:_MOST_STRETCHES]:
-        x = axis.between(_LEFT, _RIGHT, happening.at)
+    for moment in moments[:_MOST_STRETCHES]:
+        x = axis.between(_LEFT, _RIGHT, moment.at)
         yield element("line", x1=x, x2=x, y1=_TOP - 6, y2=_TOP + _BAND, class_="mark")
-        yield label(x, _TOP - 9, happening.sign, "sign", "middle")
+        yield label(x, _TOP - 9, moment.sign, "sign", "middle")
     yield from _ticks(axis, _LEFT, _RIGHT, (_FLOOR - 4, _FLOOR), "axis", _FLOOR + 12)
     yield label((_LEFT + _RIGHT) / 2, STRIP_HEIGHT - 6, axis.label, "name", "middle")
 
@@ -260,17 +258,17 @@ def _parts(axis: Axis, stretches: Sequence[Stretch], happenings: Sequence[Happen
 # Lines and points over two axes.
 
 
-# So small that its letters can be read on a phone, which shows it at nine tenths of this.
+# Small enough to be legible on a phone, which shows it at nine tenths of this size.
 WIDTH, HEIGHT = 400.0, 250.0
 _PLOT_LEFT, _PLOT_RIGHT, _PLOT_TOP, _PLOT_FLOOR = 60.0, WIDTH - 14.0, 14.0, HEIGHT - 40.0
 _MOST_POINTS = 400
-# Height of a line of text: names beside points overlap when they are closer.
+# Height of a line of text; closer names of points would overlap.
 _LINE = 13.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points in one of the page's colours (1 to 6), joined by a line unless they do not follow from each other."""
+    """Points in one of the page's colours (1 to 6), joined by a line if `joined`."""
 
     points: Sequence[tuple[float, float]]
     colour: int = 1
@@ -289,7 +287,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Spot:
-    """One point with a name beside it, or above it."""
+    """One point with its name beside or above it."""
 
     x: float
     y: float
@@ -367,7 +365,7 @@ class Plot:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> list[tuple[float, float]]:
-    """At most `most` of `points`; of each stretch that is thinned, its lowest and its highest remain."""
+    """At most `most` of `points`: the lowest and the highest of each stretch."""
     if len(points) <= most:
         return list(points)
     stretch = math.ceil(2 * (len(points) - 2) / (most - 2))
@@ -380,7 +378,7 @@ def thinned(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> 
 
 
 def _free(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The nearest place above (x, y) where no other name stands."""
+    """The nearest free place at or above (x, y)."""
     while (
         any(abs(x - other) < WIDTH / 3 and abs(y - height) < _LINE for other, height in taken) and y > _PLOT_TOP + _LINE
     ):

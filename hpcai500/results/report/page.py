@@ -1,6 +1,6 @@
 """`hpcai500 report`: from records to the page.
 
-A part of a record that this version cannot read is named on the page, which comes all the same.
+If this version cannot read a part of a record, the page says so in place of that part.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from hpcai500.text import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# The overview of several records: a line for each, the mean of a series, the scaling over several sizes.
+# The overview of several records: a line for each, the mean of a series, the weak scaling of several sizes.
 
 
 _MOST_ROWS = 200
@@ -76,7 +76,7 @@ _UNITS = {"vflops": "FLOPS", "flops": "FLOPS", "images_per_second": "images/s"}
 
 
 def overview_sections(subjects: Sequence[Subject]) -> list[Section]:
-    """The summary of all records of a page; nothing for a single one."""
+    """The summary of all records of a page; empty for a single one."""
     if len(subjects) < 2:
         return []
     sections = [Section("All records", [_record_table(subjects)])]
@@ -109,7 +109,7 @@ def _record_table(subjects: Sequence[Subject]) -> Table:
             )
         )
     return Table(
-        "One line a record",
+        "One line for each record",
         ("record", "verdict", "rankable", "benchmark", "ranks", "VFLOPS", "FLOPS", "quality", "time", "energy"),
         rows,
         numeric=(4, 5, 6, 7, 8, 9),
@@ -127,12 +127,10 @@ def _mean_section(subjects: Sequence[Subject]) -> Section:
         (metric_title(name), _metric(name, summary.mean), share(summary.variation), str(summary.runs))
         for name, summary in summarise_trials(results).items()
     ]
-    said = (
-        "The mean is that without the highest and the lowest run (V2.0 section 5.3.2); the variation, standard "
-        "deviation over mean, is that of all."
-    )
+    averaged = "without the highest and the lowest run (V2.0 section 5.3.2)" if len(results) > 2 else "of all runs"
+    text = f"The mean is {averaged}; variation: coefficient of variation (standard deviation / mean) of all runs."
     caption = f"Mean of {count(len(results), 'run')} of one recipe"
-    return Section("Mean", [Text(said), Table(caption, ("metric", "mean", "variation", "runs"), rows, (1, 2, 3))])
+    return Section("Mean", [Text(text), Table(caption, ("metric", "mean", "variation", "runs"), rows, (1, 2, 3))])
 
 
 def _metric(name: str, value: float) -> str:
@@ -142,7 +140,7 @@ def _metric(name: str, value: float) -> str:
 
 
 def _scaling_section(subjects: Sequence[Subject]) -> Section:
-    """FLOPS over processes below the ideal line (V2.0 Fig. 12), or why these records give none."""
+    """FLOPS over processes below the ideal line (V2.0 Fig. 12), or why there is no scaling."""
     try:
         scaling = read_scaling([subject.path for subject in subjects])
     except HpcAi500Error as error:
@@ -174,12 +172,12 @@ def _scaling_chart(scaling: Scaling) -> Chart:
     ideal = [(processes, base * processes) for processes, _ in points]
     heights = [flops for _, flops in (*points, *ideal)]
     axis = Axis("processes", points[0][0] / 1.15, points[-1][0] * 1.25, log=True, ticks=[at for at, _ in points])
-    said = "; ".join(
+    text = "; ".join(
         f"{point.processes} processes: efficiency {point.parallel_efficiency:.2f}" for point in scaling.points
     )
     drawing = Plot(
         "Weak scaling",
-        said,
+        text,
         axis,
         Axis("FLOPS", min(heights) / 1.4, max(heights) * 1.4, log=True),
         [Line(ideal, 6, dashed=True), Line(points, 1, marked=True)],
@@ -197,11 +195,11 @@ def _scaling_chart(scaling: Scaling) -> Chart:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The verdict, and the numbers that a reader looks for first.
+# The verdict, and the most important numbers.
 
 
 def banner(subject: Subject) -> Banner:
-    """PASS, FAIL or INVALID, whether it can be ranked, and why."""
+    """PASS, FAIL or INVALID, whether it is rankable, and why."""
     result = subject.result
     return Banner(
         verdict=subject.verdict,
@@ -212,7 +210,7 @@ def banner(subject: Subject) -> Banner:
 
 
 def _verdict_sentence(subject: Subject) -> str:
-    """The verdict and its first reason, for somebody who reads nothing else."""
+    """The verdict and its first reason."""
     result, problem = subject.result, short(subject.problem or "").rstrip(".")
     if subject.verdict == "INVALID" or result is None:
         return f"There is no valid result: {problem or 'the record has none'}."
@@ -229,7 +227,7 @@ def _verdict_sentence(subject: Subject) -> str:
 
 
 def score_tiles(subject: Subject) -> Tiles:
-    """VFLOPS, quality, time, FLOPS, energy; for a run without a result, how far it has come."""
+    """VFLOPS, quality, time, FLOPS, energy; for a run without a result, its progress."""
     result = subject.result
     return Tiles(list(_of_result(subject, result) if result else _of_unfinished(subject)))
 
@@ -271,10 +269,10 @@ def _energy(subject: Subject, result: Result) -> Tile:
 def _size(subject: Subject) -> Tile:
     start = subject.last("run_start")
     backend, library = start.get("backend"), start.get("library")
-    talk = f"{backend} ({library})" if backend and library not in (None, "none") else backend
+    name = f"{backend} ({library})" if backend and library not in (None, "none") else backend
     nodes = start.get("nodes")
     detail = ", ".join(
-        part for part in (count(nodes, "node") if nodes else "", short(talk, 40) if talk else "") if part
+        part for part in (count(nodes, "node") if nodes else "", short(name, 40) if name else "") if part
     )
     return Tile("Size", count(subject.world_size, "rank"), detail)
 
@@ -297,14 +295,14 @@ def _of_unfinished(subject: Subject) -> Iterator[Tile]:
 # The page.
 
 
-# Of more records than these, the page has only the summary.
+# Further records appear only in the summary.
 _MOST_PARTS = 20
 _Ceilings = tuple[Machine, tuple[GivenFile, ...]]
 
 
 @dataclass(frozen=True)
 class Report:
-    """A page, and what the terminal says about it."""
+    """A page, and a line about each record for the terminal."""
 
     html: str
     verdicts: Sequence[str]
@@ -315,12 +313,12 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
 
     Args:
         machine: ceilings for the roofline: a TOML file, a shipped name, or a JSON file of `hpcai500 micro`.
-        profile: a folder that `hpcai500 profile` wrote; without it, each record's own profile is shown.
+        profile: a folder that `hpcai500 profile` wrote; None shows each record's own profile.
 
     Raises:
-        RecordError: one is no record, or does not hold together.
+        RecordError: one is not a record, or is inconsistent.
         UsageError: a run is named twice, or the machine cannot be read.
-        WrongAnswerError: the signature of the machine's file or of a profile is not one of it.
+        WrongAnswerError: the signature of the machine's file or of a profile does not match it.
     """
     subjects = [read_subject(path) for path in expand(paths)]
     if not subjects:
@@ -346,7 +344,7 @@ def _require_profile_of(profile: GivenFile, subjects: Sequence[Subject]) -> None
     of = profile.tables().get("benchmark")
     if of is not None and all(subject.record.tables.get("benchmark") != of for subject in subjects):
         raise UsageError(
-            f"--profile {profile.path.parent}: a profile of {of}, and no record here is of it: give the right folder"
+            f"--profile {profile.path.parent}: a profile of {of}, but no record is of {of}: give the right folder"
         )
 
 
@@ -364,7 +362,7 @@ def _part(subject: Subject, index: int, machine: _Ceilings | None, profile: Give
 
 
 def _sections(subject: Subject, machine: _Ceilings | None, profile: GivenFile | None) -> Iterator[Section | None]:
-    # The profile that is given is of one benchmark; records of others keep their own.
+    # The given profile is of one benchmark; records of others show their own.
     of_this = profile and profile.tables().get("benchmark") in (None, subject.record.tables.get("benchmark"))
     yield Section("Score", [score_tiles(subject)])
     yield _shown("Quality and loss", lambda: training_section(subject))
@@ -383,15 +381,15 @@ def _sections(subject: Subject, machine: _Ceilings | None, profile: GivenFile | 
 
 
 def _shown(title: str, make: Callable[[], Section | None]) -> Section | None:
-    """The section, or why it cannot be shown: another version, or a person, may have written the record."""
+    """The section, or why it cannot be shown: the record may be of another version, or edited by hand."""
     try:
         return make()
     except Exception as error:
         if isinstance(error, HpcAi500Error) and not isinstance(error, RecordError):
             # Errors about this command or this machine, not about the record.
             raise
-        said = f"This part of the record cannot be shown: {type(error).__name__}: {short(error, 200)}."
-        return Section(title, [Text(said, "bad")])
+        text = f"This part of the record cannot be shown: {type(error).__name__}: {short(error, 200)}."
+        return Section(title, [Text(text, "bad")])
 
 
 def _name(subject: Subject) -> str:
@@ -407,7 +405,7 @@ def write_page(target: Path, html: str) -> None:
         UsageError: it cannot be written there.
     """
     try:
-        # A record may hold half of a surrogate pair, which UTF-8 cannot encode.
+        # A record may contain half of a surrogate pair, which UTF-8 cannot encode.
         write_atomically(target, html.encode("utf-8", errors="replace"))
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error.strerror}; give another -o FILE") from error

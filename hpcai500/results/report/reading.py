@@ -1,4 +1,4 @@
-"""Reads a record whatever became of its run: a report is also wanted of one that failed."""
+"""Reads a record for reports, also if its run failed or did not finish."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Subject:
     """A record and its verdict.
 
     Attributes:
-        result: its numbers, from its events; None where the run has not come to its end.
-        verdict: as `hpcai500 score` says it: PASS; FAIL where the answer is wrong; INVALID where there is none.
+        result: its numbers, from its events; None if the run is not finished.
+        verdict: as in `hpcai500 score`: PASS; FAIL if the result is wrong; INVALID if there is none.
         problem: why it is not PASS.
-        verified: whether `result.json`, where it exists, says what the events give.
+        verified: whether `result.json`, if it exists, agrees with the events.
     """
 
     record: Record
@@ -64,13 +64,13 @@ class Subject:
 
     @property
     def world_size(self) -> int:
-        """Ranks that really ran, else those that the recipe asks for; 0 where neither is known."""
-        told = self.result.world_size if self.result else self.last("run_start").get("world_size")
-        if isinstance(told, int):
-            return told
+        """The ranks of the run, else those of the recipe; 0 if both are unknown."""
+        ranks = self.result.world_size if self.result else self.last("run_start").get("world_size")
+        if isinstance(ranks, int):
+            return ranks
         hardware = table(self.record.tables.get("hardware"))
-        nodes, ranks = hardware.get("nodes"), hardware.get("accelerators_per_node")
-        return nodes * ranks if isinstance(nodes, int) and isinstance(ranks, int) else 0
+        nodes, per_node = hardware.get("nodes"), hardware.get("accelerators_per_node")
+        return nodes * per_node if isinstance(nodes, int) and isinstance(per_node, int) else 0
 
 
 def machine_sentence(system: Mapping[str, Any], nodes: int) -> str:
@@ -83,7 +83,7 @@ def machine_sentence(system: Mapping[str, Any], nodes: int) -> str:
 
 
 def site_sentence(system: Mapping[str, Any]) -> str:
-    """The name of the cluster, if Slurm gave one, and of the hosts."""
+    """The names of the cluster, if Slurm gives one, and of the hosts."""
     nodes = tables(system.get("nodes"))
     environments = [table(node.get("environment")) for node in nodes]
     cluster = next((one["SLURM_CLUSTER_NAME"] for one in environments if one.get("SLURM_CLUSTER_NAME")), None)
@@ -99,7 +99,7 @@ def read_subject(path: Path) -> Subject:
     """Read the record at `path`.
 
     Raises:
-        RecordError: it is no record, or it does not hold together.
+        RecordError: it is not a record, or it is inconsistent.
     """
     record = read_record(path)
     try:
@@ -118,22 +118,22 @@ def read_subject(path: Path) -> Subject:
 
 
 def _derived(record: Record) -> Result:
-    """The numbers that the events give, for a record whose `result.json` says something else."""
+    """The numbers from the events, for a record whose `result.json` differs from them."""
     edition, benchmark = str(record.tables.get("edition")), str(record.tables.get("benchmark"))
     return derive(record.tables, rulebook(edition, benchmark), record.events)
 
 
 def _ending(record: Record) -> str | None:
-    """What the run says in `ERROR`, or that it has not come to its end; None for other runs."""
+    """The text of `ERROR`, or that the run is not finished; None for other runs."""
     path = record.path / "ERROR"
     if path.is_file():
         return path.read_text(encoding="utf-8", errors="replace").strip() or "the run failed and does not say why"
     if record.status == "unfinished":
         last = record.events[-1]["key"] if record.events else "none"
-        return f"the run has not come to its end: it still runs, or was killed (its last event is {last})"
+        return f"the run is not finished: it is still running, or was killed (last event: {last})"
     return None
 
 
 def _timed(event: Event) -> Event:
-    """The event with a value that a clock can read."""
+    """The event, with a table as its value."""
     return event if isinstance(event.get("value"), dict) else {**event, "value": {}}

@@ -30,7 +30,7 @@ from hpcai500.results.report.blocks import (
     Text,
     Tone,
 )
-from hpcai500.results.report.drawing import Axis, Happening, Level, Line, Plot, Stretch, spanning, strip
+from hpcai500.results.report.drawing import Axis, Level, Line, Moment, Plot, Stretch, spanning, strip
 from hpcai500.results.report.reading import Subject
 from hpcai500.system.tables import (
     link_rows,
@@ -64,7 +64,7 @@ _MOST_CLASSES = 40
 
 
 def training_section(subject: Subject) -> Section:
-    """Curves with the target as a line, the classes of the last evaluation, and all numbers in a table."""
+    """Curves with the target, the classes of the last evaluation, and a table of all numbers."""
     epochs, evaluations = _last_pass(subject, "epoch_stop"), _last_pass(subject, "eval_accuracy")
     if not epochs and not evaluations:
         return Section("Quality and loss", [Text("No epoch was trained to its end.", "soft")])
@@ -85,18 +85,18 @@ def _quality_chart(metric: str, target: float | None, evaluations: Mapping[int, 
         return None
     highest = max([quality for _, quality in points] + ([target] if target is not None else []))
     axis = Axis(metric, 0.0, 1.0) if highest > 0.5 else spanning(metric, [highest * 1.05])
-    said = f"{metric} is {points[-1][1]:.4f} after epoch {points[-1][0]:g}" + (
+    text = f"{metric} is {points[-1][1]:.4f} after epoch {points[-1][0]:g}" + (
         f"; the target is {target:g}." if target is not None else "."
     )
     drawing = Plot(
         f"Quality ({metric}) by epoch",
-        said,
+        text,
         _epoch_axis(points),
         axis,
         lines=[Line(points, 1, marked=True)],
         levels=[Level(target, f"target {target:g}")] if target is not None else [],
     ).draw()
-    return Chart("Quality", drawing, said, [Key(metric, 1, "line")])
+    return Chart("Quality", drawing, text, [Key(metric, 1, "line")])
 
 
 def _loss_chart(epochs: Mapping[int, Mapping[str, Any]]) -> Chart | None:
@@ -104,15 +104,15 @@ def _loss_chart(epochs: Mapping[int, Mapping[str, Any]]) -> Chart | None:
     if not points:
         return None
     losses = [loss for _, loss in points]
-    said = f"The mean training loss is {losses[-1]:.4g} in epoch {points[-1][0]:g}, from {losses[0]:.4g}."
+    text = f"The mean training loss is {losses[-1]:.4g} in epoch {points[-1][0]:g}, from {losses[0]:.4g}."
     drawing = Plot(
-        "Training loss by epoch", said, _epoch_axis(points), spanning("loss", losses), [Line(points, 4, marked=True)]
+        "Training loss by epoch", text, _epoch_axis(points), spanning("loss", losses), [Line(points, 4, marked=True)]
     ).draw()
-    return Chart("Loss", drawing, said, [Key("mean loss of the training steps", 4, "line")])
+    return Chart("Loss", drawing, text, [Key("mean loss of the training steps", 4, "line")])
 
 
 def curves_section(sides: Sequence[tuple[str, Subject]]) -> Section | None:
-    """Quality and loss by epoch of several runs, (name, run), over each other; None where no run has any."""
+    """Quality and loss by epoch of several runs, (name, run), in one chart each; None if there are none."""
     problem = table(sides[0][1].record.tables.get("problem"))
     metric = short(problem.get("metric", "quality"), 30)
     charts = [
@@ -131,15 +131,15 @@ def _overlaid(title: str, axis: str, curves: Sequence[tuple[str, list[tuple[floa
     if not known:
         return None
     together = [point for _, _, points in known for point in points]
-    said = "; ".join(f"{name} ends at {points[-1][1]:.4g} after epoch {points[-1][0]:g}" for _, name, points in known)
+    text = "; ".join(f"{name} ends at {points[-1][1]:.4g} after epoch {points[-1][0]:g}" for _, name, points in known)
     drawing = Plot(
         f"{title} by epoch",
-        f"{said}.",
+        f"{text}.",
         _epoch_axis(together),
         spanning(axis, [value for _, value in together]),
         [Line(points, colour, marked=True) for colour, _, points in known],
     ).draw()
-    return Chart(title, drawing, f"{said}.", [Key(name, colour, "line") for colour, name, _ in known])
+    return Chart(title, drawing, f"{text}.", [Key(name, colour, "line") for colour, name, _ in known])
 
 
 def _class_table(metric: str, classes: Mapping[str, Any]) -> Table:
@@ -181,7 +181,7 @@ def _epoch_table(
             )
         )
     return Table(
-        "Each epoch; ✓ where the target quality is reached",
+        "Each epoch; ✓: the target quality is reached",
         ("epoch", "loss", metric, "training", "evaluation", "data wait", "warnings"),
         rows,
         numeric=range(7),
@@ -201,7 +201,7 @@ def _points(by_epoch: Mapping[int, Mapping[str, Any]], key: str) -> list[tuple[f
 
 
 def _last_pass(subject: Subject, key: str) -> dict[int, Mapping[str, Any]]:
-    """Epoch -> value; where a restart repeated an epoch, the later value."""
+    """Epoch -> value; if a restart repeated an epoch, the later value."""
     kept: dict[int, Mapping[str, Any]] = {}
     for event in subject.record.events:
         value = table(event.get("value"))
@@ -216,11 +216,11 @@ def _last_pass(subject: Subject, key: str) -> dict[int, Mapping[str, Any]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What happened when: the run along its clock, and its events in a table.
+# The timeline of the run, and a table of its events.
 
 
 _MOST_EVENTS = 150
-# Events that the table leaves out, and the sign of each kind of event on the strip.
+# Events that the table leaves out, and the sign of each kind of event in the timeline.
 _QUIET = {"epoch_start", "eval_start", "eval_stop", "system"}
 _SIGNS = {
     "run_start": "▶",
@@ -235,7 +235,7 @@ _BAD = {"run_error", "diverged", "not_finite", "interrupted", "picture_error"}
 
 
 def event_section(subject: Subject) -> Section:
-    """The run along its clock, and a table of the events that say something."""
+    """The timeline of the run, and a table of its events."""
     events = subject.record.events
     if not events:
         return Section("Events", [Text("The record has no events.", "flag")])
@@ -243,12 +243,11 @@ def event_section(subject: Subject) -> Section:
     blocks: list[Block] = [Text(_event_sentence(subject))]
     if elapsed and max(elapsed.values()) > 0:
         blocks.append(_clock_chart(subject, elapsed))
-    told = [event for event in events if event["key"] not in _QUIET]
-    rows = [_event_row(event, elapsed) for event in told]
+    rows = [_event_row(event, elapsed) for event in events if event["key"] not in _QUIET]
     half = _MOST_EVENTS // 2
     shown = rows if len(rows) <= _MOST_EVENTS else [*rows[:half], *rows[-half:]]
     table = Table(
-        "Events; the clock is that of the run" + ("" if len(shown) == len(rows) else ", those in the middle left out"),
+        "Events; times since the start of the run" + ("" if len(shown) == len(rows) else "; the middle is left out"),
         ("at", "event", "details"),
         shown,
         numeric=[0],
@@ -260,20 +259,20 @@ def event_section(subject: Subject) -> Section:
 
 def _event_sentence(subject: Subject) -> str:
     events, result = subject.record.events, subject.result
-    said = f"From {moment(events[0].get('time_ms'))} to {moment(events[-1].get('time_ms'))}, {len(events):,} events."
+    text = f"From {moment(events[0].get('time_ms'))} to {moment(events[-1].get('time_ms'))}, {len(events):,} events."
     restarts = sum(event["key"] == "run_resume" for event in events)
     if restarts:
         down = f", {duration(result.downtime_seconds)} down, which counts as run time" if result else ""
-        said += f" {count(restarts, 'restart')}{down}."
+        text += f" {count(restarts, 'restart')}{down}."
     warnings = sum(number(value.get("warnings")) or 0 for value in subject.values("epoch_stop"))
-    said += f" {count(warnings, 'warning')} while training." if warnings else " No warnings."
+    text += f" {count(warnings, 'warning')} while training." if warnings else " No warnings."
     if subject.record.torn_bytes:
-        said += f" The last line was cut off by a crash ({count(subject.record.torn_bytes, 'byte')})."
-    return said
+        text += f" The last line was cut off by a crash ({count(subject.record.torn_bytes, 'byte')})."
+    return text
 
 
 def _elapsed(subject: Subject) -> dict[int, float]:
-    """Event -> seconds since the run's start, or since the first event where it never started; {} without a clock."""
+    """Event -> seconds since the run's start, or since the first event if it never started; {} without a clock."""
     events = subject.record.events
     try:
         clock = subject.clock()
@@ -286,12 +285,12 @@ def _elapsed(subject: Subject) -> dict[int, float]:
 def _clock_chart(subject: Subject, elapsed: Mapping[int, float]) -> Chart:
     events = subject.record.events
     stretches = list(_stretches(events, elapsed))
-    marks = [Happening(elapsed[event["seq"]], _SIGNS[event["key"]]) for event in events if event["key"] in _SIGNS]
+    marks = [Moment(elapsed[event["seq"]], _SIGNS[event["key"]]) for event in events if event["key"] in _SIGNS]
     axis = Axis("seconds since the run's start", min(elapsed.values()), max(elapsed.values()))
-    said = f"{count(len(stretches), 'stretch', 'stretches')} of training and evaluation in {duration(axis.high)}."
-    drawing = strip("The run along its clock", said, axis, stretches, marks)
+    text = f"{count(len(stretches), 'stretch', 'stretches')} of training and evaluation in {duration(axis.high)}."
+    drawing = strip("Timeline of the run", text, axis, stretches, marks)
     note = "▶ start  ↻ restart  ‖ interruption  ✗ error  ■ stop"
-    return Chart("The run along its clock", drawing, note, [Key("training", 1), Key("evaluation", 2)])
+    return Chart("Timeline of the run", drawing, note, [Key("training", 1), Key("evaluation", 2)])
 
 
 def _stretches(events: tuple[Event, ...], elapsed: Mapping[int, float]) -> Iterator[Stretch]:
@@ -308,13 +307,13 @@ def _stretches(events: tuple[Event, ...], elapsed: Mapping[int, float]) -> Itera
 
 def _event_row(event: Event, elapsed: Mapping[int, float]) -> Row:
     value = event.get("value")
-    said = _said(event["key"], value if isinstance(value, dict) else {"value": value})
+    text = _event_text(event["key"], value if isinstance(value, dict) else {"value": value})
     tone: Tone = "bad" if event["key"] in _BAD else ""
     when = duration(elapsed[event["seq"]]) if event["seq"] in elapsed else ""
-    return when, Cell(short(event["key"], 60), tone), Cell(said, tone)
+    return when, Cell(short(event["key"], 60), tone), Cell(text, tone)
 
 
-def _said(key: str, value: Mapping[str, Any]) -> str:
+def _event_text(key: str, value: Mapping[str, Any]) -> str:
     if key == "epoch_stop":
         warnings = number(value.get("warnings"))
         return (
@@ -331,7 +330,7 @@ def _said(key: str, value: Mapping[str, Any]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Pictures of the last evaluation, made small enough to be embedded in the page.
+# Pictures of the last evaluation, reduced so that they can be embedded in the page.
 
 
 _MOST_PICTURES, _MOST_BYTES = 2, 32 * 2**20
@@ -341,7 +340,7 @@ _WIDEST, _QUALITY = 1200, 82
 
 
 def picture_section(subject: Subject) -> Section | None:
-    """The pictures that the record's events name; None where they name none. One that was changed is not shown."""
+    """The pictures that the events name; None if there are none. Changed pictures are not shown."""
     blocks = list(_pictures(subject))
     return Section("Pictures", blocks) if blocks else None
 
@@ -353,14 +352,14 @@ def _pictures(subject: Subject) -> Iterator[Block]:
         if content is None:
             yield Text(f"{short(name, 120)}: not in the record.", "soft")
         elif hashlib.sha256(content).hexdigest() != content_hash:
-            said = "this picture was changed after the run: its hash is not the one in the events"
-            yield Text(f"{short(name, 120)}: {said}.", "bad")
+            text = "this picture was changed after the run: its hash is not the one in the events"
+            yield Text(f"{short(name, 120)}: {text}.", "bad")
         else:
             yield _picture(name, content)
 
 
 def _picture_file(record: Path, name: str) -> bytes | None:
-    """The file `name` of the record; None where it is missing, outside of the record, or too large for a page."""
+    """The file `name` of the record; None if it is missing, outside of the record, or too large for a page."""
     path = record / name
     try:
         inside = path.resolve().is_relative_to(record.resolve())
@@ -368,7 +367,7 @@ def _picture_file(record: Path, name: str) -> bytes | None:
             return None
         return path.read_bytes()
     except (OSError, ValueError, RuntimeError):
-        # For instance a name of 300 characters or with a null byte, or a loop of links.
+        # Such as a name of 300 characters or with a null byte, or a loop of links.
         return None
 
 
@@ -385,13 +384,13 @@ def _small(content: bytes) -> bytes:
     """The picture as WebP, no wider than a page.
 
     Raises:
-        ValueError: it has too many pixels; it is then not decoded.
-        Exception: as Pillow, which has many types for damaged files.
+        ValueError: it has too many pixels, and is not decoded.
+        Exception: as Pillow, which raises many types for damaged files.
     """
     from PIL import Image  # only pages with a picture need it
 
     with warnings.catch_warnings():
-        # Pillow warns of sizes that are refused below.
+        # Pillow warns about sizes that are refused below.
         warnings.simplefilter("ignore")
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "WEBP")) as opened:
             width, height = opened.size
@@ -405,7 +404,7 @@ def _small(content: bytes) -> bytes:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Every number of a result, unscaled, by its name in `result.json`.
+# All numbers of a result, unscaled, by their names in `result.json`.
 
 
 _MOST_ITEMS = 20
@@ -414,7 +413,8 @@ _MOST_ITEMS = 20
 def number_section(result: Result) -> Section:
     rows = [(short(name, 80), value) for name, value in _flat_numbers(result.as_json(), "")]
     table = Table("result.json: seconds, bytes, FLOPS, watts and joules, never scaled", ("key", "value"), rows)
-    return Section("All numbers", [Fold(f"{len(rows)} values as result.json has them", [table], printed=False)])
+    harness = "`hpcai500 score` prints the main ones in lines HPCAI500 FOM name=value unit (FOM: figure of merit)."
+    return Section("All numbers", [Fold(f"{len(rows)} values of result.json", [Text(harness), table], printed=False)])
 
 
 def _flat_numbers(document: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
@@ -431,7 +431,7 @@ def _flat_numbers(document: Mapping[str, Any], above: str) -> Iterator[tuple[str
 
 
 # ----------------------------------------------------------------------------------------------------
-# The recipe: what differs from the reference first, by the papers' nine layers.
+# The recipe by the papers' nine layers: differences from the reference, then all fields.
 
 
 _MOST_RECIPE_ROWS, _MOST_LETTERS = 300, 100
@@ -460,7 +460,7 @@ def _differences(tables: Mapping[str, Any], reference: Mapping[str, Any], benchm
     found = table_differences(tables, reference)
     name = f"the reference of {benchmark}"
     if not found:
-        return [Text(f"Every field is as in {name}.", "good")]
+        return [Text(f"Every field has the value of {name}.", "good")]
     rows = [
         (
             Cell(f"{one.layer}{' !' if one.layer == 9 else ''}", "bad" if one.layer == 9 else ""),
@@ -470,12 +470,12 @@ def _differences(tables: Mapping[str, Any], reference: Mapping[str, Any], benchm
         )
         for one in found[:_MOST_RECIPE_ROWS]
     ]
-    said = f"{len(found)} fields differ from {name}."
+    text = f"{count(len(found), 'field')} differ{'s' if len(found) == 1 else ''} from {name}."
     if any(one.layer == 9 for one in found):
-        said += " Layer 9 (marked !) is the problem itself: what differs there cannot be ranked."
+        text += " Layer 9 (marked !) is the problem itself: a run with differences there is not rankable."
     caption = "Fields that differ, from layer 9 (problem) down to layer 1 (hardware)"
     return [
-        Text(said),
+        Text(text),
         Table(caption, ("layer", "field", "reference", "this run"), rows, [0], max(0, len(found) - _MOST_RECIPE_ROWS)),
     ]
 
@@ -486,12 +486,12 @@ def _reference(benchmark: str) -> Mapping[str, Any] | None:
     try:
         return reference_recipe(benchmark).model_dump(mode="json")
     except UsageError:
-        # A site's own folder of recipes may be older than this version: the page comes without the reference.
+        # A site's own folder of recipes may be older than this version: the page then has no reference.
         return None
 
 
 # ----------------------------------------------------------------------------------------------------
-# What tells this record, its code and its data from any other.
+# The hashes that identify a record, its code and its data.
 
 
 _MOST_FILES = 30
@@ -505,7 +505,7 @@ def hash_section(subject: Subject) -> Section:
         [
             Text(
                 "Each event carries the hash of the one before it; the chain, the recipe and the system of this record "
-                "were checked when this page was made. The last event's hash stands for all of them."
+                "were checked when this page was made. The last event's hash covers all of them."
             ),
             Table("SHA-256 unless another kind is named", ("of", "hash"), rows),
         ],
@@ -518,7 +518,7 @@ def _hashes(subject: Subject) -> Iterator[tuple[str, str]]:
     yield "last event", last_event_hash(subject)
     installation = table(record.system.get("installation"))
     image, package = table(installation.get("image")), table(installation.get("package"))
-    yield "image", listed(image.get("content_sha256")) if image else "none: the run was made by an installation"
+    yield "image", listed(image.get("content_sha256")) if image else "none: run without an image"
     yield "code", listed(package.get("code_sha256"))
     yield "compiled core", listed(package.get("core_sha256"))
     for plugin in tables(installation.get("plugins"))[:10]:
@@ -545,25 +545,25 @@ def _files(subject: Subject) -> Iterator[tuple[str, str]]:
 
 
 def _with_files(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The tables in an event that name a file and its hash: its value, or one of the nodes in it."""
+    """The tables in an event that name a file and its hash: its value, or nodes in it."""
     found = [table(value), *tables(table(value).get("nodes"))]
     yield from (one for one in found if one.get("file") and one.get("sha256"))
 
 
 def last_event_hash(subject: Subject) -> str:
-    """The hash of the last line of `events.jsonl`, which DONE has in a finished record."""
+    """The hash of the last line of `events.jsonl`; in a finished record, DONE contains it."""
     content = (subject.path / "events.jsonl").read_bytes()
     lines = content.split(b"\n")[:-1]
     return line_hash(lines[-1]) if lines else UNKNOWN
 
 
 # ----------------------------------------------------------------------------------------------------
-# The nodes: what differs between them first, then the typical one by the parts of V2.0 section 5.3.3.
+# The nodes: their differences, then a typical node by the parts of V2.0 section 5.3.3.
 
 
 _MOST_HOSTS, _MOST_FIELDS, _MOST_DIFFERENCES, _MOST_VARIANTS = 6, 500, 60, 6
 _DEPTH = 6
-# Shown elsewhere, or as long as a page.
+# Shown elsewhere, or very long.
 _LONG = {"raw", "torch_build", "Flags"}
 
 
@@ -593,7 +593,7 @@ def _system_sentence(nodes: int, differences: Sequence[NodeDifference]) -> Text:
         )
     if differences:
         return Text(f"{nodes:,} nodes, which differ only in fields that seldom matter.")
-    return Text(f"{nodes:,} nodes, equal in all fields that hpcai500 reads.", "good")
+    return Text(f"{nodes:,} nodes, equal in all recorded fields.", "good")
 
 
 def _difference_table(differences: Sequence[NodeDifference]) -> Table:
@@ -606,17 +606,17 @@ def _difference_table(differences: Sequence[NodeDifference]) -> Table:
             more = len(variant.nodes) - _MOST_HOSTS
             where = f"{hosts} and {more:,} more" if more > 0 else hosts
             rows.append((Cell(name, tone), short(listed(variant.value), 200), f"{len(variant.nodes):,}", where))
-    caption = "Fields in which nodes differ, the commonest value first; ⚠ may change speed or results"
+    caption = "Fields in which nodes differ, the most common value first; ⚠ may change speed or results"
     left_out = max(0, len(differences) - _MOST_DIFFERENCES)
     return Table(caption, ("field", "value", "nodes", "which"), rows, (2,), left_out)
 
 
-# A path of two folders or more; devices are named by theirs.
+# A path of two folders or more, except in /dev, whose paths name devices.
 _PATH = re.compile(r"(?<![\w.:/-])/(?!dev/)(?:[^\s/,;:]+/)+(?=[^\s/,;:])")
 
 
 def _without_folders(text: str) -> str:
-    """`text` with each absolute path as its last name: folders are a user's own."""
+    """`text` with each absolute path shortened to its last name, as folders are private."""
     return _PATH.sub("", text)
 
 
@@ -632,9 +632,8 @@ def _part_table(node: Mapping[str, Any], subject: Subject, host: str) -> Table:
         "Software of the system": system_rows(tables(system.get("nodes")), system.get("installation")),
     }
     for title, found in parts.items():
-        lines = [(what, _without_folders(says)) for what, says in found]
         rows.append((title,))
-        rows += [(name, short(text)) for name, text in lines]
+        rows += [(name, short(_without_folders(text))) for name, text in found]
     return Table(f"Node {host}, by the six parts of V2.0 section 5.3.3", ("", ""), rows)
 
 

@@ -19,10 +19,10 @@ from hpcai500.system.power_samples import read_samples
 from hpcai500.text import count, duration, listed, number, plain, quantity, share, short, table, tables
 
 # ----------------------------------------------------------------------------------------------------
-# Where the time of a step goes: over all ranks, rank by rank, and who holds the others up.
+# The parts of a step's time, over all ranks and for each rank, and the stragglers.
 
 
-# Of more ranks than these, the slowest and the quantiles say more than all of them.
+# With more ranks than these, the slowest ones and quantiles are shown instead of all.
 MOST_RANKS = 20
 _PARTS = {
     "data_wait_seconds": "data wait",
@@ -37,7 +37,7 @@ _QUANTILES = {"least": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "most": 1.
 
 
 def step_section(subject: Subject) -> Section:
-    """The split of a step into data wait, compute, communication and other, as far as the record knows it."""
+    """The split of a step into data wait, compute, communication and other, as far as it is recorded."""
     ranks = _ranks(subject.last("steps").get("ranks"))
     source = f"Input: {subject.result.input}." if subject.result and getattr(subject.result, "input", None) else ""
     if not ranks:
@@ -53,7 +53,7 @@ def step_section(subject: Subject) -> Section:
 
 
 def straggler_section(subject: Subject) -> Section | None:
-    """Which ranks are slow, by the time that each needs for itself; None where one rank ran or nothing was measured."""
+    """The slow ranks, by their own time; None for a run of one rank, or if it was not measured."""
     value = subject.last("communication")
     ranks = [rank for rank in tables(value.get("ranks")) if number(rank.get("own_seconds"))]
     if len(ranks) < 2:
@@ -64,13 +64,13 @@ def straggler_section(subject: Subject) -> Section | None:
         names = ", ".join(short(rank_name(rank), 60) for rank in slow[:MOST_RANKS])
         more = f" and {len(slow) - MOST_RANKS:,} more" if len(slow) > MOST_RANKS else ""
         slow_down = f"{'slows' if len(slow) == 1 else 'slow'} the others down"
-        said = Text(f"{count(len(slow), 'rank')} of {len(ranks):,} {slow_down}: {names}{more}.", "bad")
+        text = Text(f"{count(len(slow), 'rank')} of {len(ranks):,} {slow_down}: {names}{more}.", "bad")
     elif value.get("stragglers") is None:
-        said = Text("Too few steps to find slow ranks.", "soft")
+        text = Text("Too few steps to find slow ranks.", "soft")
     else:
-        said = Text(f"None of {len(ranks):,} ranks slows the others down.", "good")
+        text = Text(f"None of {len(ranks):,} ranks slows the others down.", "good")
     worst = sorted(ranks, key=lambda rank: -rank["own_seconds"])[:MOST_RANKS]
-    return Section("Stragglers", [said, _own_chart(worst, middle, len(ranks)), _own_table(worst, len(ranks))])
+    return Section("Stragglers", [text, _own_chart(worst, middle, len(ranks)), _own_table(worst, len(ranks))])
 
 
 def _ranks(found: Any) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def _step_sentence(total: Mapping[str, float], whole: float) -> str:
 
 
 def _by_epochs(subject: Subject, source: str) -> list[Block]:
-    """The split by epochs, for runs that did not come to their end or are older than the split of a step."""
+    """The split by epochs, for unfinished runs and for records older than the split of a step."""
     epochs = [value for value in subject.values("epoch_stop") if number(value.get("seconds"))]
     if not epochs:
         return [Text("No epoch was trained to its end, so the time of steps is unknown.", "soft")]
@@ -99,14 +99,14 @@ def _by_epochs(subject: Subject, source: str) -> list[Block]:
     rest_name = "other" if len(measured) > 1 else "compute, communication and other (not separated in this record)"
     names = [*(_PARTS[part] for part in measured), rest_name]
     shares = [seconds / whole for seconds in (*parts.values(), rest)]
-    said = ", ".join(f"{name} {share(part)}" for name, part in zip(names, shares, strict=True))
+    text = ", ".join(f"{name} {share(part)}" for name, part in zip(names, shares, strict=True))
     colours = [*(_COLOURS[list(_PARTS).index(part)] for part in measured), 6]
     drawing = bars(
-        "Where the time of training steps goes", f"{said}.", _STEP_SHARE, [Bar("all ranks", _hundred(shares), colours)]
+        "Where the time of training steps goes", f"{text}.", _STEP_SHARE, [Bar("all ranks", _hundred(shares), colours)]
     )
     keys = [Key(name, colour) for name, colour in zip(names, colours, strict=True)]
     return [
-        Text(f"Of the time of all training steps: {said}. {source}".strip()),
+        Text(f"Of the time of all training steps: {text}. {source}".strip()),
         Chart("Parts of step time", drawing, "mean over the ranks", keys),
     ]
 
@@ -125,7 +125,7 @@ def _split_chart(ranks: Sequence[Mapping[str, Any]], total: Mapping[str, float],
 
 
 def _slowest(ranks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """All of few ranks in their order; of many, those whose own time is longest."""
+    """Few ranks in their order; of many, those with the longest own time."""
     if len(ranks) <= MOST_RANKS:
         return list(ranks)
     return sorted(ranks, key=lambda rank: -(rank["data_wait_seconds"] + rank["compute_seconds"]))[:MOST_RANKS]
@@ -159,7 +159,7 @@ def _quantile_table(ranks: Sequence[Mapping[str, Any]]) -> Table:
         (name, *(share(ordered[part][round(at * (len(ranks) - 1))]) for part in _PARTS))
         for name, at in _QUANTILES.items()
     ]
-    caption = f"Quantiles over {len(ranks):,} ranks: share of a rank's step time, each column by itself"
+    caption = f"Quantiles over {len(ranks):,} ranks of the shares of step time, for each column separately"
     return Table(caption, ("quantile", *_PARTS.values()), rows, numeric=(1, 2, 3, 4))
 
 
@@ -174,12 +174,12 @@ def _own_chart(worst: Sequence[Mapping[str, Any]], middle: float, of: int) -> Ch
         for rank in worst
     ]
     axis = spanning("own time of a step: data wait and compute, ms", [rank["own_seconds"] * 1e3 for rank in worst])
-    said = f"Median over the steps of each rank; the dashed line is the median of {of:,} ranks, {duration(middle)}."
-    drawing = bars("Own time of each rank", said, axis, rows, middle * 1e3)
+    text = f"Median over the steps of each rank; the dashed line is the median of {of:,} ranks, {duration(middle)}."
+    drawing = bars("Own time of each rank", text, axis, rows, middle * 1e3)
     keys = [Key("rank", 1), Key("median of the ranks", 0, "dashes")]
     if any(rank.get("straggler") for rank in worst):
         keys.append(Key("straggler (◀)", 4))
-    return Chart("Own time of the slowest ranks", drawing, said, keys)
+    return Chart("Own time of the slowest ranks", drawing, text, keys)
 
 
 def _own_table(worst: Sequence[Mapping[str, Any]], of: int) -> Fold:
@@ -208,31 +208,31 @@ def _hundred(shares: Sequence[float]) -> list[float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the all-reduce of gradients cost; docs/timeline.md defines each number.
+# The cost of the all-reduce of gradients; docs/timeline.md defines each number.
 
 
 def communication_section(subject: Subject) -> Section | None:
-    """Fractions, bytes and the stages of an all-reduce (V2.0 Table 12); None in the record of one rank."""
+    """Fractions, bytes and the stages of an all-reduce (V2.0 Table 12); None for one rank."""
     value = subject.last("communication")
     if not value:
         return None
     sizes = table(value.get("bytes_per_step"))
     efficiency = subject.result.parallel_efficiency if subject.result else None
     unknown = subject.result.parallel_efficiency_note if subject.result else None
-    said = (
+    text = (
         f"{share(value.get('communication_fraction'))} of step time is spent waiting for the all-reduce; "
         f"{share(value.get('overlap'))} of all-reduce time is hidden behind computation. "
         f"A rank has {quantity(sizes.get('gradient'), 'B')} of gradients a step "
         f"and sends {quantity(sizes.get('sent'), 'B')}."
     )
     if efficiency is not None:
-        said += f" Parallel efficiency, estimated before the clock started: {efficiency:.2f}."
+        text += f" Parallel efficiency, estimated before the clock started: {efficiency:.2f}."
     elif unknown:
-        said += f" Parallel efficiency is unknown: {short(unknown, 200)}."
+        text += f" Parallel efficiency is unknown: {short(unknown, 200)}."
     if (network := table(value.get("network"))).get("verdict"):
-        said += f" Network counters: {short(network['verdict'], 200)}."
+        text += f" Network counters: {short(network['verdict'], 200)}."
     stages = table(value.get("stages"))
-    return Section("Communication", [Text(said), *([_stage_table(stages, value)] if stages else [])])
+    return Section("Communication", [Text(text), *([_stage_table(stages, value)] if stages else [])])
 
 
 def _stage_table(stages: Mapping[str, Any], value: Mapping[str, Any]) -> Table:
@@ -258,17 +258,17 @@ def _stage_name(name: object) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a run lies below the ceilings of its machine, drawn like V2.0 Fig. 9 and 15.
+# The run below the ceilings of its machine, drawn like V2.0 Fig. 9 and 15.
 
 
 _MOST_CEILINGS, _MOST_LINKS = 6, 4
 # Labels of values that differ by less than this factor overlap.
 _CLOSE = 1.6
-_ALONE = "One rank communicates nothing, so it has no place along an axis of FLOPs a byte."
+_ALONE = "One rank does not communicate, so there is no chart of FLOPs for each byte."
 
 
 def roofline_section(subject: Subject, machine: Machine, sources: Sequence[GivenFile]) -> Section:
-    """The model that fits the run, with a sentence on what binds it, or why there is none."""
+    """The roofline of the run with its bottleneck, or why there is none."""
     try:
         model = roofline([subject.path], machine)
     except HpcAi500Error as error:
@@ -283,7 +283,7 @@ def roofline_section(subject: Subject, machine: Machine, sources: Sequence[Given
 
 
 def _roofline_chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Chart:
-    """Flat ceilings of FLOPS, slanted ones of bandwidths up to the highest of the flat ones, and the run below them."""
+    """Flat ceilings of FLOPS, slanted ceilings of bandwidths up to the highest flat one, and the run below them."""
     assert point.coi is not None
     ceilings = sorted(roofs.ceilings.items(), key=lambda item: (item[0] != point.flops_ceiling, -item[1]))[
         :_MOST_CEILINGS
@@ -294,10 +294,9 @@ def _roofline_chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Char
     heights = [point.flops, point.attainable_flops, *(rate for _, rate in ceilings)]
     y = spanning_decades("FLOPS", heights, margin=3)
     lines = [_bandwidth_line(rate, top, x, y, colour) for colour, (_, rate) in enumerate(links, 1)]
-    said = short(f"{point.sentence}.")
     drawing = Plot(
         f"Roofline of {short(model.machine, 80)}",
-        said,
+        short(f"{point.sentence}."),
         x,
         y,
         lines=lines,
@@ -322,7 +321,7 @@ def _bandwidth_line(rate: float, top: float, x: Axis, y: Axis, colour: int) -> L
 
 
 def _apart(ceilings: Sequence[tuple[str, float]], binding: str) -> list[tuple[str, float]]:
-    """Ceilings whose names do not overlap, the run's own among them; the table has all."""
+    """Ceilings whose names do not overlap, among them the run's own; the table has all."""
     kept: list[tuple[str, float]] = []
     for name, rate in sorted(ceilings, key=lambda item: item[0] != binding):
         if all(max(rate, other) > _CLOSE * min(rate, other) for _, other in kept):
@@ -336,7 +335,7 @@ def _ceiling_table(model: Roofline, roofs: Roofs) -> Fold:
         for name, rate in sorted(roofs.ceilings.items(), key=lambda item: -item[1])
     ]
     rows += [
-        (f"{short(name, 60)}{' (gradients go this way)' if name == model.bound else ''}", quantity(rate, "B/s"), "")
+        (f"{short(name, 60)}{' (carries the gradients)' if name == model.bound else ''}", quantity(rate, "B/s"), "")
         for name, rate in sorted(roofs.bandwidths.items(), key=lambda item: -item[1])
     ]
     columns = ("ceiling", "rate", f"ridge point with {short(model.bound or 'no link', 40)}")
@@ -344,15 +343,15 @@ def _ceiling_table(model: Roofline, roofs: Roofs) -> Fold:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Power over time, and the energy that is its integral; docs/power.md has the rules.
+# Power over time, and its integral, the energy; docs/power.md has the rules.
 
 
-# More curves than these cannot be told apart; the nodes that take most are shown.
+# More curves could not be distinguished; those of the nodes with the highest power are shown.
 _MOST_CURVES, _MOST_NODES = 6, 20
 
 
 def power_section(subject: Subject) -> Section | None:
-    """Curves of the nodes that took most, and a table; None where nothing was to be measured."""
+    """Curves of the nodes with the highest power, and a table; None if power was not measured."""
     value = subject.last("power")
     if not value:
         return None
@@ -363,7 +362,7 @@ def power_section(subject: Subject) -> Section | None:
         mean = f", {quantity(result.watts, 'W')} on average" if result.watts is not None else ""
         blocks.append(Text(f"The run took {quantity(result.energy_joules, 'J')}{mean}."))
     else:
-        reason = (result.power_note if result else None) or value.get("reason") or "the run has not come to its end"
+        reason = (result.power_note if result else None) or value.get("reason") or "the run is not finished"
         blocks.append(Text(f"The energy of the run is unknown: {short(reason)}.", "flag"))
     ordered = sorted(nodes, key=lambda node: -(number(node.get("mean_watts")) or 0.0))
     curves, problems = _curves(subject, ordered[:_MOST_CURVES])
@@ -394,7 +393,7 @@ def _curves(subject: Subject, nodes: Sequence[Mapping[str, Any]]) -> tuple[list[
 
 
 def _watts_over_time(record: Path, node: Mapping[str, Any], begin: float | None) -> Iterator[tuple[float, float]]:
-    """(seconds since the run's start, watts) of one node; its file's hash was checked when the record was read.
+    """(seconds since the run's start, watts) of one node; reading the record has checked the file's hash.
 
     Raises:
         RecordError: the file cannot be read as samples.
@@ -418,7 +417,7 @@ def _power_chart(curves: Sequence[tuple[str, Line]], of: int) -> Chart:
     times = [time for time, _ in points]
     low, high = min(*times, 0.0), max(times)
     axis = Axis("seconds since the run's start", low, high if high > low else low + 1.0)
-    note = "" if len(curves) == of else f"the {len(curves)} nodes that take most, of {of:,}"
+    note = "" if len(curves) == of else f"the {len(curves)} nodes with the highest power, of {of:,}"
     drawing = Plot(
         "Power over time",
         f"From {min(watts for _, watts in points):.4g} W to {max(watts for _, watts in points):.4g} W. {note}".strip(),
@@ -467,33 +466,33 @@ def given_profile(folder: Path) -> GivenFile:
 
     Raises:
         RecordError: there is none.
-        WrongAnswerError: the signature beside it is not one of it.
+        WrongAnswerError: its signature does not match it.
     """
     path = folder / "profile.json"
     if not path.is_file():
-        raise RecordError(f"{folder}: no profile.json there; make one: hpcai500 profile ic --out {folder}")
+        raise RecordError(f"{folder}: no profile.json; make one: hpcai500 profile ic --out {folder}")
     return given_file(path)
 
 
 def profile_section(record: Path, given: GivenFile | None) -> Section | None:
     """Kernel classes, the top kernels, layout conversions, utilisation and bandwidth over time.
 
-    It is of the profile `given`, else of the record's own; None where there is neither.
+    The profile is `given`, else the record's own; None if there is neither.
 
     Raises:
         RecordError: profile.json cannot be read.
-        WrongAnswerError: the signature beside it is not one of it.
+        WrongAnswerError: its signature does not match it.
     """
     if given is None and not (record / "profile" / "profile.json").is_file():
         return None
     file = given or given_profile(record / "profile")
     document = file.tables()
-    said = (
+    text = (
         f"{listed(document.get('benchmark'))} on {listed(document.get('device'))}: "
         f"{count(document.get('steps'), 'step')} in {duration(document.get('seconds'))}. "
         f"Unclassified: {share(document.get('unclassified_share'))} of kernel time."
     )
-    blocks: list[Block] = [Text(said), Text(f"{short(file.sentence)}.", "soft")]
+    blocks: list[Block] = [Text(text), Text(f"{short(file.sentence)}.", "soft")]
     classes = {name: kind for name, kind in table(document.get("classes")).items() if isinstance(kind, dict)}
     charts = [_class_chart(classes)] if classes else []
     charts += [chart for chart in (_utilisation_chart(document), _bandwidth_chart(document)) if chart]
@@ -509,10 +508,10 @@ def _class_chart(classes: Mapping[str, Mapping[str, Any]]) -> Chart:
     ordered = sorted(classes.items(), key=lambda item: -(number(item[1].get("share")) or 0.0))[:_MOST_CLASSES]
     shares = [(short(name, 40), 100 * (number(kind.get("share")) or 0.0), kind) for name, kind in ordered]
     rows = [Bar(name, [part], [1], f"{part:.1f} %") for name, part, _ in shares]
-    said = "; ".join(f"{name} {part:.1f} %" for name, part, _ in shares)
+    text = "; ".join(f"{name} {part:.1f} %" for name, part, _ in shares)
     drawing = bars(
         "Kernel classes by share of time",
-        said,
+        text,
         spanning("share of kernel time, %", [part for _, part, _ in shares]),
         rows,
     )
@@ -532,15 +531,15 @@ def _utilisation_chart(document: Mapping[str, Any]) -> Chart | None:
     if len(points) < 2:
         return None
     mean = sum(part for _, part in points) / len(points)
-    said = f"{plain(mean)} % on average."
+    text = f"{plain(mean)} % on average."
     drawing = Plot(
         "Device utilisation over time",
-        said,
+        text,
         _time_axis([time for time, _ in points]),
         Axis("utilisation, %", 0, 100),
         [Line(points, 3)],
     ).draw()
-    return Chart("Device utilisation", drawing, said)
+    return Chart("Device utilisation", drawing, text)
 
 
 def _bandwidth_chart(document: Mapping[str, Any]) -> Chart | None:
@@ -558,31 +557,31 @@ def _bandwidth_chart(document: Mapping[str, Any]) -> Chart | None:
     values = [value for line in lines for _, value in line.points]
     if not values:
         return None
-    said = f"At most {quantity(max(values), 'B/s')}."
+    text = f"At most {quantity(max(values), 'B/s')}."
     drawing = Plot(
         "Communication bandwidth over time",
-        said,
+        text,
         _time_axis([row["t_s"] for row in rows]),
         spanning("bytes/s", values),
         lines,
     ).draw()
     keys = [Key("sent", 1, "line"), Key("received", 2, "dashes")]
-    return Chart("Communication bandwidth (V2.0 Fig. 13)", drawing, said, keys)
+    return Chart("Communication bandwidth (V2.0 Fig. 13)", drawing, text, keys)
 
 
 def _layout(layout: Mapping[str, Any]) -> list[Block]:
     if number(layout.get("share")) is None:
         return []
-    said = f"Layout conversions take {duration(layout.get('seconds'))}, {share(layout['share'])} of kernel time."
+    text = f"Layout conversions take {duration(layout.get('seconds'))}, {share(layout['share'])} of kernel time."
     conversions = tables(layout.get("conversions"))
     if not conversions:
-        return [Text(said)]
+        return [Text(text)]
     columns = list(dict.fromkeys(key for one in conversions[:_MOST_CONVERSIONS] for key in one))[:6]
     rows = [[listed(one.get(key)) for key in columns] for one in conversions[:_MOST_CONVERSIONS]]
     shown = Table(
         "Layout conversions", [short(key, 40) for key in columns], rows, left_out=max(0, len(conversions) - len(rows))
     )
-    return [Text(said), Fold("Layout conversions", [shown])]
+    return [Text(text), Fold("Layout conversions", [shown])]
 
 
 def _kernel_table(top: list[Mapping[str, Any]]) -> Table:
