@@ -74,7 +74,7 @@ def launch_table(trace: Trace, step_seconds: float) -> dict[str, Any] | None:
         ],
         **_of_host(marks, trace),
         "works": len(works),
-        **_lane(marks, works, calls, stretches),
+        **_middle_step(marks, works, calls, stretches),
     }
 
 
@@ -184,7 +184,7 @@ def _of_host(marks: Sequence[Slice], trace: Trace) -> dict[str, Any]:
     }
 
 
-def _lane(
+def _middle_step(
     marks: Sequence[Slice],
     works: Sequence[Slice],
     calls: Mapping[Any, Slice],
@@ -204,7 +204,7 @@ def _lane(
     start, end = known[middle], known[min(middle + 1, len(known) - 1)]
     if end <= start:
         start, end = stretches[0].start, stretches[-1].end
-    return {"lane_seconds": end - start, "lane": kernel_classes.lane(stretches, start, end, _LANE_PIECES)}
+    return {"lane_seconds": end - start, "lane": kernel_classes.shares_over_time(stretches, start, end, _LANE_PIECES)}
 
 
 def _overlap(one: Slice, start: float, end: float) -> float:
