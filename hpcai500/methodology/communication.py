@@ -43,7 +43,7 @@ class StageTimes(TypedDict):
     p95_seconds: float
 
 
-# None where the stage does not exist, or nothing was measured.
+# None if the stage does not exist, or nothing was measured.
 StageTable = dict[str, StageTimes | None]
 
 
@@ -166,7 +166,7 @@ class CounterDifference(TypedDict):
 class RankTraffic(TypedDict):
     """What one rank reports to rank 0: its own count since its host's counters were read, and by how much they rose.
 
-    `between_hosts_bytes` is the part of `sent_bytes` for ranks on other hosts; None where only the library knows it.
+    `between_hosts_bytes` is the part of `sent_bytes` for ranks on other hosts; None if only the library knows it.
     """
 
     host: str
@@ -188,7 +188,7 @@ def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
         library: what moves the bytes (`Communicator.library`).
 
     Returns:
-        `counted_bytes`, `counter_bytes`, their `ratio` (counters / count; None where they cannot be compared), `over`
+        `counted_bytes`, `counter_bytes`, their `ratio` (counters / count; None if they cannot be compared), `over`
         which interfaces they were compared, and a `verdict` in words.
     """
     hosts = {rank["host"]: rank["counters"] for rank in reversed(ranks)}

@@ -478,7 +478,7 @@ class Exchange:
         overlap: whether sums run under the backward pass; otherwise they begin when it has ended.
         overhead_seconds: a constant time added to each step before the last sum, never hidden.
         processor_seconds_per_byte: by how much summing a byte of gradients lengthens a backward pass on the same cores;
-            0 where a device computes.
+            0 if a device computes.
     """
 
     all_reduce: AllReduce

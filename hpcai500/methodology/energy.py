@@ -29,8 +29,8 @@ class Sample(NamedTuple):
 
     Attributes:
         time_s: on any clock that does not jump.
-        watts: None where only energy is counted.
-        joules: a counter's reading since its count began; 0 begins a new count. None where there is no counter.
+        watts: None if only energy is counted.
+        joules: a counter's reading since its count began; 0 begins a new count. None if there is no counter.
     """
 
     time_s: float
@@ -69,7 +69,7 @@ class Energy:
 
     @property
     def mean_watts(self) -> float | None:
-        """Energy over time; None where either is unknown or 0 s."""
+        """Energy over time; None if either is unknown or 0 s."""
         return self.joules / self.seconds if self.joules is not None and self.seconds > 0 else None
 
     @property
@@ -92,7 +92,7 @@ class _Piece(NamedTuple):
     known: bool
 
     def within(self, window: Window) -> _Piece | None:
-        """The part in the window, interpolated at its ends; None where there is none."""
+        """The part in the window, interpolated at its ends; None if there is none."""
         start, stop = max(self.start_s, window.start_s), min(self.stop_s, window.stop_s)
         if start >= stop:
             return None

@@ -92,7 +92,7 @@ class MemberTimes:
 
     @property
     def down_seconds(self) -> float:
-        """Time between the last event before each interruption and the step at which training went on."""
+        """Time between the last event before each interruption and the step at which training resumed."""
         return self.seconds - self.running_seconds
 
     @property
@@ -107,7 +107,7 @@ class SlowestMember:
     Attributes:
         host: where most of its epochs were trained.
         seconds: its time from start to stop.
-        slowdown: `seconds` over the median of the others, less 1; None where there are no others.
+        slowdown: `seconds` over the median of the others, less 1; None if there are no others.
         down_seconds: the part of `seconds` in which it was down.
         running_slowdown: as `slowdown`, but without downtime; a slow host shows here.
     """

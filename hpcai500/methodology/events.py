@@ -200,7 +200,7 @@ class EpochStop(Value):
 
 
 class Replicas(Value):
-    """`replicas`: the digest of the weights, equal on all ranks; None where there is one rank."""
+    """`replicas`: the digest of the weights, equal on all ranks; None if there is one rank."""
 
     epoch: Number
     ranks: Number
@@ -285,7 +285,7 @@ class Predictions(File):
 
 
 class OutOfBag(Value):
-    """`out_of_bag`: the quality of a member on samples that it did not draw; None where there were none."""
+    """`out_of_bag`: the quality of a member on samples that it did not draw; None if there were none."""
 
     sometimes = frozenset({"per_class"})
 

@@ -42,7 +42,7 @@ class Pass:
         done: value of its `epoch_stop`.
         elapsed_seconds: from `epoch_start` to `epoch_stop`, over all processes that worked on it.
         head_start_seconds: time before that in which other ranks may already have trained.
-        evaluation: value of its `eval_accuracy`; None where there was none.
+        evaluation: value of its `eval_accuracy`; None if there was none.
         evaluation_elapsed_seconds: from `eval_start` to `eval_accuracy`.
     """
 
@@ -281,13 +281,13 @@ def training_rate(one: Pass, flops_per_sample: float) -> float:
 
 
 def evaluation_rate(one: Pass, forward_flops: float) -> float:
-    """Operations a second of the epoch's evaluation; 0 where there was none."""
+    """Operations a second of the epoch's evaluation; 0 if there was none."""
     samples = one.evaluation.samples if one.evaluation else 0
     return _rate(samples * forward_flops, one.evaluation_elapsed_seconds)
 
 
 def ceiling(measured: Sequence[Ceilings]) -> float | None:
-    """The rate that all ranks reach together, in the best of the run's processes; None where none was measured."""
+    """The rate that all ranks reach together, in the best of the run's processes; None if none was measured."""
     return max((one.flops for one in measured), default=None)
 
 

@@ -196,13 +196,13 @@ _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @cache
 def operator_class(name: str) -> str | None:
-    """The class of the operator `name`: one of CLASSES, HOST, or None where no rule matches."""
+    """The class of the operator `name`: one of CLASSES, HOST, or None if no rule matches."""
     return _first(OPERATOR_RULES, stem(name))
 
 
 @cache
 def kernel_class(name: str) -> str | None:
-    """The class of the CUDA kernel `name`, or None where no rule matches; never HOST."""
+    """The class of the CUDA kernel `name`, or None if no rule matches; never HOST."""
     return _first(KERNEL_RULES, name)
 
 

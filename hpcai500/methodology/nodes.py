@@ -225,7 +225,7 @@ class SlowestNode:
 def slowest_node(runs: Sequence[Mapping[str, float]]) -> SlowestNode | None:
     """The slowest of the nodes in `runs`, each of which has every node's seconds in a step, without waiting for others.
 
-    Runs of fewer than two nodes are left out; None where no other run is left.
+    Runs of fewer than two nodes are left out; None if no other run is left.
     """
     compared = [dict(run) for run in runs if len(run) > 1 and min(run.values()) > 0]
     if not compared:

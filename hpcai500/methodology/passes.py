@@ -84,7 +84,7 @@ def lost_evaluations(events: Iterable[Event]) -> list[Event]:
 
 
 def first_reaching(events: Iterable[Event], target: float) -> Event | None:
-    """The first evaluation that counts and reached the quality `target`; None where none did."""
+    """The first evaluation that counts and reached the quality `target`; None if none did."""
     reached = (event for event in last_pass(events, "eval_accuracy").values() if event["value"]["value"] >= target)
     return min(reached, key=lambda event: event["seq"], default=None)
 

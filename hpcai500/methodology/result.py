@@ -99,8 +99,8 @@ class Result(BaseModel):
     """All numbers of one run; unknown is None, never 0. Times in seconds, rates a second, FLOPS and bytes unscaled.
 
     `vflops` is None for a run with another target than the edition's; `why_no_vflops` has the reason.
-    `level` is the lowest level that the recipe qualifies for, None where no level allows one of its changes.
-    `level_changes` are the fields that no lower level allows; None where the edition does not know the benchmark.
+    `level` is the lowest level that the recipe qualifies for, None if no level allows one of its changes.
+    `level_changes` are the fields that no lower level allows; None if the edition does not know the benchmark.
     `parallel_efficiency` is None, with a note, where it cannot be relied on; `parallel_efficiency_starts` has it for
     each start of the run.
     """
@@ -152,7 +152,7 @@ class Result(BaseModel):
 
     @property
     def why_no_vflops(self) -> str | None:
-        """The reason why there are no VFLOPS; None where there are, or where none of `reasons` is about the target."""
+        """The reason why there are no VFLOPS; None if there are, or where none of `reasons` is about the target."""
         return None if self.vflops is not None else about_target(self.reasons)
 
     def as_json(self) -> dict[str, Any]:

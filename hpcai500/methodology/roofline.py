@@ -175,14 +175,14 @@ def ridge_point(flops_ceiling: float, bandwidth: float) -> float:
 class Roof:
     """The limits of one workload: FLOPS of its kernel in its precision, and the link that its gradients go through.
 
-    `link` is None where nothing is communicated; then the roof has no slanted part.
+    `link` is None if nothing is communicated; then the roof has no slanted part.
     """
 
     flops: Ceiling
     link: Ceiling | None
 
     def attainable(self, coi: float | None) -> float:
-        """The bound in FLOPS at `coi`; None where nothing is communicated."""
+        """The bound in FLOPS at `coi`; None if nothing is communicated."""
         if self.link is None or coi is None:
             return self.flops.rate
         return attainable_flops(self.flops.rate, self.link.rate, coi)
@@ -203,9 +203,9 @@ class Workload:
     Attributes:
         model: which links its bytes go through: an accelerator's (`node`), or a node's to the others (`system`).
         precision: of its arithmetic.
-        coi: FLOPs for each byte through one link, as compressed; None where nothing is communicated.
+        coi: FLOPs for each byte through one link, as compressed; None if nothing is communicated.
         compression: type in which gradients travelled.
-        topology: None where it is not known.
+        topology: None if it is not known.
     """
 
     model: Model

@@ -25,9 +25,9 @@ class Change:
     Attributes:
         layer: number of its layer (9 to 1); 0 for a layer that the edition does not know.
         field: `table.key`.
-        reference: the reference's value; None where it has no such field.
-        value: the recipe's; None where it does not state the field.
-        level: the lowest level that allows the change; None where none does.
+        reference: the reference's value; None if it has no such field.
+        value: the recipe's; None if it does not state the field.
+        level: the lowest level that allows the change; None if none does.
         section: of the paper; empty for an unknown layer.
         why: the rule in a few words.
     """
@@ -46,7 +46,7 @@ class Judgement:
     """The level of a recipe in an edition.
 
     Attributes:
-        level: the lowest level that the recipe qualifies for; None where no level allows one of its changes.
+        level: the lowest level that the recipe qualifies for; None if no level allows one of its changes.
         changes: all differences from the reference, from layer 9 down.
         absent: fields that were added to the reference after the recipe was written; leaving them out is no change.
         levels: the edition's levels, the strictest first.
@@ -112,7 +112,7 @@ def row_of(levels: Tables, table: str, key: str) -> Mapping[str, Any]:
 
 
 def level_of(row: Mapping[str, Any], value: Any) -> str | None:
-    """The lowest level at which a field with this row may have `value`; None where there is none."""
+    """The lowest level at which a field with this row may have `value`; None if there is none."""
     named = row.get("values", {})
     level = named[value] if isinstance(value, str) and value in named else row["level"]
     return None if level == NEVER else str(level)

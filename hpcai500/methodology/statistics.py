@@ -137,7 +137,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
 def difference_interval(
     one: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """Welch's interval of mean(other) - mean(one); None where either has fewer than two values.
+    """Welch's interval of mean(other) - mean(one); None if either has fewer than two values.
 
     Raises:
         UsageError: `confidence` is not between 0 and 1.
@@ -251,7 +251,7 @@ def judged_value(values: Sequence[float], statistic: Statistic, limits: Limits) 
 
 
 def judged_interval(values: Sequence[float], statistic: Statistic) -> tuple[float, float] | None:
-    """The 95 % confidence interval of the mean of all `values`, or of their median; None where there is none.
+    """The 95 % confidence interval of the mean of all `values`, or of their median; None if there is none.
 
     A mean's is Student's, of two values or more; a median's is by order statistics, of six or more. Under `every`,
     nothing is estimated.
@@ -290,8 +290,8 @@ class Equivalence:
     """One metric of two sides.
 
     Attributes:
-        ratio: mean(other) / mean(one); None where that is 0.
-        difference: mean(other) - mean(one), with its interval; None where a side has fewer than two runs.
+        ratio: mean(other) / mean(one); None if that is 0.
+        difference: mean(other) - mean(one), with its interval; None if a side has fewer than two runs.
         limit: the largest difference that counts as none, in the metric's unit.
         verdict: `replicated` if the interval lies within -limit to limit, `not replicated` if it lies outside,
             `inconclusive` if it crosses a limit: too few runs, or too different ones.
@@ -379,8 +379,8 @@ class Compared:
     """One metric on two sides; unknown is None.
 
     Attributes:
-        ratio: B / A; None where A is 0 or one is unknown.
-        exceeds_spread: whether the means are further apart than the sum of both standard deviations; None where a side
+        ratio: B / A; None if A is 0 or one is unknown.
+        exceeds_spread: whether the means are further apart than the sum of both standard deviations; None if a side
             has fewer than three runs.
     """
 

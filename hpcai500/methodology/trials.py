@@ -87,7 +87,7 @@ def summarise(values: Sequence[float]) -> TrialSummary:
     """Arithmetic mean without the highest and the lowest run, and the variation of all runs.
 
     With fewer than three runs, all are averaged. The variation is the sample standard deviation over the mean of all
-    runs (V2.0 section 3.3), None where it is not defined (one run, or a mean of 0).
+    runs (V2.0 section 3.3), None if it is not defined (one run, or a mean of 0).
 
     Raises:
         UsageError: there are no values, or one is not finite.

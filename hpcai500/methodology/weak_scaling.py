@@ -30,9 +30,9 @@ class EfficiencyEstimate:
     """Parallel efficiency from steps without and with communication on the same ranks.
 
     Attributes:
-        value: the median over pairs of steps; None where it cannot be relied on.
+        value: the median over pairs of steps; None if it cannot be relied on.
         interval: the 95 % confidence interval of that median; None for too few pairs.
-        note: why there is no value; None where there is one.
+        note: why there is no value; None if there is one.
     """
 
     value: float | None
