@@ -257,7 +257,7 @@ def most_at_once(intervals: Iterable[Interval]) -> int:
 
 
 def overlap_reasons(members: int, at_once: int, overlap: float) -> Iterator[str]:
-    """Why the members never reached the rate of Equation 6 together; nothing where they did.
+    """Why the members never reached the rate of Equation 6 together; nothing if they did.
 
     `at_once` and `overlap` are as in `EnsembleNumbers`.
     """

@@ -107,7 +107,7 @@ def _compared(node: Mapping[str, Any]) -> dict[str, Any]:
     """`node` without virtual interfaces that are not on top of a physical one: containers create some on every node.
 
     Of accelerators only the number of usable ones is kept: `devices` has the rest. In a virtual machine the memory of
-    NUMA nodes is dropped: a hypervisor only provides it on use.
+    NUMA nodes is dropped: a hypervisor provides it only when it is used.
     """
     interfaces, accelerators, numa = node.get("network"), node.get("accelerators"), node.get("numa")
     if numa and (node.get("processor") or {}).get("hypervisor"):

@@ -152,7 +152,7 @@ class Result(BaseModel):
 
     @property
     def why_no_vflops(self) -> str | None:
-        """The reason why there are no VFLOPS; None if there are, or where none of `reasons` is about the target."""
+        """The reason why there are no VFLOPS; None if there are, or if none of `reasons` is about the target."""
         return None if self.vflops is not None else about_target(self.reasons)
 
     def as_json(self) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def has_edition_target(problem: Mapping[str, Any], rules: Mapping[str, Any]) -> 
 
 
 def about_target(reasons: Iterable[str]) -> str | None:
-    """The one of `reasons` that another target than the edition's gives, or None."""
+    """The reason that the target is not the edition's, if it is among `reasons`; else None."""
     return next((reason for reason in reasons if "problem.target_quality is " in reason), None)
 
 
@@ -320,7 +320,7 @@ def _flops_per_image(rules: Mapping[str, Any], events: Sequence[Event], conventi
 
 
 def _only(events: Iterable[Event], key: str) -> Event:
-    """The last event named `key`, as a restart repeats those of the initialisation, but the first `run_start`."""
+    """The last event named `key`, since a restart repeats the initialisation; of `run_start`, the first."""
     found = [event for event in events if event["key"] == key]
     if not found:
         raise RecordError(f"no event {key}: the run has not finished, so it has no score yet")
