@@ -87,10 +87,10 @@ def measure_all_reduce(job: MeasuringJob, communicator: Communicator, seconds: f
         EnvironmentLacksError: memory is short.
     """
     entries: dict[str, Any] = {}
-    wanted = partitions(job.world.hosts)
-    for name, partition in wanted.items():
+    measured = partitions(job.world.hosts)
+    for name, partition in measured.items():
         # On one node, both measurements are the same.
-        if name == SYSTEM and wanted.get(NODE) == partition:
+        if name == SYSTEM and measured.get(NODE) == partition:
             entries[SYSTEM] = entries[NODE]
         else:
             entries[name] = _measure(name, partition, job, communicator, seconds)
@@ -132,14 +132,14 @@ def _sizes(
         sizes.append(size)
         size *= _STEP
     if not sizes:
-        raise EnvironmentLacksError("allreduce: no memory is left on a host: end other programs")
+        raise EnvironmentLacksError("allreduce: no memory is left on a host; end other programs")
     share = seconds / len(sizes)
     shortest = math.inf
     for size in sizes:
         timing = _time(name, size, job, group, share)
         everyone = [one for one in job.gather(_Times.of(group.size, timing) if group and timing else None) if one]
         yield size, everyone
-        # By the fastest repetitions, since the load of neighbours does not grow with the message.
+        # By the fastest repetitions, since other load does not grow with the message.
         slowest = max(one.fastest for one in everyone)
         shortest = min(shortest, slowest)
         # Prediction for the next size: the same latency, and the rest grows with the size.
@@ -156,19 +156,19 @@ def _time(name: str, size: int, job: MeasuringJob, group: Communicator | None, s
         return None
     pattern = torch.arange(size // 4, dtype=torch.float32, device=job.device) % _PERIOD + 1
     message = torch.empty_like(pattern)
-    job.require(f"{name}, {size} bytes", _sum_complaint(pattern, message, group))
+    job.require(f"{name}, {size} bytes", _sum_error(pattern, message, group))
     message.zero_()
     watch = stopwatch(job.device)
     effort = Effort(_EFFORT.width, _EFFORT.least, seconds, _EFFORT.warm_up)
     # All ranks of a group must repeat equally often, or some would wait for ever.
     timing = repeat(
-        lambda: watch(lambda: group.all_reduce(message)), effort, agree=lambda wanted: max(group.gather_objects(wanted))
+        lambda: watch(lambda: group.all_reduce(message)), effort, agree=lambda needed: max(group.gather_objects(needed))
     )
-    job.require(f"{name}, {size} bytes", _sum_complaint(pattern, message, group))
+    job.require(f"{name}, {size} bytes", _sum_error(pattern, message, group))
     return timing
 
 
-def _sum_complaint(pattern: Tensor, message: Tensor, group: Communicator) -> str | None:
+def _sum_error(pattern: Tensor, message: Tensor, group: Communicator) -> str | None:
     """What is wrong with a sum of whole numbers that differ by element and rank; it must be exact in every element."""
     torch.mul(pattern, group.rank % _WEIGHTS + 1, out=message)
     group.all_reduce(message)
@@ -178,7 +178,7 @@ def _sum_complaint(pattern: Tensor, message: Tensor, group: Communicator) -> str
         return None
     first = int(wrong[0])
     return (
-        f"{len(wrong)} of {len(message)} sums by {group.library}, the first at {first}: {float(message[first])}, "
+        f"{len(wrong)} of {len(message)} sums by {group.library}, first element {first}: {float(message[first])}, "
         f"expected {float(expected[first])}"
     )
 
@@ -231,7 +231,7 @@ def _entry(
 
 
 def _link(ranks: int, measured: Sequence[tuple[int, float]]) -> tuple[dict[str, float] | None, float | None]:
-    """Latency and bandwidth of the ring that fits the times, and the error of the fit; None where no ring fits."""
+    """Latency and bandwidth of the ring that fits the times, and the error of the fit; None if no ring fits."""
     try:
         cost = fit_ring(ranks, measured)
     except UsageError:
@@ -246,7 +246,7 @@ def _link(ranks: int, measured: Sequence[tuple[int, float]]) -> tuple[dict[str, 
 
 # STREAM's rule: each array is at least four times as large as all last-level caches together.
 _CACHES = 4
-# For small or unknown caches: large enough that the start of pages, threads and kernels takes a negligible time.
+# For small or unknown caches: so large that page faults and starting threads and kernels take negligible time.
 _LEAST_ARRAY_BYTES = 256 << 20
 _LINE = 64
 # A prime, so that the pattern does not repeat at the same place of a page, a line or a thread's part.
@@ -255,8 +255,8 @@ _COPY_PERIOD = 1_000_003
 
 def copy_bytes(caches: int, available: int, ranks_here: int) -> int:
     """Bytes of each of a rank's two arrays: over all ranks of a host four times its caches, if memory allows."""
-    wanted = max(_CACHES * caches // ranks_here, _LEAST_ARRAY_BYTES)
-    return min(wanted, available // 2) // _LINE * _LINE
+    size = max(_CACHES * caches // ranks_here, _LEAST_ARRAY_BYTES)
+    return min(size, available // 2) // _LINE * _LINE
 
 
 def measure_copy(job: MeasuringJob, seconds: float, bar: Progress) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def measure_copy(job: MeasuringJob, seconds: float, bar: Progress) -> dict[str, 
     caches = last_level_cache_bytes() if job.device.type == "cpu" else 0
     size = min(job.gather(copy_bytes(caches, available_bytes(job.device, job.ranks_here), job.ranks_here)))
     if size == 0:
-        raise EnvironmentLacksError("copy: no memory is left on this host: end other programs")
+        raise EnvironmentLacksError("copy: no memory is left on this host; end other programs")
     effort = Effort(seconds=seconds, most_seconds=2 * seconds)
     source = _pattern(size, job.device)
     target = torch.zeros_like(source)
@@ -279,7 +279,7 @@ def measure_copy(job: MeasuringJob, seconds: float, bar: Progress) -> dict[str, 
         target.zero_()
         timing = job.time(lambda copy=copy: watch(copy), effort)  # type: ignore[misc]
         is_right = torch.equal(source, target)
-        job.require(f"copy by {name}", None if is_right else "the copy differs from what was copied")
+        job.require(f"copy by {name}", None if is_right else "the copy differs from its source")
         entry = job.entry("bytes/s", 2 * size, timing, share=1 / job.nodes)
         entries.append({**entry, "shape": f"2 arrays of {size} bytes", "call": name, "precision": None})
     bar.advance()
@@ -298,8 +298,8 @@ def _ways(source: Tensor, target: Tensor, job: MeasuringJob) -> dict[str, Callab
     ways: dict[str, Callable[[], object]] = {"torch copy_": lambda: target.copy_(source)}
     if job.device.type == "cpu":
         # torch aligns host memory to cache lines, as the core requires.
-        ours, theirs = source.numpy(), target.numpy()
-        ways["stream_copy"] = lambda: _core.stream_copy(ours, theirs, threads=torch.get_num_threads())
+        from_array, to_array = source.numpy(), target.numpy()
+        ways["stream_copy"] = lambda: _core.stream_copy(from_array, to_array, threads=torch.get_num_threads())
     return ways
 
 
@@ -323,8 +323,8 @@ Epochs = Callable[[int], Generator[Batch]]
 class Draining:
     """Takes batches, epoch after epoch, in timed rounds of `batches`.
 
-    Batches that lie in the ring when an epoch begins were not made at the pace that is measured: the first `ring`
-    batches of each epoch, and one more, are taken and not counted (docs/input.md).
+    Batches that are in the ring when an epoch begins were not made at the measured rate: the first `ring` batches of
+    each epoch, and one more, are taken but not counted (docs/input.md).
     """
 
     def __init__(self, epochs: Epochs, ring: int, batches: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -352,7 +352,7 @@ class Draining:
         self._current = self._epochs(self._number)
         for _ in range(self._ring + 1):
             if next(self._current, None) is None:
-                raise EnvironmentLacksError("input: the data set is smaller than the input ring: give more, --data DIR")
+                raise EnvironmentLacksError("input: the data set is smaller than the input ring; use a larger one")
 
 
 def measure_input(
@@ -369,7 +369,7 @@ def measure_input(
 
     Args:
         name: `ic` or `ewa`, for messages.
-        ring: number of batches that the pipeline holds.
+        ring: number of batches in the input ring.
         steps: batches of an epoch.
         seconds: of measuring, about.
         bar: advanced once, at the end.
@@ -384,10 +384,10 @@ def measure_input(
     batches = min(ring, steps - ring - 1)
     if batches < 1:
         raise EnvironmentLacksError(
-            f"input {name}: {steps} batches an epoch are no more than the {ring} of the input ring and one: give a "
-            "larger data set, --data DIR, or lower accelerator.prefetch_batches or hyperparameters.batch_size"
+            f"input {name}: an epoch has {steps} batches, the input ring of {ring} needs at least {ring + 2}: give a "
+            "larger data set (--data DIR), or lower accelerator.prefetch_batches or hyperparameters.batch_size"
         )
-    job.require(f"input {name}", _input_complaint(epochs))
+    job.require(f"input {name}", _input_error(epochs))
     drain = Draining(epochs, ring, batches)
     timing: Timing = job.time(drain.round, Effort(seconds=seconds, warm_up=1, most_seconds=5 * seconds))
     entry = job.entry("samples/s", drain.samples, timing)
@@ -395,14 +395,14 @@ def measure_input(
     return {**entry, "verified": True, **more}
 
 
-def _input_complaint(epochs: Epochs) -> str | None:
+def _input_error(epochs: Epochs) -> str | None:
     """What is wrong with an epoch's first images, which must depend on seed, epoch and sample only."""
     first, again = (_first_images(epochs) for _ in range(2))
     if not torch.isfinite(first).all():
-        return "images hold values that are no numbers"
+        return "images have values that are not finite"
     if first.min() == first.max():
         return "images are blank"
-    return None if torch.equal(first, again) else "the same images are read a second time, and are others"
+    return None if torch.equal(first, again) else "images differ when they are read a second time"
 
 
 def _first_images(epochs: Epochs) -> Tensor:

@@ -1,9 +1,9 @@
-"""Checks whether the convolutions of a model get right gradients on this machine; run as a script, it compares them.
+"""Checks the gradients of a model's convolutions on this machine; run as a script, it makes the comparison.
 
-A fault of a library may not only give wrong numbers: it may write out of bounds, and crash or hang the process. So the
-comparison runs in another process, which loads torch once and forks for each convolution.
+A fault of a library may give wrong numbers, or write out of bounds, and so crash or hang the process. So the comparison
+runs in another process, which loads torch once and forks for each convolution.
 
-One such fault is known, and a run that would meet it is refused: oneDNN's AVX2 weight gradient of a strided 1x1
+One such fault is known, and a run that it would affect is refused: oneDNN's AVX2 weight gradient of a strided 1x1
 convolution with fewer than 8 input channels, in float32 and NHWC, writes beyond its scratch memory
 (uxlfoundation/oneDNN issue 6035). The effect is heap corruption, a hang, or wrong numbers without an error. Contiguous
 memory, 8 channels, groups, padding, a stride of 1, AVX-512 and AVX are sound. On CPUs, torch.compile computes
@@ -41,12 +41,12 @@ _TOLERANCES = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2}
 _TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _NAMES = ("result", "input gradient", "weight gradient")
 _IMAGES = 4
-# Pixels of a side for each pixel of stride, with few channels and with many: more pixels are likelier to show a fault.
+# Side of an image in strides, with few channels and with many: more pixels are more likely to show a fault.
 _SIDES, _FEW = (16, 8), 64
 # Limit of one convolution, which takes milliseconds, so that one that hangs leaves time for the others.
 _LIMIT_SECONDS = 20
 _START_SECONDS = 60
-# The comparison ends after so many faults, each of which may have taken the limit.
+# The comparison ends after this many faults, each of which may take until the limit.
 _MOST = 3
 # Input channels that an AVX2 vector holds in float32.
 _VECTOR = 8
@@ -73,7 +73,7 @@ class Convolution:
         return f"the convolution of {', '.join(words)}"
 
     @property
-    def is_hurt_by_avx2(self) -> bool:
+    def has_avx2_fault(self) -> bool:
         """Whether oneDNN's AVX2 code computes a wrong gradient in NHWC."""
         return (
             self.channels < _VECTOR
@@ -125,12 +125,12 @@ def to_memory_format(model: nn.Module, recipe: Recipe, device: torch.device, *, 
 
 
 def known_fault(convolutions: Sequence[Convolution], setting: Setting) -> str | None:
-    """A sentence about a known fault that one of `convolutions` meets here in `setting`; None where none does."""
-    hurt = [convolution for convolution in convolutions if convolution.is_hurt_by_avx2]
-    if not hurt or not setting.in_nhwc or setting.device != "cpu" or not _computes_by_avx2():
+    """A sentence about a known fault that affects `convolutions` here in `setting`; None if there is none."""
+    faulty = [convolution for convolution in convolutions if convolution.has_avx2_fault]
+    if not faulty or not setting.in_nhwc or setting.device != "cpu" or not _computes_by_avx2():
         return None
     return (
-        f"{hurt[0]} gets wrong gradients in NHWC, or crashes, on a processor without AVX-512: "
+        f"{faulty[0]} gets wrong gradients in NHWC, or crashes, on a processor without AVX-512: "
         "a fault of oneDNN (uxlfoundation/oneDNN issue 6035)"
     )
 
@@ -159,12 +159,14 @@ def wrong_gradients(
             for line in child.stdout:
                 found += json.loads(line)
                 progress()
-            said = child.stderr.read().decode(errors="replace").splitlines()
+            printed = child.stderr.read().decode(errors="replace").splitlines()
         except BaseException:
             child.kill()
             raise
     if child.returncode:
-        raise RunError(f"gradients could not be compared: exit code {child.returncode} ({(said or ['silent'])[-1]})")
+        raise RunError(
+            f"gradients could not be compared: exit code {child.returncode} ({(printed or ['no output'])[-1]})"
+        )
     return found
 
 
@@ -222,7 +224,7 @@ def _reference(
 
 def _shape_of(module: nn.Conv2d) -> Convolution:
     kernel, stride, dilation = (_pair(value) for value in (module.kernel_size, module.stride, module.dilation))
-    # Padding by the word `same` keeps the size of images.
+    # Padding `same` keeps the size of images.
     same = (dilation[0] * (kernel[0] - 1) // 2, dilation[1] * (kernel[1] - 1) // 2)
     padding = same if module.padding == "same" else (0, 0) if module.padding == "valid" else _pair(module.padding)
     return Convolution(module.in_channels, module.out_channels, kernel, stride, padding, dilation, module.groups)
@@ -240,7 +242,7 @@ def _shown(pair: Pair) -> str:
 def _computes_by_avx2() -> bool:
     """Whether oneDNN uses AVX2 and not AVX-512, because of the processor or of ONEDNN_MAX_CPU_ISA.
 
-    torch does not export oneDNN's choice. But it tells whether oneDNN multiplies bfloat16, which needs AVX-512 (or
+    torch does not export oneDNN's choice, but it exports whether oneDNN multiplies bfloat16, which needs AVX-512 (or
     AVX2_VNNI_2 on processors that have no AVX-512).
     """
     if (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA", "")).upper() in ("SSE41", "AVX"):
@@ -257,8 +259,8 @@ def _compare() -> Iterator[list[str]]:
     # A process that has used CUDA must not fork, and starting CUDA takes seconds: one fork does all convolutions there.
     together = [convolutions] if torch.device(setting.device).type == "cuda" else [[one] for one in convolutions]
     wrong = 0
-    for some in together:
-        found = _in_a_fork(some, setting)
+    for group in together:
+        found = _in_a_fork(group, setting)
         yield found
         wrong += len(found)
         if wrong >= _MOST:
@@ -284,29 +286,29 @@ def _in_a_fork(convolutions: Sequence[Convolution], setting: Setting) -> list[st
         torch.backends.cudnn.allow_tf32 = setting.arithmetic == "tf32"
         for convolution in convolutions:
             try:
-                complaint = _complaint(convolution, setting)
+                fault = _fault(convolution, setting)
             except RuntimeError as error:
-                complaint = f"{convolution} is not computed: {' '.join(str(error).split())}"
-            os.write(writing, f"{json.dumps(complaint)}\n".encode())
+                fault = f"{convolution} fails: {' '.join(str(error).split())}"
+            os.write(writing, f"{json.dumps(fault)}\n".encode())
         os._exit(0)
     os.close(writing)
     with open(reading, encoding="utf-8") as stream:  # noqa: PTH123 - a file descriptor
-        complaints = [json.loads(line) for line in stream]
+        results = [json.loads(line) for line in stream]
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    found = [complaint for complaint in complaints if complaint]
+    found = [fault for fault in results if fault]
     if code == 0:
         return found
-    culprit = convolutions[min(len(complaints), len(convolutions) - 1)]
+    culprit = convolutions[min(len(results), len(convolutions) - 1)]
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return [*found, f"{culprit} {'hangs' if code == -signal.SIGALRM else f'crashes ({how})'}"]
 
 
-def _complaint(convolution: Convolution, setting: Setting) -> str | None:
+def _fault(convolution: Convolution, setting: Setting) -> str | None:
     tolerance = _TOLERANCES[setting.arithmetic]
     for name, error in largest_error(convolution, setting).items():
         # Not `error > tolerance`: a NaN must fail too.
         if not error <= tolerance:
-            return f"{convolution} has a wrong {name}: off by {error:.1e} of its maximum, {tolerance:g} is allowed"
+            return f"{convolution} has a wrong {name}: error {error:.1e} of its maximum, allowed {tolerance:g}"
     # The allocator notices a corrupted heap when memory is given back.
     ctypes.CDLL(None).malloc_trim(0)
     return None
@@ -317,5 +319,5 @@ if __name__ == "__main__":
     # Only findings go to stdout; what a library prints goes to stderr.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
-        for complaints in _compare():
-            print(json.dumps(complaints), file=out, flush=True)
+        for faults in _compare():
+            print(json.dumps(faults), file=out, flush=True)

@@ -130,15 +130,15 @@ _NO_MODULE = "(model)"
 
 
 class _Operands:
-    """The operands of each module's products in the forward pass, one of which each backward product uses again.
+    """The operands of each module's products in the forward pass; each backward product uses one of them again.
 
-    So backward products find their module. torch's own tracker tells the module from when gradients arrive, which is
-    wrong where modules return several tensors, as a feature pyramid does.
+    They identify the module of a backward product. torch's own tracker infers it from when gradients arrive, which is
+    wrong for modules that return several tensors, such as a feature pyramid.
     """
 
     def __init__(self) -> None:
         self._owners: dict[int, list[tuple[str, list[tuple[int, ...]]]]] = defaultdict(list)
-        # Kept alive, so that no other tensor can get their number.
+        # Kept alive, so that no other tensor gets the same number.
         self._alive: list[Tensor] = []
 
     def add(self, name: str, operands: list[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The machine as the job sees it: the nodes in `system.json`, and the counters of network interfaces."""
+"""The machine as the job sees it: the nodes in `system.json`, and counters of network interfaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcai500.system.process import boot
 # The nodes.
 
 
-# The number of nodes whose raw output of tools is kept: the first, those that differ, then others.
+# How many nodes keep the raw output of tools: the first, those that differ, then others.
 MOST_RAW = 16
 
 
@@ -33,7 +33,7 @@ def available_cores() -> int:
 
 
 def boot_id() -> str | None:
-    """The kernel's boot ID, None where unknown: processes with the same one can compare their clocks."""
+    """The kernel's boot ID, None if unknown: processes with the same one can compare their clocks."""
     return boot() or None
 
 

@@ -1,9 +1,9 @@
-"""Launch gaps: when a CUDA device was idle, for how long, and what it waited for.
+"""Launch gaps: when a CUDA device was idle, for how long, and why.
 
 A gap is time between two pieces of work of the profiled steps in which nothing runs on any stream. Its cause is the
-host where the call that started the next work had not returned when the gap began, so that nothing was queued; the part
-of it in which the host waited for a batch is caused by input. Otherwise the work was queued, and the cause is the
-device itself; so it is between two pieces of work of one call, which belong to a CUDA graph.
+host if the call that started the next work had not returned when the gap began, so that nothing was queued; for the
+part in which the host waited for a batch, the cause is input. Otherwise the work was queued, and the cause is the
+device itself, as it is between two pieces of work of one call, which belong to a CUDA graph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcai500.methodology import kernel_classes
 from hpcai500.methodology.kernel_classes import ALL_REDUCE, COMPUTE, Stretch, kernel_class
 
 HOST, INPUT, DEVICE = "host", "input", "device"
-# If the device waits for host and input for a smaller share, the device bounds the step.
+# If the device waits for host and input for a smaller share, the device is the bottleneck.
 _LITTLE = 0.05
 _LONGEST_SHOWN, _LANE_PIECES = 10, 300
 _STARTS_WORK = re.compile(r"^cu(da)?(GraphLaunch|Launch|Memcpy|Memset)")
@@ -44,7 +44,7 @@ class _Gap:
 
 
 def launch_table(trace: Trace, step_seconds: float) -> dict[str, Any] | None:
-    """The table `launch` of profile.json (docs/profile.md); None where no device worked in a step.
+    """The table `launch` of profile.json (docs/profile.md); None if no device worked in a step.
 
     `step_seconds` is that of a step without the profiler, under which the host is slower.
     """
@@ -74,12 +74,12 @@ def launch_table(trace: Trace, step_seconds: float) -> dict[str, Any] | None:
         ],
         **_of_host(marks, trace),
         "works": len(works),
-        **_lane(marks, works, calls, stretches),
+        **_middle_step(marks, works, calls, stretches),
     }
 
 
 def _within(marks: Sequence[Slice], device: Sequence[Slice], calls: Mapping[Any, Slice]) -> list[Slice]:
-    """Device work that was started in a step (if its call was not traced: that began in one), in order of running."""
+    """Device work that was started in a step (if its call was not traced: that ran in one), in the order of running."""
     if not marks:
         return []
     first, last = marks[0].start, marks[-1].end
@@ -184,7 +184,7 @@ def _of_host(marks: Sequence[Slice], trace: Trace) -> dict[str, Any]:
     }
 
 
-def _lane(
+def _middle_step(
     marks: Sequence[Slice],
     works: Sequence[Slice],
     calls: Mapping[Any, Slice],
@@ -204,7 +204,7 @@ def _lane(
     start, end = known[middle], known[min(middle + 1, len(known) - 1)]
     if end <= start:
         start, end = stretches[0].start, stretches[-1].end
-    return {"lane_seconds": end - start, "lane": kernel_classes.lane(stretches, start, end, _LANE_PIECES)}
+    return {"lane_seconds": end - start, "lane": kernel_classes.shares_over_time(stretches, start, end, _LANE_PIECES)}
 
 
 def _overlap(one: Slice, start: float, end: float) -> float:

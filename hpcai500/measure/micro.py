@@ -1,6 +1,6 @@
-"""What measurements of a machine's ceilings share: memory, precisions, error bounds, the job, the search.
+"""Common parts of measurements of a machine's ceilings: memory, precisions, error bounds, the job, the search.
 
-A ceiling is how fast products, convolutions, copies, all-reduces and input go here, with verified results. All ranks
+A ceiling is the speed of products, convolutions, copies, all-reduces or input here, with verified results. All ranks
 measure at once.
 """
 
@@ -26,7 +26,7 @@ from hpcai500.system.looking import memory_limit
 from hpcai500.system.node import caches_of, parse_meminfo
 
 # ----------------------------------------------------------------------------------------------------
-# Memory: how much a measurement may take, and how large the caches are that it must not fit into.
+# Memory: how much a measurement may take, and the size of the caches that it must not fit into.
 
 
 _ROOT = Path("/")
@@ -39,7 +39,7 @@ def available_bytes(device: torch.device, ranks_here: int, root: Path = _ROOT) -
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     meminfo = parse_meminfo((root / "proc/meminfo").read_text(encoding="ascii"))
-    # Kernels older than 3.14 do not tell MemAvailable; MemFree is less.
+    # Kernels older than 3.14 do not report MemAvailable; MemFree is less.
     free = meminfo["MemAvailable" if "MemAvailable" in meminfo else "MemFree"]
     return min(free, memory_limit(root) or free) // 2 // ranks_here
 
@@ -63,7 +63,7 @@ class Precision:
         name: the recipe's word.
         dtype: of operands and results.
         result: unit roundoff of a result: 2**-24 for fp32.
-        operand: unit roundoff of an operand on its way into the product; 0 where it is not rounded.
+        operand: unit roundoff of an operand on its way into the product; 0 if it is not rounded.
         sums: unit roundoff of the sums, which are in fp32 for all precisions.
     """
 
@@ -87,13 +87,13 @@ PRECISIONS = {
 
 
 def lacking(precision: Precision, device: torch.device) -> str | None:
-    """Why `precision` cannot be measured on `device`; None where it can."""
+    """Why `precision` cannot be measured on `device`; None if it can."""
     if precision.name != "tf32":
         return None
     if device.type != "cuda":
         return "tf32 exists on CUDA devices only"
     if torch.cuda.get_device_capability(device) < (8, 0):
-        return "this device has no tf32: its generation came before it"
+        return "this device has no tf32: its generation is too old"
     return None
 
 
@@ -114,7 +114,7 @@ def arithmetic(precision: Precision) -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Problems: what is measured in several ways, of which the fastest counts, such as a matrix product or a convolution.
+# Problems, such as a matrix product or a convolution, are solved in several ways, and the fastest counts.
 
 
 Call = Callable[[], Tensor]
@@ -122,19 +122,19 @@ Call = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A problem with its operands: the library calls that solve it, by name, and a check of a result."""
+    """A problem with its operands: library calls that solve it, by name, and a check: what is wrong with a result."""
 
     calls: Mapping[str, Call]
-    complaint: Callable[[Tensor], str | None]
+    check: Callable[[Tensor], str | None]
 
 
 class Problem(Protocol):
     """Something to compute.
 
     Attributes:
-        name: its shape, for people.
+        name: its shape, for messages.
         flops: operations of solving it, two a multiply-add.
-        elements: numbers that operands and results hold, in all layouts that are tried.
+        elements: number of values of operands and results, in all layouts that are tried.
         check_flops: about how many float64 operations, or conversions to float64, a check of a result takes.
     """
 
@@ -165,7 +165,7 @@ WINOGRAD = 7.1
 
 
 def operand(shape: tuple[int, ...], precision: Precision, device: torch.device) -> Tensor:
-    """Random values, uniform in [-1, 1]: zeros would take less power, and so run faster than training."""
+    """Random values, uniform in [-1, 1]: zeros would take less power, and so be faster than training."""
     return torch.empty(shape, device=device).uniform_(-1, 1).to(precision.dtype)
 
 
@@ -206,10 +206,10 @@ def row_sum_bound(computed: Tensor, inner: int, precision: Precision) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The job: the ranks that measure at once, and what their measurements add up to.
+# The job: the ranks that measure at once, and the sum of their measurements.
 
 
-Thing = TypeVar("Thing")
+Value = TypeVar("Value")
 _CPUS = Path("/proc/cpuinfo")
 
 
@@ -217,7 +217,7 @@ _CPUS = Path("/proc/cpuinfo")
 class MeasuringJob:
     """All ranks of the job, each with its device.
 
-    `say` shows people a line, on one rank; `doing` gets what is measured now.
+    `say` shows a line to the user, on one rank; `doing` gets what is being measured.
     """
 
     world: Communicator
@@ -234,26 +234,26 @@ class MeasuringJob:
     def ranks_here(self) -> int:
         return self.world.hosts.count(self.world.hosts[self.world.rank])
 
-    def gather(self, thing: Thing) -> list[Thing]:
-        """Everyone's `thing`, by rank."""
-        return self.world.gather_objects(thing)
+    def gather(self, value: Value) -> list[Value]:
+        """All ranks' `value`, by rank."""
+        return self.world.gather_objects(value)
 
     def time(self, run: Callable[[], float], effort: Effort) -> Timing:
         """Time `run` on all ranks at once: they begin together, and none ends before all have enough repetitions."""
         self.world.barrier()
-        return repeat(run, effort, agree=lambda wanted: max(self.gather(wanted)))
+        return repeat(run, effort, agree=lambda needed: max(self.gather(needed)))
 
-    def require(self, what: str, complaint: str | None) -> None:
-        """Make sure, on all ranks together, that none has a complaint about `what`.
+    def require(self, what: str, error: str | None) -> None:
+        """Check, on all ranks together, that no rank has an `error` in the result of `what`.
 
         Raises:
             WrongAnswerError: a rank has one (on all ranks).
         """
-        for rank, one in enumerate(self.gather(complaint)):
+        for rank, one in enumerate(self.gather(error)):
             if one:
                 raise WrongAnswerError(
                     f"{what}: rank {rank} on host {self.world.hosts[rank]} has a wrong result: {one}; do not trust "
-                    "that machine, or the library that it uses, before this is understood"
+                    "that machine or its library until the cause is known"
                 )
 
     def entry(self, unit: str, amount: float, timing: Timing, share: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -291,13 +291,13 @@ def device_name(device: torch.device, cpus: Path = _CPUS) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The search for the fastest of many shapes and library calls: all are tried, the best are measured well and verified.
+# The search for the fastest of many shapes and library calls: all are tried, the best are measured and verified.
 
 
-# So many of the ways that were tried are measured well, since the fastest in a short trial need not be the fastest.
+# Number of ways that are measured precisely after a short trial, whose fastest need not be the fastest.
 FINALISTS = 3
 _TRIES = 3
-# Time of the search in units of a measurement: slow processors get as long for few shapes as fast ones for all.
+# Time of the search in units of a measurement; slow processors try few shapes in it, fast ones all.
 _SEARCH = 4
 # Time of the finalists, in the same unit: those that would begin later are left out.
 _FINAL = 6.0
@@ -323,13 +323,13 @@ def fastest(
     bar: Progress,
     probes: Sequence[Problem] = (),
 ) -> dict[str, Any] | None:
-    """The document's entry of the fastest way to solve one of `problems`; None where none ends in time on all ranks.
+    """The document's entry of the fastest way to solve one of `problems`; None if none ends in time on all ranks.
 
     Args:
         problems: of growing size, so that each predicts the time of the next.
         seconds: of measuring a finalist.
         bar: advanced once, at the end.
-        probes: smaller problems, which only tell how fast this machine is: nothing large is begun without an estimate.
+        probes: smaller problems, for a first estimate of this machine's speed before anything large is begun.
 
     Raises:
         WrongAnswerError: a rank's result is wrong.
@@ -343,7 +343,7 @@ def fastest(
         measured: list[tuple[dict[str, Any], Way]] = []
         begun = time.monotonic()
         for way in ways:
-            # One finalist is measured in any case, however slow it is.
+            # At least one finalist is measured, however slow it is.
             if measured and any(job.gather(time.monotonic() - begun > _FINAL * seconds)):
                 break
             measured.append((_measure(problems[way.problem], way, precision, job, effort), way))
@@ -416,7 +416,7 @@ class _Search:
         return expected <= _DOUBT * self._longest and time.monotonic() + preparing + expected < limit
 
     def _may_call(self, name: str, problem: Problem) -> bool:
-        """Whether the call can be expected to end in time; one that has solved nothing yet counts as the slowest."""
+        """Whether the call can be expected to end in time; a call without a result so far counts as the slowest."""
         if not self._rates:
             return True
         return problem.flops / self._rates.get(name, min(self._rates.values())) <= self._patience
@@ -444,7 +444,7 @@ class _Search:
             except RuntimeError as error:
                 # This build has no such product in this precision, or memory is short.
                 if not is_probe:
-                    self._job.say(f"{what}: not by {name}: {str(error).partition(chr(10))[0][:200]}")
+                    self._job.say(f"{what}: {name} failed: {str(error).partition(chr(10))[0][:200]}")
                 continue
             if best[name] > patience and len(best) == 1:
                 break
@@ -456,7 +456,7 @@ class _Search:
         self._rates |= {name: problem.flops / taken for name, taken in best.items()}
         if is_probe and quick:
             begun = time.monotonic()
-            prepared.complaint(prepared.calls[quick[0]]())
+            prepared.check(prepared.calls[quick[0]]())
             self.check_seconds = (time.monotonic() - begun) / problem.check_flops
         return best
 
@@ -471,15 +471,15 @@ def _measure(problem: Problem, way: Way, precision: Precision, job: MeasuringJob
     prepared = problem.prepare(precision, job.device)
     call, watch = prepared.calls[way.call], stopwatch(job.device)
     what = f"{problem.name} in {precision.name} by {way.call}"
-    job.doing(f"{what}, measured well")
+    job.doing(f"{what}, measured")
     timing: Timing = job.time(lambda: watch(call), effort)
     job.doing(f"{what}, checked in float64")
-    job.require(what, prepared.complaint(call()))
+    job.require(what, prepared.check(call()))
     return job.entry("FLOPS", problem.flops, timing)
 
 
 def _best_of_each(problems: Sequence[Problem], tried: dict[Way, float]) -> list[dict[str, Any]]:
-    """The fastest call of every shape that was tried, with rough FLOPS: tells which shapes are slow."""
+    """The fastest call of every shape that was tried, with rough FLOPS, to show which shapes are slow."""
     best: dict[int, Way] = {}
     for way, rate in tried.items():
         if way.problem not in best or rate > tried[best[way.problem]]:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from hpcai500.measure.products import ProductsOfStep
 
 KINDS = ("gemm", "conv", "copy", "allreduce", "input")
-# The workloads' heaviest shapes that are tried, beside the squares.
+# How many of the workloads' heaviest shapes are tried, besides squares.
 _SHAPES = 8
-# Squares that only tell how fast this machine is.
+# Squares for a first estimate of this machine's speed.
 _PROBES = (64, 128, 256)
 _SQUARES = (512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 
@@ -46,8 +46,8 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
         now[0] = what
         bench.doing(what)
 
-    inform: Callable[[str], None] = say if bench.ranks.leads else lambda line: None
-    job = MeasuringJob(bench.ranks.world, bench.device, bench.cores, inform, doing)
+    show: Callable[[str], None] = say if bench.ranks.leads else lambda line: None
+    job = MeasuringJob(bench.ranks.world, bench.device, bench.cores, show, doing)
     doing("walking a training step of both models")
     found: dict[str, Any] = {}
     walks = _walks(bench.recipe) if {"gemm", "conv", "input"} & set(kinds) else {}
@@ -126,8 +126,8 @@ def _inputs(recipe: Recipe) -> tuple[Tensor, ...]:
     if isinstance(options, ImageClassification):
         return (torch.empty(batch, 3, options.image_size, options.image_size),)
     assert isinstance(options, ExtremeWeather)
-    made = SyntheticYears()
-    height, width = (made.height, made.width) if recipe.problem.is_synthetic else REFERENCE_GRID
+    synthetic = SyntheticYears()
+    height, width = (synthetic.height, synthetic.width) if recipe.problem.is_synthetic else REFERENCE_GRID
     images = torch.empty(batch, len(options.channels), height, options.crop_width or width)
     return images, torch.empty(batch * options.detection_samples, 5)
 
@@ -155,7 +155,7 @@ def _products(
         probes = [
             one for layer in lightest for product in every_product for one in replace(layer, product=product).smaller()
         ]
-    # CUDA libraries tune themselves for each new shape, which takes so long that small products tell nothing.
+    # CUDA libraries tune themselves for each new shape, which takes so long that small products give no estimate.
     if job.device.type == "cuda":
         probes = []
     for name, precision in PRECISIONS.items():
@@ -165,7 +165,7 @@ def _products(
             continue
         entry = fastest(problems, precision, job, seconds, bar, probes)
         if entry is None:
-            job.say(f"{kind} {name}: left out: nothing ends within {seconds:g} s: this device is not made for it")
+            job.say(f"{kind} {name}: left out: no product ends within {seconds:g} s on this device")
         else:
             yield f"{kind} {name}", entry
 
@@ -174,10 +174,10 @@ def _all_reduce(bench: Bench[MicroOptions], job: MeasuringJob, bar: Progress) ->
     from hpcai500.measure.bandwidth import measure_all_reduce
 
     if job.world.size == 1:
-        job.say("allreduce: left out: there is one rank; start more: --procs N, or a launcher")
+        job.say("allreduce: left out: there is only one rank; start more with --procs N or a launcher")
         bar.advance()
         return {}
-    # Without the monitor, whose announcements would add to the latency of small messages.
+    # Without the monitor, whose messages would add to the latency of small all-reduces.
     return measure_all_reduce(job, bench.ranks.unwatched, bench.options.seconds, bar)
 
 

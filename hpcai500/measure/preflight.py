@@ -1,6 +1,6 @@
 """The checks of `hpcai500 doctor` that measure: clocks, devices, all-reduces, nodes, power, products, versions.
 
-Each check has a part that measures, on all ranks, and one that judges plain numbers.
+Each check has a part that measures, on all ranks, and one that evaluates plain numbers.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from hpcai500.system.network import link_rates
 from hpcai500.system.power import automatic_names, find_sources
 
 # ----------------------------------------------------------------------------------------------------
-# Answers of all ranks to one question; a failure is an answer too.
+# Answers of all ranks to one question; an error is an answer too.
 
 
 Value = TypeVar("Value")
-# Names in a message: a longer list helps nobody.
+# The number of names in a message.
 _MOST = 6
 
 
 @dataclass(frozen=True)
 class Answer(Generic[Value]):
-    """What one rank found, or why it could not."""
+    """What one rank found, or why it could not find it."""
 
     rank: int
     host: str
@@ -56,7 +56,7 @@ class Answer(Generic[Value]):
 
 
 def ask_everyone(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Value]]:
-    """Each rank's answer, by rank, on all of them; `ask` must not communicate.
+    """The answers of all ranks, by rank, on all of them; `ask` must not communicate.
 
     Raises:
         RunError: a rank is lost.
@@ -68,7 +68,7 @@ def ask_everyone(world: Communicator, ask: Callable[[], Value]) -> list[Answer[V
         raise
     except HpcAi500Error as error:
         mine = None, str(error)
-    except Exception as error:  # noqa: BLE001 - whatever a device or a file system says is an answer
+    except Exception as error:  # noqa: BLE001 - any error of a device or a file system is an answer
         mine = None, " ".join("".join(traceback.format_exception_only(error)).split())
     gathered = world.gather_objects(mine)
     return [Answer(rank, host, *it) for rank, (host, it) in enumerate(zip(world.hosts, gathered, strict=True))]
@@ -82,7 +82,7 @@ def ask_hosts(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Valu
 
 
 def failures(name: str, answers: Sequence[Answer[Value]], what: str, fix: str) -> Check | None:
-    """The check `name` that has failed where a rank could not answer; None where all could."""
+    """The check `name` that has failed where a rank could not answer; None if all could."""
     wrong = [answer for answer in answers if answer.error is not None]
     if not wrong:
         return None
@@ -108,7 +108,7 @@ def listed(words: Iterable[str]) -> str:
 
 
 MOST_APART_SECONDS = 1.0
-# Beyond that, a timeline does not tell which rank came last.
+# Beyond that, a timeline does not show which rank came last.
 MOST_ERROR_SECONDS = 0.01
 
 
@@ -127,26 +127,29 @@ def wall_offsets(walls: Sequence[float], alignment: ClockAlignment) -> list[floa
     return [wall - offset - walls[0] for wall, offset in zip(walls, alignment.offsets_seconds, strict=True)]
 
 
-def judge_clocks(walls: Sequence[float], errors: Sequence[float], hosts: Sequence[str]) -> Check:
-    """Judge wall clocks that are ahead by `walls`, and monotonic ones aligned to within `errors`; seconds by rank."""
+def check_clocks(walls: Sequence[float], errors: Sequence[float], hosts: Sequence[str]) -> Check:
+    """Check wall clocks that are ahead by `walls`, and monotonic ones aligned to within `errors`; seconds by rank."""
     if len(set(hosts)) == 1:
         return Check(CLOCKS, "pass", "one host, one clock")
-    # The median is taken to be right; rank 0's clock may be a wrong one.
+    # The median is taken as right; rank 0's clock may be wrong.
     middle = sorted(walls)[len(walls) // 2]
     apart = {host: wall - middle for host, wall in zip(hosts, walls, strict=True)}
     wrong = [f"{host} by {seconds:+.3g} s" for host, seconds in apart.items() if abs(seconds) > MOST_APART_SECONDS]
     if wrong:
-        fix = "have chrony or ntpd running on these hosts (`chronyc tracking`, `timedatectl`)"
+        fix = "run chrony or ntpd on these hosts (`chronyc tracking`, `timedatectl`)"
         return Check(
-            CLOCKS, "warn", f"wall clocks are wrong on {listed(wrong)}: times of records and meters disagree", fix
+            CLOCKS,
+            "warn",
+            f"wall clocks are wrong on {listed(wrong)}: times of records and power meters will not match",
+            fix,
         )
     vague = [host for host, error in zip(hosts, errors, strict=True) if error > MOST_ERROR_SECONDS]
     if vague:
         return Check(
             CLOCKS,
             "warn",
-            f"the clocks of {listed(vague)} can be aligned to {max(errors):.3g} s only: a barrier takes that long",
-            "see `all-reduce`: hosts that answer each other so slowly will not train well",
+            f"the clocks of {listed(vague)} can only be aligned to {max(errors):.3g} s: a barrier takes that long",
+            "see `all-reduce`: training is slow where hosts answer each other this slowly",
         )
     widest = max(walls) - min(walls)
     return Check(CLOCKS, "pass", f"wall clocks within {widest:.3g} s, aligned to {max(errors):.2g} s")
@@ -163,7 +166,7 @@ _COUNT = 100_000
 class Device:
     """What a rank computes on; `answer` is the sum of the first `_COUNT` whole numbers.
 
-    `identity` tells devices of a host apart, None where ranks may share it; `on_host` counts the devices it sees.
+    `identity` distinguishes devices of a host; None if ranks may share it. `on_host` counts the visible devices.
     """
 
     name: str
@@ -187,21 +190,21 @@ def ask_device(device: torch.device) -> Device:
     return Device(properties.name, identity, torch.cuda.device_count(), answer)
 
 
-def judge_devices(answers: Sequence[Answer[Device]]) -> Check:
-    """Judge whether all devices compute right, and no two ranks share one."""
-    fix = "see `nvidia-smi` and `dmesg` on that host, or leave it out"
+def check_devices(answers: Sequence[Answer[Device]]) -> Check:
+    """Check that all devices compute right, and that no two ranks share one."""
+    fix = "see `nvidia-smi` and `dmesg` on that host, or exclude it"
     if failed := failures(DEVICES, answers, "cannot compute", fix):
         return failed
     found = values(answers)
     wrong = [answer.name for answer, device in found if device.answer != _COUNT * (_COUNT + 1) / 2]
     if wrong:
-        return Check(DEVICES, "fail", f"{listed(wrong)}: a sum of whole numbers comes out wrong", fix)
+        return Check(DEVICES, "fail", f"{listed(wrong)}: a sum of whole numbers is wrong", fix)
     if shared := _shared(found):
         return Check(
             DEVICES,
             "fail",
             f"{shared} share one device",
-            "start one rank a device, and let the launcher show each rank its own, or all ranks all of them",
+            "start one rank a device; the launcher must show each rank its own device, or all devices to all ranks",
         )
     return Check(DEVICES, "pass", _in_words(found))
 
@@ -220,33 +223,34 @@ def _in_words(found: Sequence[tuple[Answer[Device], Device]]) -> str:
     answer, device = found[0]
     ranks = sum(1 for other, _ in found if other.host == answer.host)
     if device.on_host > ranks:
-        return f"{counts} answer, of {device.on_host} on host {answer.host}: --procs {device.on_host} asks them all"
-    return f"{counts}: each answers"
+        visible = device.on_host
+        return f"{counts}: sums are right; host {answer.host} has {visible} devices: --procs {visible} checks all"
+    return f"{counts}: sums are right"
 
 
 # ----------------------------------------------------------------------------------------------------
 # Measuring all-reduces over all ranks: whether sums are right, how long they take, and which interface they use.
 
 
-# A prime, so no multiple of any library's message size, and larger than one.
+# A prime, so not a multiple of any library's message size, and larger than one.
 _EXCHANGE_COUNT = 1_000_003
-# Up to four thousand ranks, all sums stay below 2^24, up to where float32 holds every whole number.
+# Up to four thousand ranks, all sums stay below 2^24, where float32 represents every whole number.
 _PERIOD, _FACTORS = 509, 7
 _FIRST_BYTES = 2**20
 _MOST_BYTES = {"cpu": 2**26, "cuda": 2**29}
 _ONE_SECONDS, _ALL_SECONDS = 0.3, 1.5
 _LEAST, _EXCHANGE_MOST = 3, 20
-# An interface with a smaller share of all bytes carried acknowledgements or other traffic, and not the sums.
+# An interface with a smaller share of all bytes carried acknowledgements or other traffic, not the sums.
 _NOTABLE = 0.1
 
 
 @dataclass(frozen=True)
-class Wire:
-    """What one host's interfaces carried during all-reduces, by name; bytes a second.
+class Traffic:
+    """Traffic of one host's interfaces during all-reduces, by name; bytes a second.
 
     Attributes:
         rates: of each interface that carried a notable part, in its busier direction.
-        links: what each interface that is up says it can carry.
+        links: nominal rate of each interface that is up.
     """
 
     rates: Mapping[str, float]
@@ -260,13 +264,13 @@ class Exchange:
     Attributes:
         wrong: number of wrong sums, by rank.
         seconds: median over repetitions, of the slowest rank.
-        wires: by host; empty for one host.
+        traffic: by host; empty for one host.
     """
 
     wrong: tuple[int, ...]
     size_bytes: int
     seconds: float
-    wires: Mapping[str, Wire]
+    traffic: Mapping[str, Traffic]
     library: str
 
     @property
@@ -290,11 +294,11 @@ def measure_exchange(world: Communicator, device: torch.device) -> Exchange:
     before = read_counters()
     taken = _all_reduces(world, device, size_bytes, repetitions)
     after = read_counters()
-    wires = {}
+    traffic = {}
     if len(set(world.hosts)) > 1:
-        gathered = world.gather_objects(_wire(before, after, sum(taken)))
-        wires = dict(zip(reversed(world.hosts), reversed(gathered), strict=True))
-    return Exchange(wrong, size_bytes, statistics.median(taken[1:]), wires, world.library)
+        gathered = world.gather_objects(_traffic(before, after, sum(taken)))
+        traffic = dict(zip(reversed(world.hosts), reversed(gathered), strict=True))
+    return Exchange(wrong, size_bytes, statistics.median(taken[1:]), traffic, world.library)
 
 
 def _effort(rate: float, most_bytes: int) -> tuple[int, int]:
@@ -324,15 +328,15 @@ def _all_reduces(world: Communicator, device: torch.device, size_bytes: int, rep
     return [max(of_ranks) for of_ranks in zip(*world.gather_objects(own), strict=True)]
 
 
-def _wire(before: NetworkCounters, after: NetworkCounters, seconds: float) -> Wire:
+def _traffic(before: NetworkCounters, after: NetworkCounters, seconds: float) -> Traffic:
     carried = after.since(before)
     most = {name: max(sent, carried["received_bytes"].get(name, 0)) for name, sent in carried["sent_bytes"].items()}
     notable = _NOTABLE * sum(most.values())
-    return Wire({name: amount / seconds for name, amount in most.items() if amount > notable}, link_rates())
+    return Traffic({name: amount / seconds for name, amount in most.items() if amount > notable}, link_rates())
 
 
 # ----------------------------------------------------------------------------------------------------
-# Judging all-reduces: right, and as fast as the links between the hosts.
+# Checking all-reduces: right, and as fast as the links between the hosts.
 
 
 # Shares of the link's nominal rate, and of what the machine reached before.
@@ -343,7 +347,7 @@ _ONE_CORE_BYTES_PER_SECOND = 1.25e9
 # An idle interface is named where it is that much faster than those in use.
 _FASTER = 2.0
 _CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_CABLE = "look at cable, port and duplex (`ethtool`, `ibstat`), and at who else uses the link"
+_CABLE = "check cable, port and duplex (`ethtool`, `ibstat`), and other users of the link"
 
 
 def expected_link(machine: Machine | None, hosts: int) -> Link | None:
@@ -353,10 +357,11 @@ def expected_link(machine: Machine | None, hosts: int) -> Link | None:
     return machine.network if hosts > 1 else machine.node_link
 
 
-def judge_exchange(exchange: Exchange, hosts: tuple[str, ...], expected: Link | None) -> Check:
-    """Judge whether the sums are right, and as fast as `expected`; `hosts` is by rank.
+def check_exchange(exchange: Exchange, hosts: tuple[str, ...], expected: Link | None) -> Check:
+    """Check that the sums are right, and as fast as `expected`; `hosts` is by rank.
 
-    `expected` is what all-reduces reached before, by the machine's description. Where it is None, the links count.
+    `expected` is what all-reduces reached before, by the machine's description. If it is None, the links' nominal rates
+    count.
     """
     if wrong := [f"rank {rank} on host {hosts[rank]}" for rank, count in enumerate(exchange.wrong) if count]:
         return Check(
@@ -365,15 +370,15 @@ def judge_exchange(exchange: Exchange, hosts: tuple[str, ...], expected: Link | 
             f"wrong sums by {exchange.library} on {listed(wrong)}",
             "do not measure with this library here: --set communication.backend=torch (or horovod)",
         )
-    problems = [*_slow(exchange, expected), *_idle(exchange.wires)]
-    told = f"right; {in_words(exchange.bus_bytes_per_second)} by {exchange.library}, {len(hosts)} ranks"
-    carriers = _carriers(exchange.wires)
-    told = f"{told}{f', over {carriers}' if carriers else ''}"
+    problems = [*_slow(exchange, expected), *_idle(exchange.traffic)]
+    detail = f"right; {in_words(exchange.bus_bytes_per_second)} by {exchange.library}, {len(hosts)} ranks"
+    carriers = _carriers(exchange.traffic)
+    detail = f"{detail}{f', over {carriers}' if carriers else ''}"
     if not problems:
-        return Check(ALL_REDUCE, "pass", told)
+        return Check(ALL_REDUCE, "pass", detail)
     # An idle interface explains why the exchange is slow, so its fix is the one to show.
     worst = next((check for check in problems if check.status == "fail"), problems[0])
-    return Check(ALL_REDUCE, worst.status, "; ".join([told, *(check.detail for check in problems)]), problems[-1].fix)
+    return Check(ALL_REDUCE, worst.status, "; ".join([detail, *(check.detail for check in problems)]), problems[-1].fix)
 
 
 def _slow(exchange: Exchange, expected: Link | None) -> Iterator[Check]:
@@ -381,52 +386,52 @@ def _slow(exchange: Exchange, expected: Link | None) -> Iterator[Check]:
         share = exchange.bus_bytes_per_second / expected.bytes_per_second
         if share < _ENOUGH_OF_MACHINE:
             status: Status = "fail" if share < _TOO_LITTLE_OF_MACHINE else "warn"
-            told = f"{share:.0%} of what the machine reaches ({in_words(expected.bytes_per_second)})"
-            yield Check(ALL_REDUCE, status, told, _fix(exchange.wires))
+            detail = f"{share:.0%} of what the machine reaches ({in_words(expected.bytes_per_second)})"
+            yield Check(ALL_REDUCE, status, detail, _fix(exchange.traffic))
         return
-    # Beside NCCL, one core moves the bytes (Gloo, MPI over TCP), and not the adapter.
+    # Without NCCL, one core moves the bytes (Gloo, MPI over TCP), and not the adapter.
     by_sockets = not exchange.library.startswith("NCCL")
-    shares = {host: it for host, wire in exchange.wires.items() if (it := _share(wire, by_sockets)) is not None}
+    shares = {host: it for host, one in exchange.traffic.items() if (it := _share(one, by_sockets)) is not None}
     slow = sorted((share, host) for host, share in shares.items() if share < _ENOUGH_OF_LINK)
     if slow:
         share, host = slow[0]
-        wire = exchange.wires[host]
-        link = sum(wire.links[name] for name in wire.rates)
+        used = exchange.traffic[host]
+        link = sum(used.links[name] for name in used.rates)
         others = f" (and {listed(name for _, name in slow[1:])})" if slow[1:] else ""
-        told = (
-            f"{host}{others}: {in_words(sum(wire.rates.values()))} over {' + '.join(wire.rates)}, whose link has "
+        detail = (
+            f"{host}{others}: {in_words(sum(used.rates.values()))} over {' + '.join(used.rates)}, whose link has "
             f"{in_words(link)}"
         )
         how: Status = "fail" if share < _TOO_LITTLE_OF_LINK else "warn"
-        yield Check(ALL_REDUCE, how, told, _fix(exchange.wires))
+        yield Check(ALL_REDUCE, how, detail, _fix(exchange.traffic))
 
 
-def _share(wire: Wire, by_sockets: bool) -> float | None:
-    """The share of their nominal rate that the used interfaces reached; None where one does not tell its rate."""
-    if not wire.rates or any(name not in wire.links for name in wire.rates):
+def _share(traffic: Traffic, by_sockets: bool) -> float | None:
+    """The share of their nominal rate that the used interfaces reached; None if the rate of one is unknown."""
+    if not traffic.rates or any(name not in traffic.links for name in traffic.rates):
         return None
-    link = sum(wire.links[name] for name in wire.rates)
-    return sum(wire.rates.values()) / (min(link, _ONE_CORE_BYTES_PER_SECOND) if by_sockets else link)
+    link = sum(traffic.links[name] for name in traffic.rates)
+    return sum(traffic.rates.values()) / (min(link, _ONE_CORE_BYTES_PER_SECOND) if by_sockets else link)
 
 
-def _idle(wires: Mapping[str, Wire]) -> Iterator[Check]:
-    """One warning at most: a far faster interface is up and carried nothing."""
-    for host, wire in wires.items():
-        used = sum(wire.links.get(name, 0.0) for name in wire.rates)
-        idle = {name: rate for name, rate in wire.links.items() if name not in wire.rates}
+def _idle(traffic: Mapping[str, Traffic]) -> Iterator[Check]:
+    """At most one warning: a far faster interface is up but carried nothing."""
+    for host, one in traffic.items():
+        used = sum(one.links.get(name, 0.0) for name in one.rates)
+        idle = {name: rate for name, rate in one.links.items() if name not in one.rates}
         best = max(idle, key=lambda name: idle[name], default=None)
         if best is not None and used and idle[best] >= _FASTER * used:
             yield Check(
                 ALL_REDUCE,
                 "warn",
-                f"{host}: {best} ({in_words(idle[best])}) is up and carried nothing",
+                f"{host}: {best} ({in_words(idle[best])}) is up but carried nothing",
                 _choose(best),
             )
             return
 
 
-def _fix(wires: Mapping[str, Wire]) -> str:
-    used = next((name for wire in wires.values() for name in wire.rates), None)
+def _fix(traffic: Mapping[str, Traffic]) -> str:
+    used = next((name for one in traffic.values() for name in one.rates), None)
     return f"{_CABLE}; if {used} is the wrong one: {_choose('NAME')} (`ip -br address`)" if used else _CABLE
 
 
@@ -436,14 +441,12 @@ def _choose(interface: str) -> str:
     return f"export {' '.join(f'{name}={interface}' for name in _CHOICES)}"
 
 
-def _carriers(wires: Mapping[str, Wire]) -> str:
+def _carriers(traffic: Mapping[str, Traffic]) -> str:
     """`eth0 (10 Gbit/s)`, or host by host where they differ."""
     by_host = {
-        host: " + ".join(
-            f"{name} ({in_words(wire.links[name])})" if wire.links.get(name) else name for name in wire.rates
-        )
+        host: " + ".join(f"{name} ({in_words(one.links[name])})" if one.links.get(name) else name for name in one.rates)
         or "an unknown interface"
-        for host, wire in wires.items()
+        for host, one in traffic.items()
     }
     if len(set(by_host.values())) == 1:
         return next(iter(by_host.values()))
@@ -451,44 +454,44 @@ def _carriers(wires: Mapping[str, Wire]) -> str:
 
 
 def in_words(bytes_per_second: float) -> str:
-    """A rate in bits, as networks are sold: `9.41 Gbit/s`."""
+    """A rate in bits, the usual unit of networks: `9.41 Gbit/s`."""
     bits = bytes_per_second * 8
     return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Nodes: what the other hosts lack, and in what they differ. Each host checks itself as doctor does where it is started.
+# Nodes: problems of the other hosts, and differences. Each host runs the checks of doctor's own host.
 
 
-# Checks that concern each host; the others concern rank 0 only, or are made on all ranks anyway.
+# Checks of each host; the others concern rank 0 only, or are made on all ranks anyway.
 LOOKED_AT = ("image", "python", "data", "temporary", "backend", "loader", "cores", "shared memory")
 _MOST_DIFFERENCES = 3
-_ALL_OF_THEM = "`hpcai500 system` under the same launcher tells all"
+_ALL_OF_THEM = "`hpcai500 system` under the same launcher shows all"
 
 
-def judge_nodes(answers: Sequence[Answer[Sequence[Check]]], differences: Sequence[NodeDifference]) -> Check:
-    """Judge the checks of one rank of each host; rank 0's host has its own lines.
+def check_nodes(answers: Sequence[Answer[Sequence[Check]]], differences: Sequence[NodeDifference]) -> Check:
+    """Sum up the checks of one rank of each host; rank 0's host has its own lines.
 
-    `differences` between the hosts' descriptions have those that matter first.
+    `differences` are those between the hosts' descriptions; those that matter come first.
     """
-    if failed := failures(NODES, answers, "cannot look at its host", "see what it said above"):
+    if failed := failures(NODES, answers, "cannot examine its host", "see its output above"):
         return failed
     found = [(answer.host, checks) for answer, checks in values(answers) if answer.rank > 0]
     for status in ("fail", "warn"):
         if wrong := _of_status(status, found):
             return wrong
-    told = f"{listed(host for host, _ in found)}: nothing missing that is here"
+    detail = f"{listed(host for host, _ in found)}: no problems"
     heavy = [difference.sentence() for difference in differences if difference.matters]
     if heavy:
         more = f"; and {len(heavy) - _MOST_DIFFERENCES} more" if heavy[_MOST_DIFFERENCES:] else ""
         return Check(
             NODES,
             "warn",
-            f"{told}, but nodes differ: {'; '.join(heavy[:_MOST_DIFFERENCES])}{more}",
-            f"have them set up alike, or leave out those that differ; {_ALL_OF_THEM}",
+            f"{detail}, but nodes differ: {'; '.join(heavy[:_MOST_DIFFERENCES])}{more}",
+            f"set them up alike, or exclude those that differ; {_ALL_OF_THEM}",
         )
     light = f", {len(differences)} small differences ({_ALL_OF_THEM})" if differences else ", and alike"
-    return Check(NODES, "pass", f"{told}{light}")
+    return Check(NODES, "pass", f"{detail}{light}")
 
 
 def _of_status(status: Status, found: Sequence[tuple[str, Sequence[Check]]]) -> Check | None:
@@ -502,7 +505,7 @@ def _of_status(status: Status, found: Sequence[tuple[str, Sequence[Check]]]) -> 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Power: which sources the nodes have. Without one, a result has no FLOPS per watt.
+# Power: the sources of the nodes. Without one, a result has no FLOPS per watt.
 
 
 @dataclass(frozen=True)
@@ -521,9 +524,9 @@ def look_for_sources(*, on_gpu: bool) -> Sources:
     return Sources(readable, found.words)
 
 
-def judge_sources(answers: Sequence[Answer[Sources]]) -> Check:
-    """Judge whether the nodes have the same sources; `answers` has one rank of each node."""
-    fix = "a meter's file can be given too: docs/power.md"
+def check_sources(answers: Sequence[Answer[Sources]]) -> Check:
+    """Check that the nodes have the same sources; `answers` has one rank of each node."""
+    fix = "a power meter's file can be used too: docs/power.md"
     if failed := failures(POWER, answers, "cannot look for sources of power", fix):
         return Check(POWER, "warn", failed.detail, fix)
     found = values(answers)
@@ -531,12 +534,12 @@ def judge_sources(answers: Sequence[Answer[Sources]]) -> Check:
     if not having:
         return Check(POWER, "skip", f"no source of power: {found[0][1].missing}", fix)
     host, readable = having[0]
-    told = ", ".join(readable)
+    detail = ", ".join(readable)
     without = [(answer.host, sources) for answer, sources in found if not set(readable) & set(sources.readable)]
     if without:
         names = listed(name for name, _ in without)
-        return Check(POWER, "warn", f"{host} has {told}, {names} not: {without[0][1].missing}", fix)
-    return Check(POWER, "pass", told + (f", on {len(found)} nodes" if len(found) > 1 else ""))
+        return Check(POWER, "warn", f"{host} has {detail}, but {names} not: {without[0][1].missing}", fix)
+    return Check(POWER, "pass", detail + (f", on {len(found)} nodes" if len(found) > 1 else ""))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -549,8 +552,8 @@ SIDES = {"cpu": 2048, "cuda": 8192}
 _EFFORT = Effort(width=0.02, least=5, seconds=1.5, warm_up=2)
 _AT_ONCE = {"cpu": 1, "cuda": 8}
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Operands of the exact check: three of four elements are 0, the others -1 or 1. Of thousands of them, every partial sum
-# is a whole number that bfloat16 holds, so the result is exact whatever the order of summation.
+# Operands of the exact check: three of four elements are 0, the others -1 or 1. Every partial sum of thousands of them
+# is a whole number that bfloat16 represents, so the result is exact in any order of summation.
 _SEED = 500
 _ROWS = 1024
 
@@ -630,21 +633,21 @@ def _finish(device: torch.device) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Judging the matrix products of all ranks.
+# Checking the matrix products of all ranks.
 
 
 # Share of what the machine reached before, or of the median of all ranks.
 ENOUGH = 0.9
-# At half the speed the clock or the power limit is wrong, or a neighbour computes: a run would be worth nothing.
+# At half the speed the clock or the power limit is wrong, or another job computes there: a run would be worthless.
 _TOO_LITTLE = 0.5
 _CPU_FIX = "look for other processes on these hosts (`top`), their cores (`taskset -p $$`) and their clock (`cpupower`)"
-_GPU_FIX = "`nvidia-smi -q -d PERFORMANCE,CLOCK,POWER` on these hosts says what slows them; leave them out until mended"
+_GPU_FIX = "`nvidia-smi -q -d PERFORMANCE,CLOCK,POWER` on these hosts shows the cause; exclude them until it is fixed"
 
 
-def judge_products(
+def check_products(
     answers: Sequence[Answer[Product]], precision: str, expected_flops: float | None, *, on_cpu: bool
 ) -> Check:
-    """Judge whether all products are right, and fast.
+    """Check that all products are right, and fast.
 
     `expected_flops` (a second, of one rank) comes from the machine's description; where it is None, ranks are compared
     with each other.
@@ -661,26 +664,26 @@ def judge_products(
             "fail",
             f"wrong numbers from {listed(name for name, _ in wrong)}: {rows} of {found[0][1].side} rows of a "
             f"product of whole numbers on {name}",
-            "do not compute there: have memory and device tested (`hpcai500 self-test` on that host tells more)",
+            "do not compute there; test its memory and device (`hpcai500 self-test` on that host shows more)",
         )
     median = statistics.median(product.flops for _, product in found)
-    told = f"right; {_flops(median)} a rank in {precision}"
+    detail = f"right; {_flops(median)} a rank in {precision}"
     reference = median if expected_flops is None else expected_flops
     if expected_flops is None and len(found) == 1:
-        return Check(GEMM, "pass", f"{told} (nothing to compare with: --machine, or more ranks)")
+        return Check(GEMM, "pass", f"{detail} (to compare it, give --machine or start more ranks)")
     what = "the median" if expected_flops is None else f"what the machine reaches ({_flops(reference)})"
     slow = [(answer, product) for answer, product in found if product.flops < ENOUGH * reference]
     if not slow:
         least = min(product.flops for _, product in found)
-        return Check(GEMM, "pass", f"{told}, the slowest at {least / reference:.0%} of {what}")
+        return Check(GEMM, "pass", f"{detail}, the slowest at {least / reference:.0%} of {what}")
     slow.sort(key=lambda it: it[1].flops)
     shown = listed(f"{answer.name} at {product.flops / reference:.0%}" for answer, product in slow)
     broken = expected_flops is not None and slow[0][1].flops < _TOO_LITTLE * reference
-    return Check(GEMM, "fail" if broken else "warn", f"{told}, but {shown} of {what}", fix)
+    return Check(GEMM, "fail" if broken else "warn", f"{detail}, but {shown} of {what}", fix)
 
 
 def expected_flops(machine: Machine, precision: str) -> float | None:
-    """Measured FLOPS of matrix products on one accelerator of `machine`; None where there is no measurement."""
+    """Measured FLOPS of matrix products on one accelerator of `machine`; None if there is no measurement."""
     level = machine.node or machine.system
     names = [f"gemm {name}" for name in names_of(precision)]
     ceilings = {name.lower(): value for name, value in level.ceilings.items()} if level else {}
@@ -700,7 +703,7 @@ def _flops(rate: float) -> str:
 
 
 _KERNEL, _DRIVER, _CUDA = "kernel", "NVIDIA driver", "CUDA of torch"
-# Where these differ, a run warns and goes on.
+# If these differ, a run only warns.
 _MAY_DIFFER = (_KERNEL, _DRIVER, _CUDA)
 _SHOWN_CHARACTERS = 12
 _HASH_CHARACTERS = 64
@@ -718,25 +721,25 @@ def version_facts() -> dict[str, str | None]:
     }
 
 
-def judge_versions(facts: Sequence[Facts], hosts: Sequence[str]) -> Check:
-    """Judge whether `facts` and `hosts`, both by rank, agree in software."""
+def check_versions(facts: Sequence[Facts], hosts: Sequence[str]) -> Check:
+    """Check that all ranks have the same software; `facts` and `hosts` are by rank."""
     differing = {name: groups for name in facts[0] if len(groups := _groups(name, facts, hosts)) > 1}
     if not differing:
         return Check(VERSIONS, "pass", _alike(facts[0], len(set(hosts))))
     refused = [name for name in differing if name not in _MAY_DIFFER]
-    told = "; ".join(
+    detail = "; ".join(
         f"{name}: {', '.join(f'{_shown(value)} on {listed(where)}' for value, where in differing[name].items())}"
         for name in refused or differing
     )
     if refused:
         fix = "start every rank from one installation or image, on a file system that all hosts share"
-        return Check(VERSIONS, "fail", told, fix)
-    fix = "have the same system installed on all hosts, or leave out those that differ"
-    return Check(VERSIONS, "warn", f"{told}: hosts may differ in speed", fix)
+        return Check(VERSIONS, "fail", detail, fix)
+    fix = "install the same system on all hosts, or exclude those that differ"
+    return Check(VERSIONS, "warn", f"{detail}: hosts may differ in speed", fix)
 
 
 def _groups(name: str, facts: Sequence[Facts], hosts: Sequence[str]) -> dict[str, list[str]]:
-    """Hosts by value, the value that most ranks have first."""
+    """Hosts by value; the commonest value comes first."""
     groups: dict[str, list[str]] = {}
     for own, host in zip(facts, hosts, strict=True):
         if (value := own.get(name)) is not None:

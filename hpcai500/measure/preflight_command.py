@@ -1,7 +1,7 @@
 """`python -m hpcai500.measure.preflight_command`: one rank of what `hpcai500 doctor` measures.
 
-Rank 0 writes each finding to the log as soon as it is known (`system.checks`). Whatever ends the ranks, it has
-the findings so far and the name of the check that did not end.
+Rank 0 writes each finding to the log as soon as it is known (`system.checks`). However the ranks end, the log has the
+findings so far and the name of the check that did not end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be one rank; returns the exit code."""
+    """Run one rank; returns the exit code."""
     prepare_streams()
     try:
         options = read_options(PreflightOptions, arguments)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         leads = find_placement(os.environ).rank == 0
     except HpcAi500Error as error:
         return tell_end(str(error), error.exit_code)
-    log = CheckLog(options.log if leads else None, options.limit_seconds, _leave, _telling(options.checks))
+    log = CheckLog(options.log if leads else None, options.limit_seconds, _leave, _progress(options.checks))
     try:
         with ending_by_signals(lambda number: log.stopped(signal_name(number))), scratch(os.environ, Path.cwd()):
             let_threads_spin()
@@ -110,15 +110,15 @@ def _costs(recipe: Recipe) -> Costs:
     return Costs(count_flops(model, *example).training_flops, state_bytes(model), pixels)
 
 
-def _telling(names: Sequence[str]) -> Callable[[str], None]:
-    def tell(name: str) -> None:
+def _progress(names: Sequence[str]) -> Callable[[str], None]:
+    def show(name: str) -> None:
         say(f"doctor: {name} ({names.index(name) + 1} of {len(names)})")
 
-    return tell
+    return show
 
 
 def _leave() -> NoReturn:
-    """End the process at once, wherever the main thread hangs."""
+    """End the process at once, even if the main thread hangs."""
     remove_scratch()
     os._exit(ExitCode.RUN_FAILED)
 

@@ -1,4 +1,4 @@
-"""The checks of `hpcai500 doctor` that measure, one after the other: each asks all ranks and comes to one verdict."""
+"""The checks of `hpcai500 doctor` that measure, one after the other: each has one verdict on all ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcai500.measure import preflight
 from hpcai500.measure.convolutions import FIX, Convolution, Setting, known_fault, wrong_gradients
 from hpcai500.measure.host import capture_nodes
 from hpcai500.measure.preflight import Answer, ask_everyone, ask_hosts, failures, listed, values
-from hpcai500.measure.read_speed import Need, choose, judge_reading, read
+from hpcai500.measure.read_speed import Need, check_reading, choose, read
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.system import checks
 from hpcai500.system.checks import Check
@@ -26,12 +26,12 @@ from hpcai500.system.doctor import Subject, examine, free_bytes, space_check
 
 @dataclass(frozen=True)
 class Costs:
-    """What training of the recipe's model costs.
+    """The cost of training the recipe's model.
 
     Attributes:
         sample_flops: operations of training on one sample.
         checkpoint_bytes: size of one checkpoint.
-        pixels: of that sample, where samples of the data may have another number; None where the recipe fixes it.
+        pixels: of that sample, where samples of the data may have another number; None if the recipe fixes it.
     """
 
     sample_flops: float
@@ -41,14 +41,14 @@ class Costs:
 
 @dataclass(frozen=True)
 class Stage:
-    """What the checks of this rank need.
+    """The inputs of the checks on this rank.
 
     Attributes:
         device: returns the device of this rank; raises where it has none.
-        costs: of the recipe's model; called on rank 0 only.
+        costs: returns those of the recipe's model; called on rank 0 only.
         progress: called while a rank measures alone, so that it does not count as hung.
-        data: folder of the data set; None where a run makes it.
-        machine: what speeds are compared with; on rank 0 only.
+        data: folder of the data set; None if a run makes it.
+        machine: its speeds are the expected ones; on rank 0 only.
     """
 
     world: Communicator
@@ -73,7 +73,7 @@ class Steps:
     def __init__(self, stage: Stage) -> None:
         self._stage, self._world = stage, stage.world
         self._device: torch.device | None = None
-        self._without_device: str | None = "devices were not asked"
+        self._without_device: str | None = "devices were not checked"
         self._products: list[Answer[preflight.Product]] = []
         self._costs: Costs | str | None = None
 
@@ -97,24 +97,24 @@ class Steps:
         size, hosts = self._world.size, len(set(self._world.hosts))
         if size == 1:
             return Check(
-                checks.RANKS, "pass", f"1 rank on host {self._world.hosts[0]}: --procs N or a launcher tries more"
+                checks.RANKS, "pass", f"1 rank on host {self._world.hosts[0]}; start more with --procs N or a launcher"
             )
         return Check(checks.RANKS, "pass", f"{size} ranks on {hosts} host{'s'[: hosts - 1]}, by {self._world.library}")
 
     def _versions(self) -> Check:
-        return preflight.judge_versions(self._world.gather_objects(preflight.version_facts()), self._world.hosts)
+        return preflight.check_versions(self._world.gather_objects(preflight.version_facts()), self._world.hosts)
 
     def _nodes(self) -> Check:
         if len(set(self._world.hosts)) == 1:
-            return Check(checks.NODES, "pass", "one")
-        lacking = ask_hosts(self._world, self._look)
+            return Check(checks.NODES, "pass", "one node")
+        problems = ask_hosts(self._world, self._look)
         places = {"data": self._stage.data}
         nodes = capture_nodes(self._world, places, first_of_host=is_first_of_host(self._world.rank, self._world.hosts))
         # Only rank 0 has all descriptions.
-        return preflight.judge_nodes(lacking, self._world.broadcast_object(node_differences(nodes)))
+        return preflight.check_nodes(problems, self._world.broadcast_object(node_differences(nodes)))
 
     def _look(self) -> Sequence[Check]:
-        """Checks of this rank's host that measure nothing."""
+        """Checks of this rank's host without measurements."""
         recipe, data = self._stage.recipe, self._stage.data
         arguments = [recipe.benchmark, *(["--data", str(data)] if data else [])]
         found = examine(Subject(recipe, data, self._stage.out, arguments))
@@ -122,15 +122,15 @@ class Steps:
 
     def _clocks(self) -> Check:
         walls, alignment = preflight.measure_clocks(self._world)
-        return preflight.judge_clocks(walls, alignment.errors_seconds, self._world.hosts)
+        return preflight.check_clocks(walls, alignment.errors_seconds, self._world.hosts)
 
     def _devices(self) -> Check:
         def ask() -> preflight.Device:
             self._device = self._stage.device()
             return preflight.ask_device(self._device)
 
-        check = preflight.judge_devices(ask_everyone(self._world, ask))
-        self._without_device = None if check.status != "fail" else f"first mend what `{checks.DEVICES}` says"
+        check = preflight.check_devices(ask_everyone(self._world, ask))
+        self._without_device = None if check.status != "fail" else f"first fix what `{checks.DEVICES}` reports"
         return check
 
     def _gemm(self) -> Check:
@@ -142,7 +142,7 @@ class Steps:
             self._world, lambda: preflight.measure_product(device, precision, preflight.SIDES[device.type])
         )
         expected = preflight.expected_flops(self._stage.machine, precision) if self._stage.machine else None
-        return preflight.judge_products(self._products, precision, expected, on_cpu=device.type == "cpu")
+        return preflight.check_products(self._products, precision, expected, on_cpu=device.type == "cpu")
 
     def _convolutions(self) -> Check:
         if self._device is None or self._without_device:
@@ -158,7 +158,7 @@ class Steps:
             return len(shapes), [fault] if fault else []
 
         answers = ask_hosts(self._world, compare)
-        if failed := failures(checks.CONVOLUTIONS, answers, "could not compare gradients", "see what it printed above"):
+        if failed := failures(checks.CONVOLUTIONS, answers, "could not compare gradients", "see its output above"):
             return failed
         found = [(answer.host, *value) for answer, value in values(answers)]
         wrong = [f"{sentence} on host {host}" for host, _, sentences in found for sentence in sentences]
@@ -168,12 +168,14 @@ class Steps:
 
     def _all_reduce(self) -> Check:
         if self._world.size == 1:
-            return Check(checks.ALL_REDUCE, "skip", "one rank sums with nobody: --procs N, or a launcher")
+            return Check(
+                checks.ALL_REDUCE, "skip", "one rank has nothing to sum; start more with --procs N or a launcher"
+            )
         if self._device is None or self._without_device:
             return Check(checks.ALL_REDUCE, "skip", f"not measured: {self._without_device}")
         exchange = preflight.measure_exchange(self._world, self._device)
         link = preflight.expected_link(self._stage.machine, len(set(self._world.hosts)))
-        return preflight.judge_exchange(exchange, self._world.hosts, link)
+        return preflight.check_exchange(exchange, self._world.hosts, link)
 
     def _reading(self) -> Check:
         data, recipe = self._stage.data, self._stage.recipe
@@ -181,7 +183,7 @@ class Steps:
             return Check(checks.READING, "skip", f"{recipe.problem.dataset}: hpcai500 makes it when the run starts")
         if recipe.benchmark not in RECIPE_TYPES:
             fix = f"hpcai500 data check {recipe.benchmark} {data}"
-            return Check(checks.READING, "skip", f"how a plug-in's data lie, it alone knows: {fix}")
+            return Check(checks.READING, "skip", f"only the plug-in can read its data: {fix}")
         costs = self._model_costs()
         samples = ask_everyone(self._world, lambda: choose(recipe, data, self._world.rank))
         mine = samples[self._world.rank].value
@@ -197,7 +199,7 @@ class Steps:
         flops = math.fsum(product.flops for _, product in values(self._products)) or None
         sample_flops = None if isinstance(costs, str) or mine is None else _sample_flops(costs, mine.pixels)
         need = Need(recipe.benchmark, data, flops, sample_flops)
-        return judge_reading(readings, need)
+        return check_reading(readings, need)
 
     def _disk(self) -> Check:
         costs = self._model_costs()
@@ -210,7 +212,7 @@ class Steps:
 
     def _power(self) -> Check:
         on_gpu = self._stage.recipe.accelerator.device != "cpu"
-        return preflight.judge_sources(ask_hosts(self._world, lambda: preflight.look_for_sources(on_gpu=on_gpu)))
+        return preflight.check_sources(ask_hosts(self._world, lambda: preflight.look_for_sources(on_gpu=on_gpu)))
 
     def _model_costs(self) -> Costs | str:
         """The costs, on all ranks, or why they are unknown."""

@@ -1,6 +1,6 @@
-"""Matrix products and convolutions as problems to measure, checks of their results, and which of them a model needs.
+"""Matrix products and convolutions as problems to measure, checks of their results, and those that a model needs.
 
-Every call that a library here has for a product is tried. Results are checked against float64.
+All calls that the installed libraries have for a product are tried. Results are compared with float64.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from hpcai500.measure.micro import WINOGRAD, Call, Precision, Prepared, entry_bo
 _SAMPLES = 8
 # Elements that are converted to float64 at a time: enough for speed, little beside the operands.
 _BLOCK = 1 << 22
-# oneDNN in torch 2.13 divides by zero on CPUs with AMX, and the process dies, where the right operand is transposed and
-# the left one has so many elements in 12 to 32 rows. A layer of ic/smoke is such a product.
+# oneDNN in torch 2.13 divides by zero on CPUs with AMX, which kills the process, if the right operand is transposed and
+# the left one has this many elements in 12 to 32 rows. A layer of ic/smoke is such a product.
 _FATAL = 3 << 19
 
 
@@ -57,7 +57,7 @@ class Gemm:
 
     @property
     def check_flops(self) -> int:
-        """For some rows and columns, and all entries once."""
+        """For some rows and columns, and for all entries once."""
         return 2 * _SAMPLES * self.k * (self.m + self.n) + 2 * self.elements
 
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
@@ -68,7 +68,7 @@ class Gemm:
             calls |= _packed_calls(left, right)
             if precision.dtype == torch.float32:
                 calls |= _numpy_call(left, right)
-        return Prepared(calls, lambda product: complaint(left, right, product, precision))
+        return Prepared(calls, lambda product: product_error(left, right, product, precision))
 
 
 def _torch_calls(left: Tensor, right: Tensor) -> dict[str, Call]:
@@ -107,18 +107,18 @@ def _operator(library: str, name: str) -> Callable[..., Tensor] | None:
 
 def _numpy_call(left: Tensor, right: Tensor) -> dict[str, Call]:
     """NumPy's own BLAS, mostly OpenBLAS, which is faster on some CPUs."""
-    ours, theirs = left.numpy(), right.numpy()
+    left_array, right_array = left.numpy(), right.numpy()
     out = torch.empty(left.shape[0], right.shape[1])
     target = out.numpy()
 
     def multiply() -> Tensor:
-        np.matmul(ours, theirs, out=target)
+        np.matmul(left_array, right_array, out=target)
         return out
 
     return {"numpy.matmul": multiply}
 
 
-def complaint(left: Tensor, right: Tensor, product: Tensor, precision: Precision) -> str | None:
+def product_error(left: Tensor, right: Tensor, product: Tensor, precision: Precision) -> str | None:
     """What is wrong with `product`, compared with float64: all entries of some rows and columns, and sums of all rows.
 
     The sum of a row has a random sign for each entry (Freivalds 1977), so that errors do not cancel out: a tile that
@@ -133,21 +133,21 @@ def complaint(left: Tensor, right: Tensor, product: Tensor, precision: Precision
         (_multiplied(right.t()[columns], left.t()), product.t()[columns].to(wide), "column"),
     ):
         if factor := _beyond(found, exact, entry_bound(exact, inner, precision)):
-            return f"an entry of a sampled {where} is {factor:.3g} times as wrong as {precision.name} allows"
+            return f"the error of an entry in a sampled {where} is {factor:.3g} times what {precision.name} allows"
     signs = torch.randint(0, 2, (right.shape[1], 1), device=left.device).to(wide) * 2 - 1
     summed = _multiplied(left, _multiplied(right, signs))
     for first, block in _blocks(product):
         computed = block.to(wide)
         if not bool(torch.isfinite(computed).all()):
-            return "it holds values that are no finite numbers"
+            return "it has values that are not finite"
         error = (computed @ signs - summed[first : first + len(block)]).squeeze(1).abs()
         if not bool((error <= row_sum_bound(computed, inner, precision)).all()):
-            return f"the sum of a row's entries is further from the exact one than {precision.name} allows"
+            return f"the error of the sum of a row is more than {precision.name} allows"
     return None
 
 
 def _beyond(found: Tensor, exact: Tensor, bound: Tensor) -> float | None:
-    """How many times as wrong as `bound` allows the worst of `found` is; None where all are within it."""
+    """The largest error of `found` divided by its `bound`; None if all are within it."""
     error = (found - exact).abs()
     # Not `any(error > bound)`: a NaN must fail too.
     return None if bool((error <= bound).all()) else float((error / bound).nan_to_num(torch.inf).max())
@@ -218,7 +218,7 @@ Part = tuple[slice, slice, slice, slice]
 
 
 def _places(weight: Tensor, stride: Pair, size: Pair) -> Iterator[tuple[Tensor, Part]]:
-    """Of each position in the kernel its weights (O, C), and which pixels they are multiplied with."""
+    """For each position in the kernel, its weights (O, C) and the pixels that they are multiplied with."""
     for (row, column), part in _parts(weight, stride, size):
         yield weight[:, :, row, column].to(_WIDE), part
 
@@ -236,7 +236,7 @@ def _padded(images: Tensor, padding: Pair) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Convolutions and their two backward products, in every layout that a library here has.
+# Convolutions and their two backward products, in every layout that the libraries have.
 
 
 Product = Literal["forward", "input gradient", "weight gradient"]
@@ -322,7 +322,7 @@ class Convolution:
         images, weight = operand(self.images, precision, device), operand(self.weight, precision, device)
         gradient = None if self.product == "forward" else operand(self.outputs, precision, device)
         layouts = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
-        if self.product == "weight gradient" and self._is_hurt_in_nhwc(device):
+        if self.product == "weight gradient" and self._has_fault_in_nhwc(device):
             del layouts["NHWC"]
         calls = {
             f"{self._call_name}, {name}": self._call(*(_laid_out(one, layout) for one in (images, weight, gradient)))
@@ -330,9 +330,9 @@ class Convolution:
         }
         if device.type == "cpu" and self.product == "forward":
             calls |= self._packed_call(images.contiguous(memory_format=torch.channels_last), weight)
-        return Prepared(calls, lambda result: self._complaint(images, weight, gradient, result, precision))
+        return Prepared(calls, lambda result: self._error(images, weight, gradient, result, precision))
 
-    def _is_hurt_in_nhwc(self, device: torch.device) -> bool:
+    def _has_fault_in_nhwc(self, device: torch.device) -> bool:
         outputs, channels, *kernel = self.weight
         shape = convolutions.Convolution(channels, outputs, (kernel[0], kernel[1]), self.stride, self.padding)
         setting = convolutions.Setting(str(device), "fp32", in_nhwc=True, threads=1)
@@ -347,14 +347,14 @@ class Convolution:
         assert weight is not None
         if gradient is None:
             return lambda: F.conv2d(images, weight, stride=self.stride, padding=self.padding)
-        wants_input = self.product == "input gradient"
-        mask = [wants_input, not wants_input, False]
+        is_of_input = self.product == "input gradient"
+        mask = [is_of_input, not is_of_input, False]
 
         def backward() -> Tensor:
             found = torch.ops.aten.convolution_backward(
                 gradient, images, weight, None, self.stride, self.padding, (1, 1), False, (0, 0), 1, mask
             )
-            return cast(Tensor, found[0 if wants_input else 1])
+            return cast(Tensor, found[0 if is_of_input else 1])
 
         return backward
 
@@ -368,7 +368,7 @@ class Convolution:
         convolve = torch.ops.mkldnn._convolution_pointwise
         return {"oneDNN convolution, packed": lambda: convolve(images, packed(), None, *places, 1, "none", [], None)}
 
-    def _complaint(
+    def _error(
         self, images: Tensor, weight: Tensor, gradient: Tensor | None, result: Tensor, precision: Precision
     ) -> str | None:
         """What is wrong with `result`, compared with float64 for some images and channels."""
@@ -396,7 +396,7 @@ class Convolution:
                 self.product, 1
             )
         factor = _beyond(found.to(exact.dtype), exact, entry_bound(exact, self.inner, precision, loss, parts))
-        return f"a value is {factor:.3g} times as wrong as {precision.name} allows" if factor else None
+        return f"the error of a value is {factor:.3g} times what {precision.name} allows" if factor else None
 
 
 def _rounds_partial_sums(images: Tensor) -> bool:
@@ -428,7 +428,7 @@ class ProductsOfStep(TorchDispatchMode):
     """Counts the products that reach torch's dispatcher while this mode is active.
 
     Attributes:
-        gemms: matrix products by shape, among them those that convolutions amount to (`as_gemm`).
+        gemms: matrix products by shape, including those that convolutions amount to (`as_gemm`).
         convolutions: products of convolutions by shape; grouped, dilated and transposed ones are left out.
     """
 
@@ -448,11 +448,11 @@ class ProductsOfStep(TorchDispatchMode):
                 if not transposed and groups == 1 and set(dilation) == {1}:
                     self._add_convolution("forward", images, weight, stride, padding)
             case torch.ops.aten.convolution_backward:
-                _, images, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args
+                _, images, weight, _, stride, padding, dilation, transposed, _, groups, mask = args
                 if not transposed and groups == 1 and set(dilation) == {1}:
                     products: tuple[Product, ...] = ("input gradient", "weight gradient")
-                    for product, is_wanted in zip(products, wanted, strict=False):
-                        if is_wanted:
+                    for product, is_computed in zip(products, mask, strict=False):
+                        if is_computed:
                             self._add_convolution(product, images, weight, stride, padding)
         return func(*args, **(kwargs or {}))
 

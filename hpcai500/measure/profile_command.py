@@ -1,8 +1,8 @@
 """`hpcai500 profile`: real training steps, first undisturbed and sampled, then under torch's profiler on rank 0.
 
 All ranks do the same steps: a warm-up; steps as in a benchmark, while use of CPU, device and network is sampled; steps
-under the profiler; and steps without it, which tell its overhead. On a CPU, a few more steps tell what oneDNN reorders
-inside its operators.
+under the profiler; and steps without it, for its overhead. On a CPU, a few more steps show what oneDNN reorders inside
+its operators.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _WARM_UP_STEPS = 2
-# For each of the measured parts; with start and warm-up, everything takes about a minute.
+# For each measured part; with start and warm-up, everything takes about a minute.
 _PART_SECONDS = 12.0
 _FEWEST, _MOST_PROFILED, _MOST_SAMPLED = 3, 20, 200
-_LISTENED_STEPS = 3
+_VERBOSE_STEPS = 3
 # As the sampler's interval.
 _WINDOW_SECONDS = 0.05
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Profile by command line; returns the exit code."""
+    """Profile on this rank; returns the exit code."""
     # Keeps the profiler's own log off stderr.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    # Compiled code for a CPU tells the profiler about its kernels only if this is set when it is compiled.
+    # Compiled code for a CPU reports its kernels to the profiler only if this is set when it is compiled.
     os.environ.setdefault("TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE", "1")
     return run_measurement(Measurement[ProfileOptions], _body, arguments)
 
@@ -66,7 +66,7 @@ def _measure(bench: Bench[ProfileOptions], loop: ProfiledSteps) -> Mapping[str, 
     profiled, document, spans = _profile(bench, loop, steps)
     # The mean of before and after, so that a drift of the machine's speed does not count as overhead.
     without = (plain.step_seconds + loop.run(steps).step_seconds) / 2
-    hidden = _listen(bench, loop)
+    hidden = _hidden_reorders(bench, loop)
     found: dict[str, Any] = {
         **_about(bench),
         "seconds": profiled.seconds,
@@ -88,10 +88,10 @@ def _measure(bench: Bench[ProfileOptions], loop: ProfiledSteps) -> Mapping[str, 
     return found
 
 
-def _plan(step_seconds: float, wanted: int | None) -> tuple[int, int]:
+def _plan(step_seconds: float, steps: int | None) -> tuple[int, int]:
     """Number of steps in the sampled and in the profiled part."""
-    if wanted:
-        return wanted, wanted
+    if steps:
+        return steps, steps
     fitting = max(_FEWEST, int(_PART_SECONDS / step_seconds))
     return min(fitting, _MOST_SAMPLED), min(fitting, _MOST_PROFILED)
 
@@ -121,7 +121,7 @@ def _meter(bench: Bench[ProfileOptions]) -> Iterator[NvmlMeter | None]:
             try:
                 meter = stack.enter_context(nvml_meter(f"GPU-{torch.cuda.get_device_properties(bench.device).uuid}"))
             except EnvironmentLacksError as error:
-                _say(bench, f"no utilisation by the driver and no NVLink counters: {error}")
+                _say(bench, f"without the driver's utilisation and NVLink counters: {error}")
         yield meter
 
 
@@ -143,19 +143,19 @@ def _profile(bench: Bench[ProfileOptions], loop: ProfiledSteps, steps: int) -> t
     return measured[0], document, (spans, offset)
 
 
-def _listen(bench: Bench[ProfileOptions], loop: ProfiledSteps) -> list[Reorder]:
+def _hidden_reorders(bench: Bench[ProfileOptions], loop: ProfiledSteps) -> list[Reorder]:
     import torch
 
-    from hpcai500.measure.trace import listening, reorders, typical
+    from hpcai500.measure.trace import onednn_lines, reorders, typical
 
-    told = []
+    steps = []
     has_more = bench.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    for _ in range(_LISTENED_STEPS if has_more else 0):
-        ears: AbstractContextManager[list[str]] = listening() if bench.ranks.leads else nullcontext([])
-        with ears as lines:
+    for _ in range(_VERBOSE_STEPS if has_more else 0):
+        capture: AbstractContextManager[list[str]] = onednn_lines() if bench.ranks.leads else nullcontext([])
+        with capture as lines:
             loop.run(1)
-        told.append(reorders(lines))
-    return typical(told)
+        steps.append(reorders(lines))
+    return typical(steps)
 
 
 def _about(bench: Bench[ProfileOptions]) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _about(bench: Bench[ProfileOptions]) -> dict[str, Any]:
     from hpcai500.data.derived import MANIFEST
 
     recipe, world = bench.recipe, bench.ranks.world
-    is_made = (bench.options.data / MANIFEST).is_file()
+    is_synthetic = (bench.options.data / MANIFEST).is_file()
     device = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "processor"
     return {
         "schema": SCHEMA,
@@ -178,7 +178,7 @@ def _about(bench: Bench[ProfileOptions]) -> dict[str, Any]:
         "cuda_graphs": recipe.framework.cuda_graphs,
         "fused_optimizer": recipe.framework.fused_optimizer,
         "compression": recipe.communication.compression,
-        "input": "memory" if recipe.accelerator.loader == "memory" else "synthetic" if is_made else "real",
+        "input": "memory" if recipe.accelerator.loader == "memory" else "synthetic" if is_synthetic else "real",
         "ranks": world.size,
         "nodes": len(set(world.hosts)),
         "library": world.library,

@@ -1,4 +1,4 @@
-"""Checks for `hpcai500 doctor` whether the data set can be read, and as fast as training needs it.
+"""Checks for `hpcai500 doctor` whether the data set can be read, and fast enough for training.
 
 Each rank reads a bounded, random part of the data set, without the host's page cache, with as many threads as a run
 has.
@@ -56,8 +56,8 @@ class Sample:
         pieces: in the order of reading.
         sample_bytes: of one image or one climate field in storage, on average.
         checks: each returns what is wrong with one file, None for a good one.
-        what: the files, for people.
-        pixels: of a sample, where the data decides that; else None.
+        what: a description of the files, for messages.
+        pixels: of a sample, if the data decides it; else None.
     """
 
     pieces: Sequence[Piece]
@@ -124,7 +124,7 @@ def _read_cold(piece: Piece) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The part of a data set that a rank reads: another random one on each rank, chosen without listing all files.
+# The part of a data set that a rank reads: a different random one on each rank, chosen without listing all files.
 
 
 _MOST_BYTES = 2**27
@@ -177,10 +177,10 @@ def _broken_image(root: Path, path: str) -> str | None:
 
 def _years(root: Path, problem: ClimateProblem, random: np.random.Generator) -> Sample:
     paths = {year: path for path in year_paths(root) if (year := year_of(path.name)) is not None}
-    wanted = [range(first, last + 1) for first, last in (problem.training_years, problem.evaluation_years)]
-    if missing := [year for years in wanted for year in years if year not in paths]:
-        raise DataError(f"{root}: no file for {spans(missing)}; there are {spans(sorted(paths))}")
-    training = list(wanted[0])
+    required = [range(first, last + 1) for first, last in (problem.training_years, problem.evaluation_years)]
+    if missing := [year for years in required for year in years if year not in paths]:
+        raise DataError(f"{root}: no file for {spans(missing)}; found {spans(sorted(paths))}")
+    training = list(required[0])
     chosen = [paths[training[number]] for number in random.permutation(len(training))[:_YEARS]]
     broken: list[Callable[[], str | None]] = []
     years = open_years(root, chosen, on_error=lambda path, error: broken.append(partial(str, error)))
@@ -213,17 +213,17 @@ def _broken_year(path: Path, image: int) -> str | None:
 # The verdict.
 
 
-# Training reaches about half the FLOPS of matrix products: data that comes slower than that makes it wait.
+# Training reaches about half the FLOPS of matrix products; it waits for data that comes more slowly than that.
 _SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Need:
-    """What training could need at most.
+    """The most that training can need.
 
     Attributes:
-        flops: a second, of the matrix products of all ranks; None where they were not measured.
-        sample_flops: operations of training on one sample; None where unknown.
+        flops: a second, of the matrix products of all ranks; None if they were not measured.
+        sample_flops: operations of training on one sample; None if unknown.
     """
 
     benchmark: str
@@ -233,42 +233,42 @@ class Need:
 
     @property
     def samples_per_second(self) -> float | None:
-        """The ceiling, if training were as fast as matrix products; None where unknown."""
+        """The ceiling, if training were as fast as matrix products; None if unknown."""
         return self.flops / self.sample_flops if self.flops and self.sample_flops else None
 
 
-def judge_reading(answers: Sequence[Answer[Reading]], need: Need) -> Check:
-    """Judge whether files are whole, and all ranks together read fast enough."""
+def check_reading(answers: Sequence[Answer[Reading]], need: Need) -> Check:
+    """Check that files are whole, and that all ranks together read fast enough."""
     folder = shlex.quote(str(need.data))
-    check = f"hpcai500 data check {need.benchmark} {folder}"
-    if failed := failures(READING, answers, "cannot read the data set", f"`{check}` looks at all of it"):
+    command = f"hpcai500 data check {need.benchmark} {folder}"
+    if failed := failures(READING, answers, "cannot read the data set", f"`{command}` checks all of it"):
         return failed
     found = values(answers)
     # Two ranks may have checked the same file.
-    told_of = dict.fromkeys((reason, answer.host) for answer, reading in found for reason in reading.broken)
-    broken = [f"{reason} (host {host})" for reason, host in told_of]
+    reasons = dict.fromkeys((reason, answer.host) for answer, reading in found for reason in reading.broken)
+    broken = [f"{reason} (host {host})" for reason, host in reasons]
     checked = sum(reading.checked for _, reading in found)
     if broken:
         more = f" and {len(broken) - 3} more" if broken[3:] else ""
-        told = f"{len(broken)} of {checked} files broken: {'; '.join(broken[:3])}{more}"
-        return Check(READING, "fail", told, f"copy them again; `{check}` finds all of them")
+        detail = f"{len(broken)} of {checked} files broken: {'; '.join(broken[:3])}{more}"
+        return Check(READING, "fail", detail, f"copy them again; `{command}` finds all of them")
     rate = math.fsum(reading.size_bytes / reading.seconds for _, reading in found)
     first = found[0][1]
     threads = f"{len(found)} x {first.threads} threads" if len(found) > 1 else f"{first.threads} threads"
-    told = f"{rate / 1e6:.3g} MB/s by {threads} ({first.what}), {checked} files whole"
+    detail = f"{rate / 1e6:.3g} MB/s by {threads} ({first.what}), {checked} files whole"
     if need.samples_per_second is None or not first.sample_bytes:
-        return Check(READING, "pass", told)
-    wanted = need.samples_per_second * first.sample_bytes
-    told = (
-        f"{told}; training takes {wanted / 1e6:.3g} MB/s at most ({need.samples_per_second:.3g} samples/s at the speed "
-        "of GEMM)"
+        return Check(READING, "pass", detail)
+    needed = need.samples_per_second * first.sample_bytes
+    detail = (
+        f"{detail}; training needs at most {needed / 1e6:.3g} MB/s ({need.samples_per_second:.3g} samples/s at the "
+        "speed of GEMM)"
     )
-    if rate >= _SHARE * wanted:
-        return Check(READING, "pass", told)
+    if rate >= _SHARE * needed:
+        return Check(READING, "pass", detail)
     slowest = min(found, key=lambda it: it[1].size_bytes / it[1].seconds)[0]
     return Check(
         READING,
         "warn",
-        f"{told}: training will wait for data; slowest was {listed([slowest.name])}",
-        "stage the data set on storage of the nodes, or more threads: --set os.input_threads=N",
+        f"{detail}: training will wait for data; the slowest is {listed([slowest.name])}",
+        "stage the data set on storage of the nodes, or use more threads: --set os.input_threads=N",
     )

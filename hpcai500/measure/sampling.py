@@ -1,4 +1,4 @@
-"""Samples use of CPU, device and network many times a second while steps run, and makes curves over time of them."""
+"""Samples the use of CPU, device and network many times a second during steps, and makes curves over time."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Sample:
     Attributes:
         moment: seconds, by `time.perf_counter`.
         processor_seconds: CPU time of this process so far, over all its threads.
-        network: of this host; None where another rank reads it.
-        device, links: as `NvmlMeter` tells utilisation and links.
+        network: of this host; None if another rank reads it.
+        device, links: from `NvmlMeter.utilisation` and `NvmlMeter.links`.
     """
 
     moment: float
@@ -44,7 +44,7 @@ class Sample:
 class Sampler:
     """Takes samples in another thread inside its `with` block, and one at either end.
 
-    `counters` is None where another rank of this host reads the network; `meter` is None without a device. An error of
+    `counters` is None if another rank of this host reads the network; `meter` is None without a device. An error of
     the thread is raised at the end of the block.
     """
 
@@ -83,7 +83,7 @@ class Sampler:
             except Exception as error:  # noqa: BLE001 - raised again where the context ends
                 self._error = error
                 return
-            # Samples that are late are left out, not made up for.
+            # Late samples are skipped.
             due = max(due + self._interval, time.perf_counter() + self._interval / 2)
 
     def _sample(self) -> Sample:
@@ -116,7 +116,7 @@ class NvmlMeter:
         self._fields = next((fields for fields in _COUNTERS if self._read(fields) is not None), None)
 
     def utilisation(self) -> float | None:
-        """Fraction of the driver's last interval in which something ran; None where the driver cannot tell."""
+        """Fraction of the driver's last interval in which something ran; None if the driver does not report it."""
         rates = ask_nvml(self._nvml, "nvmlDeviceGetUtilizationRates", self._handle)
         return None if rates is None else float(rates.gpu) / 100
 
@@ -136,8 +136,8 @@ class NvmlMeter:
         sent, received, unit = fields
         if not self._active:
             return None
-        wanted = [(getattr(self._nvml, name), link) for name in (sent, received) for link in self._active]
-        values = ask_nvml(self._nvml, "nvmlDeviceGetFieldValues", self._handle, wanted)
+        fields_of_links = [(getattr(self._nvml, name), link) for name in (sent, received) for link in self._active]
+        values = ask_nvml(self._nvml, "nvmlDeviceGetFieldValues", self._handle, fields_of_links)
         if values is None or any(value.nvmlReturn for value in values):
             return None
         counts = [int(value.value.ullVal) * unit for value in values]
@@ -180,7 +180,7 @@ def processor_utilisation(samples: Sequence[Sample], cores: int) -> list[list[fl
 
 
 def driver_utilisation(samples: Sequence[Sample]) -> list[list[float]]:
-    """[seconds since the first sample, utilisation by the device's driver]; empty where the driver cannot tell."""
+    """[seconds since the first sample, utilisation by the device's driver]; empty if the driver does not report it."""
     start = samples[0].moment if samples else 0.0
     return [[round(one.moment - start, 6), one.device] for one in samples if one.device is not None]
 
@@ -230,7 +230,7 @@ def _steps(samples: Sequence[Sample], amount: Amount[T]) -> list[tuple[float, fl
 
 
 def _far_apart(samples: Sequence[Sample]) -> list[Sample]:
-    """Without samples that come too soon after another; the first and the last stay, so that everything is counted."""
+    """`samples` without those too soon after another; the first and the last stay, so that everything is counted."""
     kept = list(samples[:1])
     for sample in samples[1:-1]:
         if sample.moment - kept[-1].moment >= _SHORTEST_SECONDS:
@@ -269,7 +269,7 @@ def curves_of_rank(samples: Sequence[Sample], rank: int, host: str) -> list[dict
 def chosen_curve(curves: Sequence[Mapping[str, Any]], nodes: int) -> Mapping[str, Any] | None:
     """The curve of the path that gradients take: between nodes the network, else links, else loopback.
 
-    It is of the first rank or node that has one; None where nothing was sampled.
+    It is that of the first rank or node that has one; None if nothing was sampled.
     """
-    wanted = (NETWORK,) if nodes > 1 else (LINKS, LOOPBACK)
-    return next((curve for path in wanted for curve in curves if curve["path"] == path), None)
+    paths = (NETWORK,) if nodes > 1 else (LINKS, LOOPBACK)
+    return next((curve for path in paths for curve in curves if curve["path"] == path), None)

@@ -1,4 +1,4 @@
-"""One step of a recipe, without its data: what is computed, which gradients travel, and how long it takes here.
+"""One step of a recipe, without its data: what is computed, which gradients are sent, and how long it takes here.
 
 For the cost model (docs/cost-model.md). With 0 steps it only counts, on any machine, in a few seconds.
 """
@@ -117,18 +117,18 @@ def _measure(bench: Bench[StepOptions]) -> dict[str, Any]:
 
 def _timed(bench: Bench[StepOptions], steps: BlankSteps) -> tuple[list[list[Phases]], list[list[Phases]]]:
     """Phases of each rank's steps: without communication, and with it."""
-    world, wanted = bench.ranks.world, bench.options.steps
+    world, most = bench.ranks.world, bench.options.steps
     alone: list[Phases] = []
     together: list[Phases] = []
     limit = time.perf_counter() + bench.options.seconds
-    goes_on = True
-    while goes_on:
+    is_going = True
+    while is_going:
         # In turn, so that other load of the machine affects both alike.
         alone.append(steps.step(together=False))
         if steps.has_peers:
             together.append(steps.step(together=True))
         done = len(alone)
-        goes_on = world.broadcast_object(done < wanted and (done < _LEAST_STEPS or time.perf_counter() < limit))
+        is_going = world.broadcast_object(done < most and (done < _LEAST_STEPS or time.perf_counter() < limit))
     everybody = world.gather_objects((alone, together))
     return [one for one, _ in everybody], [other for _, other in everybody]
 

@@ -16,7 +16,7 @@ from hpcai500.methodology.statistics import median_interval, quartiles
 # Repetitions.
 
 
-# The fewest repetitions whose median has a meaning.
+# The fewest repetitions whose median is meaningful.
 _FEWEST = 3
 
 
@@ -52,7 +52,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Interquartile range divided by the median: load of neighbours on the machine shows in it."""
+        """Interquartile range divided by the median: it shows other load on the machine."""
         first, third = quartiles(self.seconds)
         return (third - first) / self.median
 
@@ -66,12 +66,12 @@ def repeat(
     run: Callable[[], float],
     effort: Effort,
     clock: Callable[[], float] = time.perf_counter,
-    agree: Callable[[int], int] = lambda wanted: wanted,
+    agree: Callable[[int], int] = lambda needed: needed,
 ) -> Timing:
     """Call `run`, which returns the seconds that it took, until its median is known well enough, or time is up.
 
-    `agree` gets how many more repetitions this rank wants, and returns how many are made: where several ranks measure
-    at once, the largest number of all, so that all of them measure until the end.
+    `agree` gets the number of further repetitions that this rank needs, and returns how many are made: where several
+    ranks measure at once, the largest number of all, so that all of them measure until the end.
     """
     first_seconds = 0.0
     for _ in range(effort.warm_up):
@@ -82,15 +82,15 @@ def repeat(
     effort = replace(effort, least=least)
     taken: list[float] = []
     limit = clock() + effort.seconds
-    while wanted := agree(_wanted(taken, effort, limit - clock())):
-        taken += [run() for _ in range(wanted)]
+    while count := agree(_needed(taken, effort, limit - clock())):
+        taken += [run() for _ in range(count)]
     return Timing(tuple(taken))
 
 
-def _wanted(taken: Sequence[float], effort: Effort, left_seconds: float) -> int:
+def _needed(taken: Sequence[float], effort: Effort, left_seconds: float) -> int:
     """The number of further repetitions: half as many again as there are, as far as time allows.
 
-    A test of the interval after each one would stop at lucky moments.
+    Testing the interval after each one would stop too early by chance.
     """
     if len(taken) < effort.least:
         return effort.least - len(taken)

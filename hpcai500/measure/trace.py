@@ -1,8 +1,8 @@
-"""Tells from torch's profiler where the time of training steps goes (V2.0 section 7.3.2): kernels, layouts, network.
+"""Shows from torch's profiler where the time of training steps goes (V2.0 section 7.3.2): kernels, layouts, network.
 
 A trace is Google's Trace Event Format, as torch's profiler exports it. It becomes nested slices, the slices become
 kernels by class and layout conversions, and these the table of V2.0 Fig. 10. Two things that the profiler does not see
-are added: reorders inside oneDNN's convolutions, and what exchange threads did. Times are seconds unless named
+are added: reorders inside oneDNN's convolutions, and the work of exchange threads. Times are seconds unless named
 otherwise.
 """
 
@@ -47,7 +47,7 @@ from hpcai500.methodology.kernel_classes import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# The trace as nested slices: which operator called which, and how long each took itself.
+# The trace as nested slices: which operator called which, and the own time of each.
 
 
 # torch's categories: operators and marks of the host, work of a device.
@@ -55,12 +55,12 @@ _HOST = {"cpu_op", "user_annotation"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 # The host's calls into CUDA, which start that work or wait for it.
 _CALLS = {"cuda_runtime", "cuda_driver"}
-# Our category: what exchange threads did on a CPU.
+# Our category: the work of exchange threads on a CPU.
 EXCHANGE = "exchange"
 # Our marks: around each step, and around each wait for a batch, which is no operator.
 STEP, INPUT = "hpcai500:step", "hpcai500:input"
 # Names of collectives that are in progress, as torch's process groups mark them.
-_BESIDE = ("gloo:", "nccl:", "mpi:")
+_ASYNCHRONOUS = ("gloo:", "nccl:", "mpi:")
 _MICROSECOND = 1e-6
 # Begin and length are each rounded to nanoseconds.
 ROUNDING_SECONDS = 3e-9
@@ -128,20 +128,20 @@ class Trace:
 def read_trace(events: Iterable[Event]) -> Trace:
     """The slices among `traceEvents`.
 
-    Marks of collectives that run beside the thread that began them are left out, since waits for them are in the trace
-    too. So are host slices that overlap their neighbour without lying in it, for the same reason.
+    Marks of asynchronous collectives are left out, since waits for them are in the trace too. So are host slices that
+    overlap their neighbour without lying in it, for the same reason.
     """
     threads: dict[tuple[Any, Any], list[Slice]] = defaultdict(list)
     device, exchange, calls, inputs = [], [], [], []
     categories = _HOST | DEVICE | _CALLS | {EXCHANGE}
-    wanted = [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
+    kept = [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
     # A float of seconds since the machine's start would be too coarse for nanoseconds.
-    origin = min((float(event["ts"]) for event in wanted), default=0.0)
-    for event in wanted:
+    origin = min((float(event["ts"]) for event in kept), default=0.0)
+    for event in kept:
         start, seconds = (float(event["ts"]) - origin) * _MICROSECOND, float(event.get("dur", 0.0)) * _MICROSECOND
         thread = event["pid"], event["tid"]
         one = Slice(event["name"], event["cat"], start, seconds, event.get("args", {}), thread)
-        if one.name.startswith(_BESIDE):
+        if one.name.startswith(_ASYNCHRONOUS):
             continue
         if one.name == INPUT:
             inputs.append(one)
@@ -176,7 +176,7 @@ def _nested(slices: list[Slice]) -> Iterator[Slice]:
 
 
 def tensors_of(one: Slice) -> list[Layout]:
-    """The tensors that an operator got, where the profiler recorded shapes."""
+    """The tensor arguments of an operator, if the profiler recorded shapes."""
     columns = (one.arguments.get(name) or [] for name in ("Input Dims", "Input Strides", "Input type"))
     found = []
     for shape, strides, element in zip(*columns, strict=False):
@@ -252,7 +252,7 @@ def write_trace(path: Path, document: Document) -> None:
         write_atomically(path, gzip.compress(content, mtime=0))
     except OSError as error:
         raise RunError(
-            f"{path}: the trace cannot be written: {error.strerror}; make space, or give another --out"
+            f"{path}: cannot write the trace: {error.strerror}; free some space, or give another --out"
         ) from error
 
 
@@ -271,7 +271,7 @@ class Work:
     """One run of one kernel, or of one operator on a CPU.
 
     Attributes:
-        kind: its class; None where no rule knows it.
+        kind: its class; None if no rule knows it.
         start: seconds since the trace's first slice.
         is_call: whether it counts as a call of its class; a wrapper around another operator of its class does not.
         origin: the operator on whose behalf a copy was made.
@@ -296,7 +296,7 @@ class Works:
 
 
 def works_of(trace: Trace, device: str) -> Works:
-    """The kernels on `device`; for `cpu` those are operators, by their own time, and what exchange threads did."""
+    """The kernels on `device`; for `cpu`, operators by their own time, and the work of exchange threads."""
     if device != "cpu":
         return Works([_of_kernel(one) for one in trace.device], 0.0)
     wraps = {
@@ -354,10 +354,10 @@ def _of_exchange(trace: Trace) -> Iterator[Work]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Hidden layout changes: oneDNN reorders tensors inside its convolutions, and tells so in its verbose mode.
+# Hidden layout changes: oneDNN reorders tensors inside its convolutions, and reports them in its verbose mode.
 #
-# A convolution on a CPU wants its channels in blocks, so NCHW tensors are reordered on the way in and back on the way
-# out. The profiler shows all of that as one convolution.
+# A convolution on a CPU needs its channels in blocks, so NCHW tensors are reordered before it and back after it. The
+# profiler shows all of that as one convolution.
 
 
 _PREFIX = "onednn_verbose"
@@ -392,8 +392,8 @@ class Reorder:
 
 
 @contextmanager
-def listening() -> Iterator[list[str]]:
-    """Collect oneDNN's verbose lines; they are in the list after the block. Nothing else may print meanwhile.
+def onednn_lines() -> Iterator[list[str]]:
+    """Collect oneDNN's verbose lines; they are in the list after the block. Nothing else may print inside it.
 
     oneDNN can only write to this process's stdout, which is redirected to a file inside the block.
     """
@@ -437,7 +437,7 @@ def reorders(lines: Iterable[str]) -> list[Reorder]:
 
 
 def typical(steps: Sequence[Sequence[Reorder]]) -> list[Reorder]:
-    """The reorders of one step, from those of several: of each kind the median time, against outliers."""
+    """The reorders of one step, from those of several: the median time of each kind, which outliers do not change."""
     times: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
     for one in (one for step in steps for one in step):
         times[one.owner, one.source, one.target, one.shape].append(one.seconds)
@@ -489,7 +489,7 @@ def conversions_of(works: Iterable[Work], hidden: Sequence[Reorder], steps: int)
     """The layout conversions of `steps` steps, the longest first; `hidden` are those of one step inside operators.
 
     Keys: `from` (operator or class), `source` and `target` (orders of axes), `shape`, `seconds`, `calls`, and `hidden`:
-    whether it is a part of another kernel's time, as oneDNN tells.
+    whether it is a part of another kernel's time, as oneDNN reports.
     """
     sums: dict[tuple[str, str, str, str, bool], list[float]] = defaultdict(lambda: [0.0, 0])
     for work in works:
@@ -606,7 +606,7 @@ def _share(seconds: float, total: float) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Exchange threads as events of the trace: torch's profiler sees the thread of the training loop only.
+# Exchange threads as events of the trace: torch's profiler only sees the thread of the training loop.
 
 
 _MICROSECONDS = 1e6

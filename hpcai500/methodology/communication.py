@@ -1,7 +1,7 @@
 """Communication in a job: stages of all-reduces, stragglers, checks of traffic, and a model of the link.
 
 `merge` makes the value of the record's event `communication` from a summary of each rank; docs/timeline.md defines
-every number. Both halves use this module: a job merges, `hpcai500 timeline` prints.
+every number. A job merges, `hpcai500 timeline` prints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcai500.errors import UsageError
 from hpcai500.methodology.statistics import Reservoir, weighted_quantile
 
 # ----------------------------------------------------------------------------------------------------
-# The stages of an all-reduce (V2.0 Table 12) and what each takes, from sums and samples of bounded size.
+# The stages of an all-reduce (V2.0 Table 12) and the time of each, from sums and samples of bounded size.
 
 
 # Named as in V2.0 Table 12, in order of time.
@@ -43,12 +43,12 @@ class StageTimes(TypedDict):
     p95_seconds: float
 
 
-# None where the stage does not exist, or nothing was measured.
+# None if the stage does not exist, or nothing was measured.
 StageTable = dict[str, StageTimes | None]
 
 
 class StageTally:
-    """Adds up what the stages of all-reduces took, for any number of them.
+    """Adds up the times of the stages of all-reduces, for any number of them.
 
     `stages` are the columns, some of `STAGES`; `samples` all-reduces are kept for quantiles. `count` all-reduces were
     added, and `sums` are the seconds of each stage over all of them.
@@ -101,7 +101,7 @@ def _weighted(having: Sequence[tuple[StageTally, int]]) -> Iterator[tuple[float,
 
 
 # ----------------------------------------------------------------------------------------------------
-# Stragglers: the ranks that hold the others up, found by the time that each needs for itself.
+# Stragglers: ranks that delay the others, found by the time that each needs without waiting for others.
 
 
 # A rank is slow if it exceeds the others by a tenth and by more than chance explains.
@@ -116,12 +116,12 @@ LEAST_STEPS = 5
 def stragglers(own_seconds: Sequence[float]) -> list[int]:
     """Positions of the ranks that are slow.
 
-    `own_seconds` has, for each rank, the median over steps of the time that it needs for itself: waiting for input, and
-    computing. Waiting for other ranks is excluded: in a synchronous step that is large on every rank but the slow one.
+    `own_seconds` has, for each rank, the median over steps of its time for waiting for input and computing. Waiting for
+    other ranks is excluded: in a synchronous step it is long on every rank except the slow one.
 
     A rank is a straggler if its time is above 1.1 times the median of all other ranks and above that median plus three
     of their standard deviations (estimated by the median absolute deviation, which a few slow ranks do not change). Of
-    two ranks, or where all others agree exactly, the first condition decides. A single rank is none.
+    two ranks, or where all others agree exactly, the first condition decides. A single rank is no straggler.
     """
     ordered = sorted(own_seconds)
     return [rank for rank, seconds in enumerate(own_seconds) if _is_slow(seconds, ordered)]
@@ -147,7 +147,7 @@ def median_without(ordered: Sequence[float], place: int) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the bytes that ranks say they sent agree with the network counters.
+# Whether the bytes that ranks report as sent agree with the network counters.
 
 
 # Frame and TCP headers add 4.6 % at an MTU of 1500 and 0.1 % on loopback; acknowledgements and heartbeats add some.
@@ -164,9 +164,9 @@ class CounterDifference(TypedDict):
 
 
 class RankTraffic(TypedDict):
-    """What one rank tells rank 0: its own count since its host's counters were read, and by how much they rose.
+    """What one rank reports to rank 0: its own count since its host's counters were read, and by how much they rose.
 
-    `between_hosts_bytes` is the part of `sent_bytes` for ranks on other hosts; None where only the library knows it.
+    `between_hosts_bytes` is the part of `sent_bytes` for ranks on other hosts; None if only the library knows it.
     """
 
     host: str
@@ -176,7 +176,7 @@ class RankTraffic(TypedDict):
 
 
 def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
-    """Counted bytes against the counters of all hosts; plain JSON for the event `communication`.
+    """Compare counted bytes with the counters of all hosts; plain JSON for the event `communication`.
 
     Gloo sends everything by TCP, within a host over loopback, so its whole count is compared with loopback and other
     interfaces together. Other libraries use shared memory within a host, so their bytes between hosts are compared with
@@ -188,7 +188,7 @@ def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
         library: what moves the bytes (`Communicator.library`).
 
     Returns:
-        `counted_bytes`, `counter_bytes`, their `ratio` (counters / count; None where they cannot be compared), `over`
+        `counted_bytes`, `counter_bytes`, their `ratio` (counters / count; None if they cannot be compared), `over`
         which interfaces they were compared, and a `verdict` in words.
     """
     hosts = {rank["host"]: rank["counters"] for rank in reversed(ranks)}
@@ -202,16 +202,16 @@ def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
     between = [rank["sent_bytes"] if are_alone else rank["between_hosts_bytes"] for rank in ranks]
     known = [amount for amount in between if amount is not None]
     if len(known) < len(between):
-        return _unknown(f"not comparable: how much of it stays within a host, only {library} knows")
+        return _unknown(f"not comparable: only {library} knows how many bytes stay within a host")
     return _compared("network", sum(known), hosts, with_loopback=False)
 
 
 def _compared(over: str, counted: int, hosts: dict[str, CounterDifference], *, with_loopback: bool) -> dict[str, Any]:
     for host, counters in hosts.items():
         if counters["restarted"]:
-            return _unknown(f"not comparable: {counters['restarted'][0]} of {host} was set up anew during the run")
+            return _unknown(f"not comparable: {counters['restarted'][0]} of {host} was restarted during the run")
     if not counted:
-        return _unknown("not comparable: no byte was counted")
+        return _unknown("not comparable: no bytes were counted")
     loopback = sum(counters["loopback_sent_bytes"] or 0 for counters in hosts.values()) if with_loopback else 0
     seen = loopback + sum(sum(counters["sent_bytes"].values()) for counters in hosts.values())
     ratio = seen / counted
@@ -260,7 +260,7 @@ class BucketSummary(TypedDict):
 
 
 class RankSummary(TypedDict):
-    """What one rank tells rank 0, as plain data. Sums are over `steps` steps.
+    """What one rank reports to rank 0, as plain data. Sums are over `steps` steps.
 
     `all_reduce_seconds` is the time in which at least one bucket was being summed.
     """
@@ -312,7 +312,7 @@ def merge(summaries: Sequence[RankSummary], stages: int = 1) -> dict[str, Any]:
 
 
 def rank_name(rank: Mapping[str, Any]) -> str:
-    """As messages call it: `rank 3 on HOST`."""
+    """Its name in messages: `rank 3 on HOST`."""
     return f"rank {rank['rank']} on {rank['host']}"
 
 
@@ -429,30 +429,30 @@ def fit_ring(ranks: int, measured: Sequence[tuple[float, float]]) -> RingCost:
     """The link whose ring comes closest to `measured` (bytes, seconds) in relative error.
 
     Iteratively reweighted least squares of errors relative to the model, so that a message of a hundred bytes counts
-    as much as one of a hundred megabytes. Huber's weights keep single sizes, at which a library has another algorithm
-    or a neighbour was busy, from bending the fit. Neither latency nor the time of a byte can be below 0.
+    as much as one of a hundred megabytes. Huber's weights limit the influence of single sizes, at which a library uses
+    another algorithm or other load disturbed the measurement. Neither latency nor the time of a byte can be below 0.
 
     Raises:
         UsageError: fewer than two sizes, times that are not positive, or times that do not grow with size.
     """
     if len({size for size, _ in measured}) < 2:
-        raise UsageError(f"all-reduce: expected two sizes of message or more, got {len(measured)}")
+        raise UsageError(f"all-reduce: expected two message sizes or more, got {len(measured)}")
     for size, seconds in measured:
         if size < 0 or not (math.isfinite(seconds) and seconds > 0):
-            raise UsageError(f"all-reduce: expected a positive time, got {seconds} s of {size} bytes")
+            raise UsageError(f"all-reduce: expected a positive time, got {seconds} s for {size} bytes")
     steps = _steps(ranks)
     terms = [(steps, steps / ranks * size, seconds) for size, seconds in measured]
-    # Before there is a model, errors are relative to what was measured.
+    # Before there is a model, errors are relative to the measured times.
     latency, slope = _solve([(1 / seconds**2, x, y, seconds) for x, y, seconds in terms])
     for _ in range(_ROUNDS):
-        # A model without any cost for a size cannot scale its error.
+        # An error cannot be relative to a model that predicts 0 s.
         models = [max(latency * x + slope * y, _LEAST_SHARE * seconds) for x, y, seconds in terms]
         errors = [abs(seconds - model) / model for (_, _, seconds), model in zip(terms, models, strict=True)]
         cut = _HUBER * max(_NORMAL * statistics.median(errors), _EXACT)
         weights = [min(1.0, cut / error) if error else 1.0 for error in errors]
         latency, slope = _solve([(w / model**2, *term) for w, model, term in zip(weights, models, terms, strict=True)])
     if slope <= 0:
-        raise UsageError("all-reduce: its time does not grow with the message, so no bandwidth follows")
+        raise UsageError("all-reduce: its time does not grow with the message, so its bandwidth is unknown")
     return RingCost(latency, 1 / slope)
 
 

@@ -1,7 +1,7 @@
-"""Rules that only the events of a run can show it kept (V2.0 sections 5.1.1 and 5.1.4).
+"""Rules that are checked by the events of a run (V2.0 sections 5.1.1 and 5.1.4).
 
-A recipe says what was asked for. Synchronous SGD, mathematically equivalent parallelism, epochs, data and quality are
-judged by what the run wrote down. A rule that the record does not show to be kept counts as not kept.
+A recipe says what was requested. The events show what the run did: synchronous SGD, mathematically equivalent
+parallelism, epochs, data and quality. A rule counts as broken unless the record shows that it was kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DATASET_FACTS = ("training_samples", "evaluation_samples", "classes", "grid", "
 _NORMS_OF_A_BATCH = ("batch", "sync-batch")
 # Samplings that draw exactly as often as the training set has samples.
 _AS_MANY = ("bootstrap", "all")
-# How many classes a sentence names.
+# The number of classes that a sentence names.
 _MOST_CLASSES = 5
 
 
@@ -25,8 +25,8 @@ _MOST_CLASSES = 5
 class Observation:
     """One rule, and whether a run kept it.
 
-    `problems` say in a sentence each where the rule was not kept, or where the record does not tell; it is empty where
-    the rule holds. `section` is the paper's.
+    `problems` has a sentence for each violation, and for each fact that the record lacks; it is empty if the rule was
+    kept. `section` is the paper's.
     """
 
     layer: int
@@ -73,7 +73,7 @@ def _dataset(datasets: Sequence[Mapping[str, Any]], rules: Mapping[str, Any]) ->
         if any(value != values[0] for value in values):
             yield f"the data set changed during the run: {key.replace('_', ' ')} differs between its starts"
     if not first.get("fingerprint"):
-        yield "the record does not tell the data set's fingerprint"
+        yield "the record has no fingerprint of the data set"
     if absent := first.get("classes_not_evaluated"):
         more = f" and {len(absent) - _MOST_CLASSES} more" if len(absent) > _MOST_CLASSES else ""
         yield f"the evaluation set has no sample of {', '.join(absent[:_MOST_CLASSES])}{more}"
@@ -89,15 +89,15 @@ def _samples_of_an_epoch(dataset: Mapping[str, Any]) -> Any:
 
 
 def _drawn(recipe: Mapping[str, Any], datasets: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A member of an ensemble tells what it drew (V3.0 section 3.1); coverage tells which samples these were."""
+    """The draws that a member of an ensemble reports (V3.0 section 3.1); coverage shows which samples these were."""
     asked, dataset = recipe.get("ensemble"), datasets[-1] if datasets else {}
     drawn = dataset.get("drawn")
     if asked is None:
         if drawn is not None:
-            yield "samples were drawn, although the recipe is that of one model: it has no [ensemble]"
+            yield "samples were drawn, although the recipe has no [ensemble]"
         return
     if drawn is None:
-        yield "the record does not tell what the member drew of the training set"
+        yield "the record does not say which samples the member drew"
         return
     if drawn.get("sampling") != asked["sampling"]:
         yield f"samples were drawn by {drawn.get('sampling')}; the recipe asks for {asked['sampling']}"
@@ -128,13 +128,13 @@ def _metric(recipe: Mapping[str, Any], rules: Mapping[str, Any], evaluations: Ma
 
 
 def classes_left_out(classes: Sequence[str], per_class: Mapping[str, Any] | None) -> list[str]:
-    """Those of `classes` that an evaluation has no value of, so that its mean does not count them."""
-    told = per_class or {}
-    return [name for name in classes if told.get(name) is None]
+    """Those of `classes` for which an evaluation has no value, so that its mean leaves them out."""
+    values = per_class or {}
+    return [name for name in classes if values.get(name) is None]
 
 
 def _regions(workload: Mapping[str, Any]) -> Iterator[str]:
-    """A detector's second stage takes no more regions than the first proposes: operations are counted for all."""
+    """A detector's second stage cannot use more regions than the first proposes, but operations are counted for all."""
     before, after = workload["proposals_before_nms"][0], workload["proposals_after_nms"][0]
     most = min(after, before * (len(workload["depths"]) + 1))
     if workload["detection_samples"] > most:
@@ -158,7 +158,7 @@ def _parallelism(
     events: Iterable[Event],
     epochs: Mapping[int, Event],
 ) -> Iterator[str]:
-    """As many updates, of as many samples, as one process with the same global batch would make."""
+    """The updates must be as many, and of as many samples, as those of one process with the same global batch."""
     hardware, policy = recipe["hardware"], recipe["hyperparameters"]
     ranks = hardware["nodes"] * hardware["accelerators_per_node"]
     started = next((event["value"]["world_size"] for event in events if event["key"] == "run_start"), None)
@@ -169,7 +169,7 @@ def _parallelism(
     batch = policy["batch_size"] * policy.get("accumulation_steps", 1) * replicas
     samples = _samples_of_an_epoch(datasets[-1]) if datasets else None
     if not isinstance(samples, int) or batch < 1:
-        yield f"no number of updates follows from {samples} training samples in global batches of {batch}"
+        yield f"cannot compute the updates of an epoch of {samples} training samples in global batches of {batch}"
         return
     drops = recipe["workload"].get("tail") == "drop"
     steps = samples // batch if drops else -(-samples // batch)
@@ -192,19 +192,19 @@ def _statistics(recipe: Mapping[str, Any]) -> Iterator[str]:
         return
     batch = recipe["hyperparameters"]["batch_size"]
     yield (
-        f"batch norm took its statistics of micro-batches of {batch // max(1, parts)} samples, where one device takes "
-        f"those of {batch}: not mathematically equivalent (programming.micro_batches=1 is)"
+        f"batch norm used statistics of micro-batches of {batch // max(1, parts)} samples, not of batches of {batch}: "
+        "not mathematically equivalent (programming.micro_batches=1 is)"
     )
 
 
 def _synchronous(events: Sequence[Event], epochs: Mapping[int, Event]) -> Iterator[str]:
-    """After every epoch all ranks held the same weights, bit for bit, and all made the same number of steps."""
+    """After every epoch all ranks had the same weights, bit for bit, and had made the same number of steps."""
     replicas = last_pass(events, "replicas")
     world = _ranks_of(events, epochs)
     many = {epoch: ranks for epoch, ranks in world.items() if ranks != 1}
     unknown = [epoch for epoch in sorted(many) if epoch not in replicas]
     if unknown:
-        yield f"{_named(unknown)}: the record does not tell that all ranks held the same weights (no event replicas)"
+        yield f"{_named(unknown)}: the record does not show that all ranks had equal weights (no event replicas)"
     wrong = [
         epoch
         for epoch, ranks in sorted(many.items())
@@ -212,19 +212,19 @@ def _synchronous(events: Sequence[Event], epochs: Mapping[int, Event]) -> Iterat
         and (replicas[epoch]["value"].get("ranks") != ranks or not replicas[epoch]["value"].get("digest"))
     ]
     if wrong:
-        said = replicas[wrong[0]]["value"]
+        found = replicas[wrong[0]]["value"]
         yield (
-            f"{_named(wrong)}: not all of {many[wrong[0]]} ranks are said to hold the same weights "
-            f"(ranks {said.get('ranks')}, digest {said.get('digest')})"
+            f"{_named(wrong)}: the event replicas does not show equal weights on all {many[wrong[0]]} ranks "
+            f"(ranks {found.get('ranks')}, digest {found.get('digest')})"
         )
-    told = next((event["value"]["ranks"] for event in reversed(events) if event["key"] == "steps"), None)
-    if told is None:
+    rows = next((event["value"]["ranks"] for event in reversed(events) if event["key"] == "steps"), None)
+    if rows is None:
         return
-    made = sorted({row["steps"] for row in told})
+    made = sorted({row["steps"] for row in rows})
     if len(made) > 1:
         yield f"ranks made different numbers of steps: from {made[0]} to {made[-1]}"
-    if world and len(told) != world[max(world)]:
-        yield f"{len(told)} ranks tell of their steps; {world[max(world)]} trained"
+    if world and len(rows) != world[max(world)]:
+        yield f"{len(rows)} ranks report their steps; {world[max(world)]} trained"
 
 
 def _ranks_of(events: Iterable[Event], epochs: Mapping[int, Event]) -> dict[int, int]:

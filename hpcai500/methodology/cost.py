@@ -1,8 +1,8 @@
-"""Predicts what a training step costs on ranks that do not exist yet, and how far it scales (docs/cost-model.md).
+"""Predicts the time of a training step on a machine that may not exist, and how far it scales (docs/cost-model.md).
 
-From links (latency and bandwidth) follow the costs of all-reduces, from buckets and a backward pass the part of them
-that is exposed, and from both the time of a step, the weak-scaling curve and the walls that it meets. Times are in
-seconds, sizes in bytes, bandwidths in bytes a second.
+Links (latency and bandwidth) give the costs of all-reduces; buckets and a backward pass give the exposed part of them;
+both give the time of a step, the weak-scaling curve, and its limits, called walls. Times are in seconds, sizes in
+bytes, bandwidths in bytes a second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TCP_SHARE = 1448 / 1514
 class Hockney:
     """A message of m bytes takes latency + m / bandwidth (Hockney 1994, "The communication challenge for MPP").
 
-    The latency is that of an empty message, one way; the bandwidth is one way, while the other way is in use as well.
+    The latency is one way, of an empty message; the bandwidth is one way, while the other way is in use too.
     """
 
     latency_seconds: float
@@ -69,7 +69,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.per_node < 1:
-            raise UsageError(f"layout: expected a node and a rank or more, got {self.nodes} x {self.per_node}")
+            raise UsageError(f"layout: expected one node and one rank or more, got {self.nodes} x {self.per_node}")
 
     @property
     def ranks(self) -> int:
@@ -86,7 +86,7 @@ class Layout:
 # binary tree).
 
 
-# Bytes -> seconds of an all-reduce of this many.
+# Bytes of an all-reduce -> its seconds.
 AllReduce = Callable[[float], float]
 
 TOPOLOGIES = ("flat", "hierarchical", "torus", "parameter-server")
@@ -99,15 +99,15 @@ def all_reduce(
     """The cost of an all-reduce under `communication.topology` and `communication.algorithm`; 0 for one rank.
 
     Args:
-        topology: one of `TOPOLOGIES`. Except for `flat`, its all-reduces between nodes are rings, as ours over Gloo.
+        topology: one of `TOPOLOGIES`. Except in `flat`, all-reduces between nodes are rings, as in ours over Gloo.
         layout: the ranks.
         network: their links.
         algorithm: for `flat`, one of `ALGORITHMS`; `default` takes the faster of ring and double binary tree, as NCCL
-            does by a model of its own.
+            does by its own model.
         columns: ranks in a row of the torus; 0 for those of a node.
 
     Raises:
-        UsageError: there is no such topology or algorithm, or ranks do not fill the rows.
+        UsageError: there is no such topology or algorithm, or the ranks do not fill the rows.
     """
     if layout.ranks == 1:
         return lambda size: 0.0
@@ -238,7 +238,7 @@ def _broadcast(members: int, link: Hockney, size: float) -> float:
 # Buckets: which gradients travel together, when they are ready, and how much of their sums is exposed.
 
 
-# For a recipe that leaves the size to a measurement: what `engine.warm_up` prefers among equally fast ones.
+# The size that `engine.warm_up` prefers among equally fast ones, for a recipe that does not fix it.
 USUAL_BUCKET_BYTES = 25 * 2**20
 
 
@@ -248,7 +248,7 @@ class Gradients:
 
     Attributes:
         size_bytes: in fp32.
-        ready: share of the backward pass after which all of them are there, 0 to 1.
+        ready: share of the backward pass after which all of them are computed, 0 to 1.
         parameters: number of tensors.
     """
 
@@ -282,7 +282,7 @@ def in_buckets(gradients: Sequence[Gradients], bucket_bytes: float) -> list[Grad
 
 
 def exposed_seconds(ready_seconds: Iterable[float], sending_seconds: Iterable[float], backward_seconds: float) -> float:
-    """The part of the sums that is left when the backward pass has ended.
+    """The time of the sums after the end of the backward pass.
 
     Buckets are sent strictly in order, each when it is ready and the one before it has been summed (`comm.reducer`):
 
@@ -368,7 +368,7 @@ def summarised(ranks: Sequence[Sequence[Phases]]) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How fast training is on a machine of which only the ceilings are known.
+# The speed of training on a machine of which only the ceilings are known.
 
 
 # Lowest and highest share of an accelerator's peak in published trainings of these two workloads, by the analytic count
@@ -378,7 +378,7 @@ ACHIEVED = {"fp32": (0.41, 0.57), "tf32": (0.146, 0.233), "mixed": (0.139, 0.233
 
 @dataclass(frozen=True)
 class Span:
-    """A number that is not known exactly: two bounds, and a guess between them."""
+    """A number that is not known exactly: two bounds, and an estimate between them."""
 
     low: float
     expected: float
@@ -418,7 +418,7 @@ def ceiling_of(ceilings: Mapping[str, float], precision: str) -> tuple[str, floa
 
 
 def achieved_span(ceiling: float, precision: str) -> Span:
-    """FLOPS that training may reach under `ceiling`: its share by `ACHIEVED`, with the geometric mean as the guess."""
+    """FLOPS that training may reach under `ceiling`: shares by `ACHIEVED`, the estimate being their geometric mean."""
     low, high = ACHIEVED[names_of(precision)[-1]]
     return Span(low * ceiling, math.sqrt(low * high) * ceiling, high * ceiling)
 
@@ -476,9 +476,9 @@ class Exchange:
         compression: one of `TRAVELLING`.
         packing_bytes_per_second: memory bandwidth of packing and unpacking; None leaves their time out.
         overlap: whether sums run under the backward pass; otherwise they begin when it has ended.
-        overhead_seconds: added to each step before the last sum, whatever its size, and never hidden.
-        processor_seconds_per_byte: time that summing a byte of gradients takes from the backward pass above it, where
-            both need the same cores; 0 where a device computes.
+        overhead_seconds: a constant time added to each step before the last sum, never hidden.
+        processor_seconds_per_byte: by how much summing a byte of gradients lengthens a backward pass on the same cores;
+            0 if a device computes.
     """
 
     all_reduce: AllReduce
@@ -620,10 +620,10 @@ class StepFacts:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Weak scaling from one node to very many, and the walls that it meets.
+# Weak scaling from one node to very many, and its limits, called walls.
 
 
-# Below this efficiency, more than half of the machine is paid for and not used.
+# Below this efficiency, more than half of the machine is unused.
 LEAST_EFFICIENCY = 0.5
 # Walls are searched for up to here, whatever part of the curve is drawn.
 FARTHEST_NODES = 1 << 20
@@ -694,13 +694,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Wall:
-    """Where growth ends.
+    """A limit of scaling.
 
     Attributes:
-        nodes: the smallest number beyond the wall.
-        binds: `network bandwidth`, `network latency`, `links in the node`, `jitter`, `overhead`, `batch size`,
-            `steps per epoch`.
-        sentence: the same in words.
+        nodes: the smallest number beyond the limit.
+        binds: the bottleneck: `network bandwidth`, `network latency`, `links in the node`, `jitter`, `overhead`,
+            `batch size`, `steps per epoch`.
+        sentence: the limit in words.
     """
 
     nodes: int
@@ -733,18 +733,18 @@ def _efficiency_wall(plan: Plan) -> Iterator[Wall]:
     nodes = _first(lambda count: plan.efficiency(count) < LEAST_EFFICIENCY)
     if nodes is None:
         return
-    binds = binding_cost(plan, nodes)
+    bottleneck = _bottleneck(plan, nodes)
     step = plan.step(nodes)
     yield Wall(
         nodes,
-        binds,
-        f"at {nodes} nodes efficiency falls below {LEAST_EFFICIENCY:g}: {binds} binds (a step of "
-        f"{step.seconds:.3g} s, of which {step.exposed_seconds:.3g} s are communication that nothing hides)",
+        bottleneck,
+        f"at {nodes} nodes efficiency falls below {LEAST_EFFICIENCY:g}: the bottleneck is {bottleneck} (a step of "
+        f"{step.seconds:.3g} s has {step.exposed_seconds:.3g} s of exposed communication)",
     )
 
 
-def binding_cost(plan: Plan, nodes: int) -> str:
-    """The cost whose absence would shorten a step on `nodes` nodes most."""
+def _bottleneck(plan: Plan, nodes: int) -> str:
+    """The cost without which a step on `nodes` nodes would be shortest."""
     near, far, work = plan.network.within, plan.network.between, plan.work
     without = {
         "network bandwidth": replace(plan, network=Network(near, Hockney(far.latency_seconds, _FREE.bytes_per_second))),
@@ -778,7 +778,7 @@ def _training_walls(plan: Plan, limits: Limits) -> Iterator[Wall]:
 
 
 def _first(holds: Callable[[int], bool]) -> int | None:
-    """The smallest number of nodes for which `holds`, which is monotonic but for the steps of a tree's depth."""
+    """The smallest number of nodes for which `holds` is true; it is monotonic except where a tree gets deeper."""
     above = next((nodes for nodes in doubling(FARTHEST_NODES) if holds(nodes)), None)
     if above is None or above == 1:
         return above

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hpcai500.methodology.passes import Event, Timeline
 
 # ----------------------------------------------------------------------------------------------------
-# Energy as an integral over a window, and what of the window is missing. docs/power.md derives the rules.
+# Energy as an integral over a window, and the unknown parts of the window. docs/power.md derives the rules.
 
 
 # MLPerf's power rules ask for at least one sample a second, and at least this many.
@@ -29,8 +29,8 @@ class Sample(NamedTuple):
 
     Attributes:
         time_s: on any clock that does not jump.
-        watts: None where only energy is counted.
-        joules: a counter's reading since its count began; 0 begins a new count. None where there is no counter.
+        watts: None if only energy is counted.
+        joules: a counter's reading since its count began; 0 begins a new count. None if there is no counter.
     """
 
     time_s: float
@@ -39,7 +39,7 @@ class Sample(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The time for which energy is asked, on the clock of the samples."""
+    """The time over which power is integrated, on the clock of the samples."""
 
     start_s: float
     stop_s: float
@@ -69,17 +69,17 @@ class Energy:
 
     @property
     def mean_watts(self) -> float | None:
-        """Energy over time; None where either is unknown or 0 s."""
+        """Energy over time; None if either is unknown or 0 s."""
         return self.joules / self.seconds if self.joules is not None and self.seconds > 0 else None
 
     @property
     def note(self) -> str | None:
-        """Which of MLPerf's rules the samples fail, or None; the energy is reported all the same."""
+        """Which of MLPerf's rules the samples break, or None. The energy is reported in both cases."""
         if self.samples >= max(LEAST_SAMPLES, math.floor(self.seconds)):
             return None
         samples = f"{self.samples} power sample{'' if self.samples == 1 else 's'}"
-        rule = f"one a second, and {LEAST_SAMPLES} at least"
-        return f"{samples} in {self.seconds:.1f} s: fewer than MLPerf's rules ask for ({rule})"
+        rule = f"one a second, and at least {LEAST_SAMPLES}"
+        return f"{samples} in {self.seconds:.1f} s: fewer than MLPerf's rules require ({rule})"
 
 
 class _Piece(NamedTuple):
@@ -92,7 +92,7 @@ class _Piece(NamedTuple):
     known: bool
 
     def within(self, window: Window) -> _Piece | None:
-        """The part in the window, interpolated at its ends; None where there is none."""
+        """The part in the window, interpolated at its ends; None if there is none."""
         start, stop = max(self.start_s, window.start_s), min(self.stop_s, window.stop_s)
         if start >= stop:
             return None
@@ -185,7 +185,7 @@ def _sampled(points: Sequence[tuple[float, float]], limit: float) -> Iterator[_P
 
 def _counted(points: Sequence[tuple[float, float]]) -> Iterator[_Piece]:
     for (start, before), (stop, after) in pairwise(points):
-        # A count begins at 0, and a counter that stands still measures nothing.
+        # A count begins at 0. A counter that does not advance measures nothing.
         known = after > 0 and after >= before
         watts = (after - before) / (stop - start) if known else 0.0
         yield _Piece(start, stop, watts, watts, known)
@@ -219,7 +219,7 @@ def _merged(pieces: Iterable[_Piece], zero_s: float) -> Iterator[tuple[float, fl
 # From the event `power` to the fields of `result.json`.
 
 
-# The fields for an old record, which has no such event.
+# The fields of an old record, which has no such event.
 _NOTHING: dict[str, Any] = {
     "energy_joules": None,
     "watts": None,
@@ -232,12 +232,12 @@ _NOTHING: dict[str, Any] = {
 
 
 def window_of(events: Sequence[Event]) -> Window:
-    """From `run_start` to `run_stop` in UNIX seconds, as the wall clock of rank 0 would have gone without corrections.
+    """From `run_start` to `run_stop` in UNIX seconds, by the wall clock of rank 0 without its corrections.
 
     Its length is the run's time, restarts included.
 
     Raises:
-        StopIteration: the run has not come to its end.
+        StopIteration: the run did not finish.
     """
     start = next(event for event in events if event["key"] == "run_start")
     stop = next(event for event in reversed(events) if event["key"] == "run_stop")
@@ -269,11 +269,11 @@ def power_of_run(events: Sequence[Event], seconds: float, flops: float, vflops: 
 
     `events` are those of a complete run, which took `seconds` and attained `flops` and `vflops`.
     """
-    told = next((event["value"] for event in reversed(events) if event["key"] == "power"), None)
-    if told is None:
+    power = next((event["value"] for event in reversed(events) if event["key"] == "power"), None)
+    if power is None:
         return _NOTHING
-    nodes = told["nodes"]
-    reason = why_unknown(nodes, hosts_of(events)) if nodes else told["reason"]
+    nodes = power["nodes"]
+    reason = why_unknown(nodes, hosts_of(events)) if nodes else power["reason"]
     joules = None if reason else math.fsum(node["energy_joules"] for node in nodes)
     watts = joules / seconds if joules is not None and seconds > 0 else None
     return {
@@ -281,7 +281,7 @@ def power_of_run(events: Sequence[Event], seconds: float, flops: float, vflops: 
         "watts": watts,
         "power_source": ", ".join(sorted({node["source"] for node in nodes})) or None,
         "power_scope": ", ".join(sorted({node["scope"] for node in nodes})) or None,
-        "power_note": reason or told.get("note"),
+        "power_note": reason or power.get("note"),
         "flops_per_watt": flops / watts if watts else None,
         "vflops_per_watt": vflops / watts if watts and vflops is not None else None,
     }

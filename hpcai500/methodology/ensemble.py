@@ -1,10 +1,10 @@
-"""The rates and times of an ensemble as a whole (V3.0 sections 2.2 and 3.5), and what its members leave for the vote.
+"""The rates and times of an ensemble as a whole (V3.0 sections 2.2 and 3.5), and its members' predictions for the vote.
 
     APC   = sum over members of (samples of an update x operations of a sample)              Equations 3 and 4
     FLOPS = sum over members of the operations of an epoch / time of an epoch                Equation 6
 
-Nothing synchronises members, so the ensemble has done an epoch when its slowest member has: the time of an epoch is the
-longest of the members' mean times. It includes evaluations, checkpoints and restarts, as a single run's clock does
+Members are not synchronised, so an ensemble has finished an epoch when its slowest member has: the time of an epoch is
+the longest of the members' mean times. It includes evaluations, checkpoints and restarts, as a single run's clock does
 (V2.0 section 5.3.2), so that an ensemble of one has the FLOPS of its member.
 """
 
@@ -20,12 +20,12 @@ from hpcai500.errors import UsageError
 from hpcai500.methodology.passes import Event, Timeline
 
 # ----------------------------------------------------------------------------------------------------
-# Predictions of a member: the files in its record, and the events that vouch for them.
+# Predictions of a member: the files in its record, and the events with their hashes.
 
 
 EVALUATION, OUT_OF_BAG = "evaluation", "out-of-bag"
 FOLDER = "predictions"
-# With this sampling a member draws every sample, and none is left out of the bag.
+# With this sampling a member draws every sample, so none is out of bag.
 _WHOLE = "all"
 
 
@@ -35,16 +35,16 @@ def file_of(kind: str) -> str:
 
 
 def expected_kinds(recipe: Mapping[str, Any]) -> tuple[str, ...]:
-    """Kinds of predictions that a run of the recipe (as plain tables) leaves; none for a run of a single model."""
+    """Kinds of predictions that a run of the recipe (as plain tables) writes; none for a run of a single model."""
     options = recipe.get("ensemble")
     if options is None:
         return ()
-    judges_itself = options["out_of_bag_samples"] > 0 and options["sampling"] != _WHOLE
-    return (EVALUATION, OUT_OF_BAG) if judges_itself else (EVALUATION,)
+    has_out_of_bag = options["out_of_bag_samples"] > 0 and options["sampling"] != _WHOLE
+    return (EVALUATION, OUT_OF_BAG) if has_out_of_bag else (EVALUATION,)
 
 
 def vouched(events: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The value of the last event `predictions` of each kind: a damaged file may have been made again."""
+    """The value of the last event `predictions` of each kind: a damaged file may have been written again."""
     return {event["value"]["kind"]: event["value"] for event in events if event["key"] == "predictions"}
 
 
@@ -66,11 +66,11 @@ class MemberTimes:
     Attributes:
         member: number of the member.
         host: where most of its epochs were trained; that of rank 0, if it has several nodes.
-        accelerators: that it trained on (P_degree).
-        epochs: how many it trained.
-        images: that it trained on in all epochs.
+        accelerators: their number (P_degree).
+        epochs: number of trained epochs.
+        images: trained on in all epochs.
         operations: in all epochs.
-        training_seconds: in training steps alone.
+        training_seconds: time in training steps only.
         start: when its clock began (UNIX seconds).
         intervals: when it ran, in seconds after `start`; more than one if it was down in between.
     """
@@ -92,7 +92,7 @@ class MemberTimes:
 
     @property
     def down_seconds(self) -> float:
-        """Time between the last event before each interruption and the step at which training went on."""
+        """Time between the last event before each interruption and the step at which training resumed."""
         return self.seconds - self.running_seconds
 
     @property
@@ -106,10 +106,10 @@ class SlowestMember:
 
     Attributes:
         host: where most of its epochs were trained.
-        seconds: that it took.
-        slowdown: `seconds` over the median of the others, less 1; None where there are no others.
+        seconds: its time from start to stop.
+        slowdown: `seconds` over the median of the others, less 1; None if there are no others.
         down_seconds: the part of `seconds` in which it was down.
-        running_slowdown: as `slowdown`, but of the time in which each ran: what a host can be blamed for.
+        running_slowdown: as `slowdown`, but without downtime; a slow host shows here.
     """
 
     member: int
@@ -132,7 +132,7 @@ class EnsembleNumbers:
         epoch_seconds: time of an epoch, the slowest member's mean.
         seconds: from the first start to the last stop.
         start_skew_seconds: from the first start to the last start.
-        at_once: most members that ran at the same moment.
+        at_once: the largest number of members that ran at the same moment.
         overlap: the slowest member's time as a part of `seconds`; 1 where all began together.
         utilisation: part of the accelerators' time within `seconds` that was spent in training steps.
         slowest: the member that took longest.
@@ -180,7 +180,7 @@ def member_intervals(events: Sequence[Event]) -> tuple[Interval, ...]:
     Each interval goes from the start or a resumption to the stop or the last event before an interruption.
 
     Raises:
-        StopIteration: the run has not come to its end.
+        StopIteration: the run did not finish.
     """
     timeline = Timeline(events)
     start = next(event for event in events if event["key"] == "run_start")
@@ -191,7 +191,7 @@ def member_intervals(events: Sequence[Event]) -> tuple[Interval, ...]:
 
 
 def epochs_by_host(events: Sequence[Event]) -> dict[str, int]:
-    """How many epochs of a run ended on each host, by the host of rank 0; a restart may move the run."""
+    """How many epochs of a run ended on each host, by the host of rank 0; a restart may change the host."""
     found: dict[str, int] = {}
     host = "unknown"
     for event in events:
@@ -257,7 +257,7 @@ def most_at_once(intervals: Iterable[Interval]) -> int:
 
 
 def overlap_reasons(members: int, at_once: int, overlap: float) -> Iterator[str]:
-    """Why Equation 6 gives a rate that these members never had together; nothing where it does not.
+    """Why the members never reached the rate of Equation 6 together; nothing if they did.
 
     `at_once` and `overlap` are as in `EnsembleNumbers`.
     """
@@ -268,8 +268,8 @@ def overlap_reasons(members: int, at_once: int, overlap: float) -> Iterator[str]
         )
     elif overlap < LEAST_OVERLAP:
         yield (
-            f"the members ran side by side too little: the slowest took {overlap:.0%} of the time from the "
-            f"first start to the last stop; {LEAST_OVERLAP:.0%} at least makes V3.0 Eq. 6 what was sustained"
+            f"the members overlapped too little for V3.0 Eq. 6: the slowest ran for {overlap:.0%} of the time from the "
+            f"first start to the last stop, and {LEAST_OVERLAP:.0%} is required"
         )
 
 

@@ -1,10 +1,10 @@
 """The events of a run: the types and ranges of their values, the log cut into its starts, and their order.
 
-A run is training and evaluation in turns. Its process may end at any moment (a kill leaves no event), and go on from a
-checkpoint that the log names. A member of an ensemble then writes its predictions: outside of the clock, so another
-process may still do it after the run has ended.
+A run alternates between training and evaluation. Its process may end at any moment (a kill leaves no event), and
+another may resume from a checkpoint that the log names. A member of an ensemble then writes its predictions. They are
+not timed, so another process may write them after the run has ended.
 
-A value of another type than expected is refused. An impossible order is described, with the line in the log.
+A value of an unexpected type is refused. An impossible order is described, with the line in the log.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hpcai500.errors import RecordError
 # ----------------------------------------------------------------------------------------------------
 # The values of events.
 #
-# Keys that are not named here may be added. Those with a default are missing in records of older versions. A record of
-# this version must have everything that this version writes in every run (`Value.untold`).
+# Other keys are allowed. Keys with a default are missing in records of older versions. A record of this version must
+# have everything that this version writes in every run (`Value.untold`).
 
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -85,7 +85,7 @@ class Drawn(Value):
 class Dataset(Value):
     """`dataset`: the data set."""
 
-    # A plug-in tells what it likes; `results/verification/run_events.py` knows what our own benchmarks tell.
+    # Plug-ins may omit these; `results/verification/run_events.py` checks what our own benchmarks write.
     sometimes = frozenset(
         {"root", "content_fingerprint", "synthetic", "classes", "grid", "classes_not_evaluated", "drawn"}
     )
@@ -161,7 +161,7 @@ class World(Value):
 
 
 class Resume(World):
-    """`run_resume`: the ranks that go on, and from where."""
+    """`run_resume`: the ranks that resume, and from where."""
 
     epoch: Number
     step: Count
@@ -200,7 +200,7 @@ class EpochStop(Value):
 
 
 class Replicas(Value):
-    """`replicas`: the digest of the weights, equal on all ranks; None where there is one rank."""
+    """`replicas`: the digest of the weights, equal on all ranks; None if there is one rank."""
 
     epoch: Number
     ranks: Number
@@ -222,7 +222,7 @@ class Evaluation(Value):
 
 
 class Checkpoint(Value):
-    """`checkpoint`: its file, and the place that the run goes on at from it."""
+    """`checkpoint`: its file, and the epoch and step from which it resumes."""
 
     epoch: Number
     step: Count
@@ -285,7 +285,7 @@ class Predictions(File):
 
 
 class OutOfBag(Value):
-    """`out_of_bag`: the quality of a member on samples that it did not draw; None where there were none."""
+    """`out_of_bag`: the quality of a member on samples that it did not draw; None if there were none."""
 
     sometimes = frozenset({"per_class"})
 
@@ -328,7 +328,7 @@ VALUES: dict[str, type[Value]] = {
 
 
 Event = Mapping[str, Any]
-# Events from which on the clock runs.
+# Events that start the clock.
 _BEGIN = ("run_start", "run_resume")
 _Kind = TypeVar("_Kind", bound=Value)
 
@@ -377,7 +377,7 @@ class Log:
 
     @cached_property
     def trained(self) -> tuple[tuple[Moment, ...], ...]:
-        """Those of `sessions` that came to training; one for each of `worlds`."""
+        """Those of `sessions` that began to train; one for each of `worlds`."""
         return tuple(one for one in self.sessions if any(moment.key in _BEGIN for moment in one))
 
     @cached_property
@@ -395,7 +395,7 @@ class Log:
 
     @property
     def leaves_evidence(self) -> bool:
-        """Whether the software that wrote the log always writes ceilings and replicas: only if it names campaigns."""
+        """Whether the version that wrote the log always writes ceilings and replicas; such versions name campaigns."""
         return all("campaign" in start.model_fields_set for start in self.starts)
 
 
@@ -465,17 +465,17 @@ _AFTER_THE_END |= {"predictions", "out_of_bag"}
 
 @dataclass
 class _Position:
-    """Where the run is.
+    """The position of the run.
 
     Attributes:
-        epochs: how many it has to do.
-        epoch: the one that is worked on, or comes next.
+        epochs: number of epochs of the recipe.
+        epoch: the current or next one.
         step: updates of it that are done.
-        saved: all places that the run may go on from.
+        saved: all places from which the run may resume.
         is_interrupted: whether a signal ended this process.
         has_started: whether the clock runs.
         has_ended: whether training has ended.
-        is_member: whether it owes predictions after that.
+        is_member: whether it must then write predictions.
     """
 
     epochs: int
@@ -489,9 +489,9 @@ class _Position:
 
 
 def order_violations(moments: Iterable[Moment], epochs: int, *, is_member: bool = False) -> Iterator[str]:
-    """Where no run could have had this order of events: a sentence each, with the line in the log.
+    """Yield a sentence, with the line in the log, for each place where no run could have this order of events.
 
-    `epochs` are those that the recipe asks for; `is_member` says whether it is that of a member of an ensemble.
+    `epochs` is their number in the recipe; `is_member` is whether the run is a member of an ensemble.
     """
     position, before = _Position(epochs, is_member=is_member), ""
     for moment in moments:
@@ -515,7 +515,7 @@ def _may_follow(key: str, before: str, position: _Position) -> bool:
         return False
     if key == "run_error":
         return before != "run_error"
-    # A newer version may write more events; people must judge them.
+    # A newer version may write more events; they are left to `unknown_keys`.
     return key in _FOLLOWERS.get(before, {key}) or key not in _FOLLOWERS
 
 
@@ -539,7 +539,7 @@ def _begin(_: Moment, position: _Position) -> str | None:
     return "for the second time" if started else None
 
 
-def _go_on(moment: Moment, position: _Position) -> str | None:
+def _resume(moment: Moment, position: _Position) -> str | None:
     value = moment.told(Resume)
     position.epoch, position.step = place = value.epoch, value.step
     if not position.has_started:
@@ -550,16 +550,16 @@ def _go_on(moment: Moment, position: _Position) -> str | None:
 def _start_epoch(moment: Moment, position: _Position) -> str | None:
     value = moment.told(Place)
     if position.is_interrupted:
-        return "in a process that a signal had ended"
+        return "in a process that a signal has interrupted"
     if value.epoch > position.epochs:
-        return f"of epoch {value.epoch}, of {position.epochs}"
+        return f"of epoch {value.epoch}, but the recipe has {position.epochs}"
     return _expect((value.epoch, value.step), (position.epoch, position.step))
 
 
 def _interrupt(moment: Moment, position: _Position) -> str | None:
     value, wrong = moment.told(Place), _same_epoch(moment, position)
     if value.step < position.step:
-        wrong = f"at step {value.step} of an epoch that went on at step {position.step}"
+        wrong = f"at step {value.step} of an epoch that started at step {position.step}"
     position.step, position.is_interrupted = value.step, True
     return wrong
 
@@ -598,7 +598,7 @@ def _words(place: tuple[int, int]) -> str:
     return f"epoch {place[0]}, step {place[1]}"
 
 
-# How each event moves the position; a step returns what is wrong with the event's numbers, or None.
+# How each event moves the position; each function returns what is wrong with the event's numbers, or None.
 _STEPS: dict[str, Callable[[Moment, _Position], str | None]] = {
     "init_start": _open,
     "system": _prepare,
@@ -606,7 +606,7 @@ _STEPS: dict[str, Callable[[Moment, _Position], str | None]] = {
     "predictions": _predict,
     "out_of_bag": _predict,
     "run_start": _begin,
-    "run_resume": _go_on,
+    "run_resume": _resume,
     "epoch_start": _start_epoch,
     "interrupted": _interrupt,
     "epoch_stop": _stop_epoch,

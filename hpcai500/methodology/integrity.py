@@ -1,6 +1,6 @@
 """Whether the events of a run contradict each other: clocks, times of epochs, rates (docs/verification.md).
 
-Pure functions of a record's log. What they find wrong is a sentence with the line in the log, the epoch or the rank.
+Pure functions of a record's log. Each fault is a sentence with the line in the log, the epoch or the rank.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from hpcai500.methodology.events import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# The time of each epoch by the clock of its events, next to what the epoch tells itself.
+# The time of each epoch by the clock of its events, next to the times that the epoch reports.
 
 
 # After these, other ranks may already train while rank 0, which writes the events, is busy with a checkpoint.
-_TOGETHER = ("eval_stop", "run_start", "run_resume")
+_SYNCHRONISED = ("eval_stop", "run_start", "run_resume")
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One epoch as it counts: parts that a restart has lost are left out.
+    """One epoch, without the parts that a restart has lost.
 
     Attributes:
-        line: of its `epoch_stop` in the log.
+        line: line of its `epoch_stop` in the log.
         done: value of its `epoch_stop`.
         elapsed_seconds: from `epoch_start` to `epoch_stop`, over all processes that worked on it.
-        head_start_seconds: before that, in which other ranks may have trained.
-        evaluation: value of its `eval_accuracy`; None where there was none.
+        head_start_seconds: time before that in which other ranks may already have trained.
+        evaluation: value of its `eval_accuracy`; None if there was none.
         evaluation_elapsed_seconds: from `eval_start` to `eval_accuracy`.
     """
 
@@ -60,7 +60,7 @@ class Pass:
 
 
 class _Part(NamedTuple):
-    """What was done of an epoch up to a step, by this process and those before it; times in seconds."""
+    """The time spent on an epoch up to a step, by this process and earlier ones; times in seconds."""
 
     step: int
     seconds: float = 0.0
@@ -71,23 +71,23 @@ def last_passes(log: Log) -> dict[int, Pass]:
     """Each epoch (from 1) as it was last trained."""
     passes: dict[int, Pass] = {}
     parts: dict[int, list[_Part]] = {}
-    together = begun = evaluating = log.moments[0]
+    synchronised = begun = evaluating = log.moments[0]
     is_open = False
     for moment in log.moments:
-        if moment.key in _TOGETHER:
-            together = moment
+        if moment.key in _SYNCHRONISED:
+            synchronised = moment
         elif moment.key == "epoch_start":
             begun, is_open, place = moment, True, moment.told(Place)
             done_before = parts.setdefault(place.epoch, [])
-            # What a restart at this step has lost; steps only grow within an epoch.
+            # Drop what a restart at this step has lost; steps only grow within an epoch.
             while done_before and (place.step == 0 or done_before[-1].step > place.step):
                 done_before.pop()
         elif moment.key == "interrupted" and is_open:
             is_open, place = False, moment.told(Place)
-            _add(parts.setdefault(place.epoch, []), place.step, together, begun, moment)
+            _add(parts.setdefault(place.epoch, []), place.step, synchronised, begun, moment)
         elif moment.key == "epoch_stop":
             is_open, done = False, moment.told(EpochStop)
-            whole = _add(parts.setdefault(done.epoch, []), done.steps, together, begun, moment)
+            whole = _add(parts.setdefault(done.epoch, []), done.steps, synchronised, begun, moment)
             passes[done.epoch] = Pass(moment.line, done, whole.seconds, whole.head_start)
         elif moment.key == "eval_start":
             evaluating = moment
@@ -100,20 +100,20 @@ def last_passes(log: Log) -> dict[int, Pass]:
     return passes
 
 
-def _add(parts: list[_Part], step: int, together: Moment, begun: Moment, ended: Moment) -> _Part:
+def _add(parts: list[_Part], step: int, synchronised: Moment, begun: Moment, ended: Moment) -> _Part:
     before = parts[-1] if parts else _Part(0)
-    seconds, ahead = ended.clock_s - begun.clock_s, max(0.0, begun.clock_s - together.clock_s)
+    seconds, ahead = ended.clock_s - begun.clock_s, max(0.0, begun.clock_s - synchronised.clock_s)
     parts.append(_Part(step, before.seconds + seconds, before.head_start + ahead))
     return parts[-1]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the two clocks of a run's events agree: the machine's own, which nobody can set, and the wall clock.
+# Whether the two clocks of a run's events agree: the machine's own, which cannot be set, and the wall clock.
 
 
-# As in `passes.Timeline`: a time server steers a clock by less.
+# As in `passes.Timeline`: a time server corrects a clock by less.
 MOST_LEAP_SECONDS = 5.0
-# A time server may slew by at most 500 ppm (adjtimex); an unsteered clock is off by less.
+# A time server may slew by at most 500 ppm (adjtimex); a clock without a time server is off by less.
 _MOST_SLEW = 0.001
 # Pairs of events between which nothing happens, and a time longer than any file system takes to write a line.
 _QUIET = {("run_start", "epoch_start"), ("run_resume", "epoch_start"), ("eval_accuracy", "eval_stop")}
@@ -122,7 +122,7 @@ _LONG_SECONDS = 30.0
 
 
 def clock_faults(log: Log) -> Iterator[str]:
-    """Where the clocks cannot both be right, a sentence each, with the line in the log."""
+    """Yield a sentence, with the line in the log, for each place where the clocks cannot both be right."""
     boot: str | None = None
     for session in log.sessions:
         before, boot = boot, session[0].told(InitStart).boot_id
@@ -133,16 +133,16 @@ def clock_faults(log: Log) -> Iterator[str]:
 
 
 def pauses(log: Log) -> Iterator[str]:
-    """Where a running process did nothing for long. That time counts in the score."""
+    """Long times in which a running process did nothing. They count in the score."""
     for session in log.sessions:
         for before, moment in pairwise(session):
             seconds = moment.clock_s - before.clock_s
             if (before.key, moment.key) in _QUIET and seconds > _LONG_SECONDS:
-                yield f"line {moment.line}: {seconds:.1f} s from {before.key} to {moment.key}, where nothing takes long"
+                yield f"line {moment.line}: {seconds:.1f} s from {before.key} to {moment.key}: nothing there takes long"
 
 
 def drift_seconds(log: Log) -> float:
-    """How far the wall clock gained on the machine's clock, summed over all processes."""
+    """By how much the wall clock ran ahead of the machine's clock, summed over all processes."""
     return sum(_drift(session[0], session[-1]) for session in log.sessions)
 
 
@@ -153,7 +153,7 @@ def _within(session: tuple[Moment, ...]) -> Iterator[str]:
     drift, seconds = _drift(first, last), last.clock_s - first.clock_s
     if not abs(drift) <= MOST_LEAP_SECONDS + _MOST_SLEW * abs(seconds):
         yield (
-            f"lines {first.line} to {last.line}: the machine's clock went on by {seconds:.3f} s, the wall clock by "
+            f"lines {first.line} to {last.line}: the machine's clock advanced by {seconds:.3f} s, the wall clock by "
             f"{seconds + drift:.3f} s"
         )
 
@@ -169,7 +169,7 @@ def _between(before: Moment, moment: Moment, *, same_clock: bool) -> Iterator[st
     if not machine >= 0:
         yield f"line {moment.line}: the machine's clock went back by {-machine:.3f} s"
     elif not abs(wall - machine) <= MOST_LEAP_SECONDS:
-        yield f"line {moment.line}: the machine's clock went on by {machine:.3f} s, the wall clock by {wall:.3f} s"
+        yield f"line {moment.line}: the machine's clock advanced by {machine:.3f} s, the wall clock by {wall:.3f} s"
 
 
 def _drift(first: Moment, last: Moment) -> float:
@@ -177,10 +177,10 @@ def _drift(first: Moment, last: Moment) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the times that epochs tell themselves fit the clock of their events.
+# Whether the times that epochs report fit the clock of their events.
 
 
-# For two clocks of one machine that are read one after the other; each rank has its own.
+# Two clocks of one machine are read one after the other, and each rank has its own.
 _TOLERANCE_SECONDS, _TOLERANCE = 0.02, 0.001
 _SHARE_TOLERANCE, _SHARE_ROUNDING = 0.05, 0.002
 _PARTS = {
@@ -189,70 +189,70 @@ _PARTS = {
     "compute_seconds": "computing",
     "communication_wait_seconds": "waiting for communication",
 }
-# How much of an epoch may be in no step.
-_MOST_UNTOLD_SECONDS, _MOST_UNTOLD = 10.0, 0.1
+# How much of an epoch may be outside of its steps.
+_MOST_UNACCOUNTED_SECONDS, _MOST_UNACCOUNTED = 10.0, 0.1
 # As in `result.step_split`: clocks are read one after the other.
 _STEP_SECONDS = 2e-6
 
 
 def time_faults(passes: Iterable[Pass]) -> Iterator[str]:
-    """Epochs and evaluations that took longer than the clock allows, or whose parts are longer than the whole."""
+    """Epochs and evaluations that report more time than the clock shows, or parts that exceed the whole."""
     for one in passes:
         done, evaluation = one.done, one.evaluation
-        there_was = one.elapsed_seconds + one.head_start_seconds
-        if not done.seconds <= _at_most(there_was):
-            yield f"epoch {done.epoch}: trained for {done.seconds:.3f} s within {there_was:.3f} s by the clock"
+        elapsed = one.elapsed_seconds + one.head_start_seconds
+        if not done.seconds <= _at_most(elapsed):
+            yield f"epoch {done.epoch}: reports {done.seconds:.3f} s of training, the clock {elapsed:.3f} s"
         parts = done.data_wait_seconds + done.compute_seconds + done.communication_wait_seconds
         if not parts <= _at_most(done.seconds) + _STEP_SECONDS * done.steps:
-            yield f"epoch {done.epoch}: the parts of its steps take {parts:.3f} s, the whole {done.seconds:.3f} s"
+            yield f"epoch {done.epoch}: parts of its steps add up to {parts:.3f} s, the steps to {done.seconds:.3f} s"
         if evaluation and not evaluation.seconds <= _at_most(one.evaluation_elapsed_seconds):
             seconds = one.evaluation_elapsed_seconds
-            yield f"epoch {done.epoch}: evaluated for {evaluation.seconds:.3f} s within {seconds:.3f} s by the clock"
+            yield f"epoch {done.epoch}: reports {evaluation.seconds:.3f} s of evaluation, the clock {seconds:.3f} s"
 
 
 def untold_times(passes: Iterable[Pass]) -> Iterator[str]:
-    """Epochs and evaluations with much time that nothing accounts for. That time counts in the score."""
+    """Epochs and evaluations with much unaccounted time. It counts in the score."""
     for one in passes:
-        yield from _untold(f"epoch {one.done.epoch}: training", one.done.seconds, one.elapsed_seconds)
+        yield from _unaccounted(f"epoch {one.done.epoch}: training", one.done.seconds, one.elapsed_seconds)
         if one.evaluation:
             seconds = one.evaluation_elapsed_seconds
-            yield from _untold(f"epoch {one.done.epoch}: evaluation", one.evaluation.seconds, seconds)
+            yield from _unaccounted(f"epoch {one.done.epoch}: evaluation", one.evaluation.seconds, seconds)
 
 
 def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
-    """Where the sums over each rank's steps since the last start are not those of the epochs."""
+    """Where the sums over each rank's steps since the last start differ from those over epochs."""
     begun = next((one for one in log.named("epoch_start") if one.line > log.trained[-1][0].line), None)
-    told = log.values(Steps, "steps")
-    if not told or begun is None:
+    reported = log.values(Steps, "steps")
+    if not reported or begun is None:
         return
     first = log.trained[-1][0].line
     here = [one.done for one in passes if one.line > first]
     counted = sum(done.steps for done in here) - begun.told(Place).step
     # Upper bounds: those of the first epoch include what an earlier process trained of it.
     seconds = {name: math.fsum(getattr(done, name) for done in here) for name in _PARTS}
-    rows = told[-1].ranks
+    rows = reported[-1].ranks
     for row in rows:
         if row.steps != counted:
-            yield f"rank {row.rank} tells {row.steps} steps, its epochs {counted}"
+            yield f"rank {row.rank} reports {row.steps} steps, its epochs {counted}"
     is_whole = len(log.trained) == 1
     for name, what in _PARTS.items():
         mean = sum(getattr(row, name) for row in rows) / len(rows) if rows else 0.0
         low = seconds[name] / (1 + _TOLERANCE) - _TOLERANCE_SECONDS if is_whole else 0.0
         if not low <= mean <= _at_most(seconds[name]):
-            yield f"ranks tell {mean:.3f} s of {what} on average, the epochs {seconds[name]:.3f} s"
+            yield f"ranks report {mean:.3f} s of {what} on average, the epochs {seconds[name]:.3f} s"
     for costs in log.values(Communication, "communication")[-1:]:
         if costs.steps != counted:
-            yield f"the communication of {costs.steps} steps is told, the epochs have {counted}"
+            yield f"the event communication reports {costs.steps} steps, the epochs {counted}"
         # The fraction is of steps without the time around them, so it is at least that of the whole time.
         share = sum(row.communication_wait_seconds / row.seconds for row in rows if row.seconds) / max(1, len(rows))
         fraction = costs.communication_fraction
         if isinstance(fraction, float) and fraction < (1 - _SHARE_TOLERANCE) * share - _SHARE_ROUNDING:
-            yield f"a communication fraction of {fraction:.4f} is told, the ranks' waits make {share:.4f}"
+            yield f"the communication fraction is reported as {fraction:.4f}; by the ranks' waits it is {share:.4f}"
 
 
-def _untold(what: str, told: float, elapsed: float) -> Iterator[str]:
-    if elapsed - told > max(_MOST_UNTOLD_SECONDS, _MOST_UNTOLD * elapsed):
-        yield f"{what}: {told:.1f} s are told of {elapsed:.1f} s by the clock"
+def _unaccounted(what: str, reported: float, elapsed: float) -> Iterator[str]:
+    if elapsed - reported > max(_MOST_UNACCOUNTED_SECONDS, _MOST_UNACCOUNTED * elapsed):
+        yield f"{what}: reports {reported:.1f} s of the {elapsed:.1f} s by the clock"
 
 
 def _at_most(seconds: float) -> float:
@@ -260,7 +260,7 @@ def _at_most(seconds: float) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the devices of a run could have done what it tells in the time that it tells.
+# Whether the devices of a run could have done the reported work in the reported time.
 
 
 # How far a convolution may seem to exceed the ceiling. Winograd's F(4x4, 3x3) needs 36 multiplications instead of 144
@@ -271,7 +271,7 @@ _LEAST_EPOCHS = 5
 _MUCH_FASTER = 0.8
 _FASTER_SECONDS = 1.0
 # A step of the warm-up has its input in memory and no loop around it: a real step is hardly ever faster.
-_REHEARSED = 0.5
+_LEAST_OF_WARM_UP = 0.5
 _LEAST_STEP_SECONDS = 0.01
 
 
@@ -281,23 +281,26 @@ def training_rate(one: Pass, flops_per_sample: float) -> float:
 
 
 def evaluation_rate(one: Pass, forward_flops: float) -> float:
-    """Operations a second of the epoch's evaluation; 0 where there was none."""
+    """Operations a second of the epoch's evaluation; 0 if there was none."""
     samples = one.evaluation.samples if one.evaluation else 0
     return _rate(samples * forward_flops, one.evaluation_elapsed_seconds)
 
 
-def ceiling(told: Sequence[Ceilings]) -> float | None:
-    """The rate that all ranks reach together, in the best of the run's processes; None where none was measured."""
-    return max((one.flops for one in told), default=None)
+def ceiling(measured: Sequence[Ceilings]) -> float | None:
+    """The rate that all ranks reach together, in the best of the run's processes; None if none was measured."""
+    return max((one.flops for one in measured), default=None)
 
 
-def ceiling_faults(told: Sequence[Ceilings], precision: str) -> Iterator[str]:
+def ceiling_faults(measured: Sequence[Ceilings], precision: str) -> Iterator[str]:
     """Ceilings in another precision than the run's, or lower than the slowest rank's times the number of ranks."""
-    for one in told:
+    for one in measured:
         if one.precision != precision:
             yield f"ceilings were measured in {one.precision}, the run computes in {precision}"
         if not one.flops >= one.slowest_flops * one.ranks * (1 - 1e-9):
-            yield f"{one.ranks} ranks of {one.slowest_flops:.4g} FLOPS at least are told to reach {one.flops:.4g}"
+            yield (
+                f"the ceiling of {one.ranks} ranks is reported as {one.flops:.4g} FLOPS, less than {one.ranks} x the "
+                f"slowest rank's {one.slowest_flops:.4g}"
+            )
 
 
 def fast_epochs(passes: Sequence[Pass]) -> Iterator[str]:
@@ -318,7 +321,7 @@ def fast_steps(passes: Sequence[Pass], warm_ups: Sequence[ParallelEfficiency]) -
         return
     mean = sum(one.elapsed_seconds for one in passes) / steps
     before = warm_ups[-1].step_seconds
-    if mean < _REHEARSED * before and before > _LEAST_STEP_SECONDS:
+    if mean < _LEAST_OF_WARM_UP * before and before > _LEAST_STEP_SECONDS:
         yield f"a step took {mean:.4g} s on average; in the warm-up, without reading data, {before:.4g} s"
 
 

@@ -1,8 +1,7 @@
 """What a device did at each moment, and to which of the eight kinds of V2.0 Fig. 10 each of its kernels belongs.
 
-Kinds are told by names, which are those of torch's profiler: operators (`aten::add_`, `ConvolutionBackward0`) on a
-processor, demangled kernels (`ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`) on a CUDA device. docs/profile.md explains
-the rules.
+Kinds follow from the names in torch's profiler: operators (`aten::add_`, `ConvolutionBackward0`) on a CPU, demangled
+kernels (`ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`) on a CUDA device. docs/profile.md explains the rules.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from itertools import pairwise
 # ----------------------------------------------------------------------------------------------------
 # The timeline of a device, from what ran on its streams: each moment counts once.
 #
-# Where several streams are busy, arithmetic goes before communication, and communication before copies: a copy beside a
-# kernel costs nothing, and an all-reduce only delays where nothing else runs.
+# Where several streams are busy, arithmetic takes precedence over communication, and communication over copies: a copy
+# beside a kernel costs nothing, and an all-reduce only delays where nothing else runs.
 
 
 COMPUTE, COMMUNICATION, COPY = "compute", "communication", "copy"
@@ -38,7 +37,7 @@ class Stretch:
 
 
 def timeline(works: Iterable[Stretch]) -> list[Stretch]:
-    """What `works`, which may overlap, did one after the other; idle time has no stretch."""
+    """Merge `works`, which may overlap, into consecutive stretches; idle time has none."""
     edges = sorted((moment, step, work.kind) for work in works for moment, step in ((work.start, 1), (work.end, -1)))
     running = dict.fromkeys(KINDS, 0)
     found: list[Stretch] = []
@@ -66,7 +65,7 @@ def seconds_of(stretches: Iterable[Stretch]) -> dict[str, float]:
     return sums
 
 
-def lane(stretches: Sequence[Stretch], start: float, end: float, pieces: int) -> list[list[float]]:
+def shares_over_time(stretches: Sequence[Stretch], start: float, end: float, pieces: int) -> list[list[float]]:
     """For `pieces` equal parts of the time from `start` to `end`: [seconds since `start`, share of each of `KINDS`]."""
     length = (end - start) / pieces
     rows = [[0.0] * len(KINDS) for _ in range(pieces)]
@@ -82,8 +81,7 @@ def lane(stretches: Sequence[Stretch], start: float, end: float, pieces: int) ->
 # ----------------------------------------------------------------------------------------------------
 # Classes of kernels by name.
 #
-# Rules are ordered: the first that matches a name decides. A name that no rule matches is unclassified, and reported as
-# such.
+# The first rule that matches a name decides. A name that no rule matches is reported as unclassified.
 
 
 CONVOLUTION = "convolution"
@@ -118,7 +116,7 @@ OPERATOR_RULES = _rules(
     (ALL_REDUCE, r"^(c10d|_?c10d_functional|nccl|gloo|horovod)(::|:)|^record_param_comms$|^hpcai500:(all_)?reduce"),
     (ALL_REDUCE, r"^hpcai500:(broadcast|all_gather|reduce_scatter|all_to_all|barrier)"),
     (MEMCPY, r"^hpcai500:(pack|unpack)$"),
-    # The compiler's fused kernels carry the names of all that they do: the most expensive comes first.
+    # The compiler's fused kernels have the names of all their operations: the most expensive comes first.
     (NORMALISATION, r"cpp_fused\w*_norm"),
     (POOLING, r"cpp_fused\w*pool"),
     (ELEMENT_WISE, r"cpp_fused"),
@@ -135,7 +133,7 @@ OPERATOR_RULES = _rules(
     (HOST, r"^(detach|alias|diagonal|unfold|to|type_as|conj|is_nonzero|item|result_type|can_cast|promote_types)$"),
     (HOST, r"^(record_stream|is_pinned|meshgrid|resolve_(conj|neg)|lift_fresh|broadcast_tensors|\w+_available)$"),
     (HOST, r"^(torch::autograd::(accumulategrad|graphroot|copyslices|copybackwards|undefinedgrad))$|^graph_?root$"),
-    # The norms of all layers for these are computed by our own kernel, which no operator shows.
+    # Our own kernel computes the norms of all layers for these, and does not appear as an operator.
     (ELEMENT_WISE, r"^optimizer\.step#(lars|lamb)\."),
     (HOST, r"^(optimizer\.|hpcai500:step$|profilerstep)|^aotdispatcher|^torchdynamo|^torch-compiled"),
     (HOST, r"^## call compiledfxgraph|^compiled_?function|^pregraph|^aot_?autograd"),
@@ -162,13 +160,13 @@ OPERATOR_RULES = _rules(
 KERNEL_RULES = _rules(
     (ALL_REDUCE, r"(?i)nccl(dev)?kernel|^nccl|one_?shot_?all_?reduce|two_?shot_?all_?reduce|multimem_all_reduce|^rccl"),
     (MEMCPY, r"(?i)^mem(cpy|set)\b|^\[cuda mem(cpy|set)|^__amd_rocclr_(copy|fill)Buffer"),
-    # Our own, from csrc/core. A conversion of images is what it computes, whatever layout it writes.
+    # Our own, from csrc/core. A conversion of images is classed by what it computes, whatever layout it writes.
     (NORMALISATION, r"hpcai500::.*\b(moments_of_tiles|finish_moments|normalise)\b"),
     (NORMALISATION, r"hpcai500::.*\b(sum_gradient_tiles|finish_gradient_sums|spread_gradient)\b"),
     (MEMCPY, r"hpcai500::.*\b((un)?pack_tiles|cast_tiles|(de)?quantise_(tiles|chunks))\b"),
     (ELEMENT_WISE, r"hpcai500::.*\b(sum_tiles|mark_overlaps|decide|convert_[a-z]+)\b"),
     (POOLING, r"hpcai500::.*\b(pool|spread)(_[a-z_]+)?\b|(?i:roi_?align|roi_?pool)"),
-    # Fused kernels as above; a template is what it is named after.
+    # Fused kernels as above; a template has the class that it is named after.
     (CONVOLUTION, r"^triton_tem_.*conv"),
     (GEMM, r"^triton_tem_"),
     (NORMALISATION, r"^triton_\w*_norm"),
@@ -183,7 +181,7 @@ KERNEL_RULES = _rules(
     (CONVOLUTION, r"(?i)h\d*cudnn|s\d+cudnn|cudnn.*(gemm|offsets)|fft2d|fft1d|im2col|col2im|flip_filter|igemm_"),
     (CONVOLUTION, r"(?i)computeOffsetsKernel|compute_gemm_pointers|cask_cudnn|cudnn::cnn|MIOpenConv|cudnn_\w*tensorop"),
     (GEMM, r"(?i)gemm|gemv|nvjet|cublas|cutlass|splitK|^Cijk_|dot_kernel|reduce_1Block_kernel|trsm|syrk"),
-    # A cast writes another type and is arithmetic. A plain copy keeps it (copies by operator: see `copy_class`).
+    # A cast to another type is arithmetic. A plain copy keeps the type (copies by operator: see `copy_class`).
     (ELEMENT_WISE, r"(bfloat16|float16|float8\w*|half)_copy_kernel"),
     (MEMCPY, r"CatArrayBatchedCopy|direct_copy_kernel|FillFunctor|CopyFunctor|ZeroFunctor|copy_device_to_device"),
     (ELEMENT_WISE, r"(?i)elementwise|reduce_kernel|softmax|loss|multi_tensor_apply|distribution|cudnn::ops|op_tensor"),
@@ -198,13 +196,13 @@ _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @cache
 def operator_class(name: str) -> str | None:
-    """The class of the operator `name`: one of CLASSES, HOST, or None where no rule matches."""
+    """The class of the operator `name`: one of CLASSES, HOST, or None if no rule matches."""
     return _first(OPERATOR_RULES, stem(name))
 
 
 @cache
 def kernel_class(name: str) -> str | None:
-    """The class of the CUDA kernel `name`, or None where no rule matches; never HOST."""
+    """The class of the CUDA kernel `name`, or None if no rule matches; never HOST."""
     return _first(KERNEL_RULES, name)
 
 
@@ -226,7 +224,7 @@ def _first(rules: Sequence[Rule], text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor as an operator saw it: shape and strides in elements, and the type of an element."""
+    """A tensor argument of an operator: shape and strides in elements, and the type of an element."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]

@@ -1,8 +1,8 @@
 """Parameters and operations of every model that a recipe can describe, counted from its fields alone (V3.0 Table 3).
 
-The job walks over the model that it builds (`hpcai500 flops`); whoever verifies has only the recipe, and no torch. Both
-counts are equal to the last operation: two per multiply-add of convolutions and matrix products, forward, and twice as
-many backward, except for the gradient of the images, which nobody needs.
+`hpcai500 flops` counts by walking over the built model; a verifier has only the recipe, and no torch. Both counts are
+exactly equal: two operations per multiply-add of convolutions and matrix products in the forward pass, and twice as
+many backward. The gradient of the images is not needed, so it is not counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Size = tuple[int, int]
 
 @dataclass
 class ModelCount:
-    """Trainable parameters, and operations of one sample: of a forward pass, and in training forward and backward."""
+    """Trainable parameters, and operations per sample: `forward` of a forward pass, `training` of both passes."""
 
     parameters: int = 0
     forward: int = 0
@@ -59,7 +59,7 @@ def model_count(benchmark: str, workload: Mapping[str, Any], classes: int, grid:
     Args:
         benchmark: `ic` or `ewa`, else a plug-in's.
         workload: the recipe's table, resolved.
-        classes: that the model tells apart, without background.
+        classes: their number, without background.
         grid: (H, W) of the data set's images; ignored for `ic`, whose recipe has the size.
 
     Raises:
@@ -84,7 +84,7 @@ def _classifier(workload: Mapping[str, Any], classes: int) -> ModelCount:
 
 
 def _detector(workload: Mapping[str, Any], classes: int, size: Size) -> ModelCount:
-    """Backbone, pyramid, proposals on every level, and heads on as many regions as a step samples."""
+    """Backbone, pyramid, proposals on every level, and heads on the regions that a step samples."""
     count, channels = ModelCount(), workload["pyramid_channels"]
     stages = _residual_stages(count, workload, len(workload["channels"]), size)
     for inputs, of_stage in stages:
@@ -141,5 +141,5 @@ def _residual_stages(
 
 
 def _shrunk(size: Size, stride: int) -> Size:
-    """The size (H, W) of an image after a strided window that is padded by half of itself."""
+    """The size (H, W) of an image after a strided window, padded by half of its size."""
     return (size[0] - 1) // stride + 1, (size[1] - 1) // stride + 1

@@ -1,4 +1,4 @@
-"""Nodes of a system against each other: in what they differ, and which is the slowest over all runs."""
+"""Compares the nodes of a system: in what they differ, and which is the slowest over all runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from hpcai500.methodology.communication import median_without, stragglers
 # ----------------------------------------------------------------------------------------------------
 # In which fields of system.json the nodes of a job differ, although they should be alike.
 #
-# What must differ (names, addresses, serial numbers, free space) is not compared. A fact that a node does not report is
-# no difference.
+# What must differ (names, addresses, serial numbers, free space) is not compared, nor what a node does not report.
 
 
 # Where hardly any two nodes have the same value, only the commonest values are kept.
 _MOST_VARIANTS = 16
-# Firmware reserves a little of the memory, on each node another amount.
+# Firmware reserves a little memory, and not the same amount on each node.
 _MEMORY_TOLERANCE = 0.02
 _MEMORY = re.compile(r"(memory_bytes|memory\.total_bytes|file_systems\.\w+\.total_bytes)$")
 # Either each node has its own value, or another field says the same.
@@ -61,7 +60,7 @@ class NodeDifference:
 
     Attributes:
         field: its path in a node's document, such as `devices[0-3].power_limit_watts`.
-        matters: whether it may well change speed or results.
+        matters: whether it is likely to change speed or results.
         variants: the commonest first; of very many, only the commonest.
     """
 
@@ -79,7 +78,7 @@ class NodeDifference:
 
     def sentence(self) -> str:
         """Such as `devices[0].ecc: true on n1, n2, n3; false on n4`."""
-        texts = _told_apart([_text(variant.value) for variant in self.variants])
+        texts = _distinguished([_text(variant.value) for variant in self.variants])
         parts = [f"{text} on {_named(one.nodes)}" for text, one in zip(texts, self.variants, strict=True)]
         return f"{self.field}: {'; '.join(parts)}"
 
@@ -108,7 +107,7 @@ def _compared(node: Mapping[str, Any]) -> dict[str, Any]:
     """`node` without virtual interfaces that are not on top of a physical one: containers create some on every node.
 
     Of accelerators only the number of usable ones is kept: `devices` has the rest. In a virtual machine the memory of
-    NUMA nodes is dropped: a hypervisor only gives it when it is used.
+    NUMA nodes is dropped: a hypervisor provides it only when it is used.
     """
     interfaces, accelerators, numa = node.get("network"), node.get("accelerators"), node.get("numa")
     if numa and (node.get("processor") or {}).get("hypervisor"):
@@ -136,7 +135,7 @@ def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _list_fields(path: str, values: list[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Members by name if each has its own, else by index; and their names or their number."""
+    """Members by name if names are unique, else by index; and their names or their number."""
     names = [one.get("name") for one in values]
     are_names = None not in names and len(set(names)) == len(names)
     yield path, json.dumps(names if are_names else len(values))
@@ -190,8 +189,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _told_apart(texts: Sequence[str], longest: int = 60) -> list[str]:
-    """`texts`; if they are long, as the flags of processors are, only the words that are not in all of them."""
+def _distinguished(texts: Sequence[str], longest: int = 60) -> list[str]:
+    """`texts`; long ones, such as processor flags, keep only the words that are not in all of them."""
     if max(map(len, texts)) > longest:
         common = set.intersection(*(set(text.split()) for text in texts))
         texts = [" ".join(word for word in text.split() if word not in common) or "none of these" for text in texts]
@@ -204,15 +203,15 @@ def _told_apart(texts: Sequence[str], longest: int = 60) -> list[str]:
 
 @dataclass(frozen=True)
 class SlowestNode:
-    """The node that needs the most time of its own for a step.
+    """The node with the longest steps, not counting time in which it waits for others.
 
     Attributes:
-        name: its host name, or that of a rank where only one node ran.
+        name: its host name, or the name of a rank where only one node ran.
         slowdown: its time over the median of the others, less 1; median over the runs.
         slowest_in: number of runs in which it was the slowest.
         straggler_in: number of runs in which it was a straggler (methodology/communication.py).
         runs: number of runs in which it was compared with others.
-        nodes: how many nodes were compared.
+        nodes: number of nodes that were compared.
     """
 
     name: str
@@ -224,9 +223,9 @@ class SlowestNode:
 
 
 def slowest_node(runs: Sequence[Mapping[str, float]]) -> SlowestNode | None:
-    """The slowest of the nodes in `runs`, each of which has the seconds that a node needed for itself in a step.
+    """The slowest of the nodes in `runs`, each of which has every node's seconds in a step, without waiting for others.
 
-    Waiting for others is excluded. Runs of fewer than two nodes are left out; None where no other run is left.
+    Runs of fewer than two nodes are left out; None if no other run is left.
     """
     compared = [dict(run) for run in runs if len(run) > 1 and min(run.values()) > 0]
     if not compared:

@@ -1,4 +1,4 @@
-"""What counts of a run that was restarted: its clock (V2.0 section 5.3.2), and each epoch as it was last trained."""
+"""The clock of a run over restarts (V2.0 section 5.3.2), and each epoch as it was last trained."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from typing import Any
 
 Event = Mapping[str, Any]
 
-# A time server may steer a clock; a larger correction is no steering.
+# A time server corrects a clock by less.
 _MOST_DISAGREEMENT_SECONDS = 5.0
 
 
 class Timeline:
     """Elapsed seconds between events.
 
-    While a machine is up, its own clock counts, which nobody can set and which goes on while the machine sleeps. Across
-    two machines, or a reboot, only the wall clock can tell. Time in which a run was down counts: the paper's clock has
-    no pause.
+    While a machine is up, its own clock counts: it cannot be set, and continues while the machine sleeps. Between two
+    machines, or over a reboot, only the wall clock is available. Downtime counts: the paper's clock has no pause.
 
     Attributes:
-        downtime_seconds: from the last event before each interruption to the moment when training went on. It includes
+        downtime_seconds: from the last event before each interruption to the moment when training resumed. It includes
             training after the last checkpoint, which was lost.
-        doubts: sentences that say why the clock cannot be believed; empty for an honest run.
+        doubts: reasons why the clock cannot be trusted; empty for an honest run.
     """
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -67,10 +66,10 @@ class Timeline:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Epochs as they count: what was trained again after a restart replaces what was lost.
+# Epochs over restarts: what was trained again replaces what was lost.
 
 
-# A kill between an evaluation and its checkpoint, about a second later, loses an epoch whose quality was seen.
+# A kill between an evaluation and its checkpoint, about a second later, loses an epoch whose quality was already known.
 MOST_LOST_EVALUATIONS = 1
 
 
@@ -80,12 +79,12 @@ def last_pass(events: Iterable[Event], key: str) -> dict[int, Event]:
 
 
 def lost_evaluations(events: Iterable[Event]) -> list[Event]:
-    """Evaluations whose epoch was trained again: somebody could have seen them and thrown a bad one away."""
+    """Evaluations whose epoch was trained again: a bad one may have been discarded on purpose."""
     return _passes(events, "eval_accuracy")[1]
 
 
 def first_reaching(events: Iterable[Event], target: float) -> Event | None:
-    """The first evaluation that counts and reached the quality `target`; None where none did."""
+    """The first evaluation that counts and reached the quality `target`; None if none did."""
     reached = (event for event in last_pass(events, "eval_accuracy").values() if event["value"]["value"] >= target)
     return min(reached, key=lambda event: event["seq"], default=None)
 

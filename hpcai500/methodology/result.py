@@ -1,6 +1,6 @@
 """The result of a run: `result.json` as a pure function of recipe, rules and events (V2.0 sections 4.4 and 5.3).
 
-The job that runs and the committee that checks call the same function on the same facts.
+A job and a verifier call the same function on the same facts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def step_split(epochs: Iterable[Mapping[str, Any]]) -> StepSplit | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# All numbers of a run, and the reasons against ranking it.
+# All numbers of a run, and the reasons why it is not rankable.
 
 
 SCHEMA = "hpcai500-result-1"
@@ -98,11 +98,11 @@ class StepBytes(BaseModel):
 class Result(BaseModel):
     """All numbers of one run; unknown is None, never 0. Times in seconds, rates a second, FLOPS and bytes unscaled.
 
-    `vflops` is None for a run against another target than the edition's; `why_no_vflops` says so.
-    `level` is the lowest level that the recipe qualifies for, None where no level allows one of its changes.
-    `level_changes` are the fields that no lower level allows; None where the edition does not know the benchmark.
+    `vflops` is None for a run with another target than the edition's; `why_no_vflops` has the reason.
+    `level` is the lowest level that the recipe qualifies for, None if no level allows one of its changes.
+    `level_changes` are the fields that no lower level allows; None if the edition does not know the benchmark.
     `parallel_efficiency` is None, with a note, where it cannot be relied on; `parallel_efficiency_starts` has it for
-    each start of the run by itself.
+    each start of the run.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -152,7 +152,7 @@ class Result(BaseModel):
 
     @property
     def why_no_vflops(self) -> str | None:
-        """The reason why there are no VFLOPS; None where there are, or where none of `reasons` is about the target."""
+        """The reason why there are no VFLOPS; None if there are, or if none of `reasons` is about the target."""
         return None if self.vflops is not None else about_target(self.reasons)
 
     def as_json(self) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def derive(
         step_split=step_split(epoch["value"] for epoch in epochs.values()),
         **power_of_run(events, seconds, flops, vflops),
         **_communication(events),
-        # An older record does not tell the backend that really ran, but only the one that the recipe asked for.
+        # An older record lacks the backend that ran; the recipe has the requested one.
         backend=start["value"].get("backend") or recipe["communication"]["backend"],
         communication_library=start["value"].get("library") if start["value"]["world_size"] > 1 else None,
         restarts=sum(event["key"] == "run_resume" for event in events),
@@ -244,7 +244,7 @@ def derive(
 
 
 def has_edition_target(problem: Mapping[str, Any], rules: Mapping[str, Any]) -> bool:
-    """Whether the recipe's target is the edition's, against which VFLOPS counts: any other could give any number.
+    """Whether the recipe has the edition's target quality; with a target of one's choice, VFLOPS could be any number.
 
     For a plug-in's benchmark, which the edition does not know, the recipe's target counts.
     """
@@ -252,7 +252,7 @@ def has_edition_target(problem: Mapping[str, Any], rules: Mapping[str, Any]) -> 
 
 
 def about_target(reasons: Iterable[str]) -> str | None:
-    """The one of `reasons` that says that the target is not the edition's, or None."""
+    """The reason that the target is not the edition's, if it is among `reasons`; else None."""
     return next((reason for reason in reasons if "problem.target_quality is " in reason), None)
 
 
@@ -283,16 +283,16 @@ def _communication(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def _efficiency(events: Sequence[Event]) -> dict[str, Any]:
-    """The parallel efficiency by the pairs of steps of all starts; empty where none was timed."""
+    """The parallel efficiency from the timed pairs of steps of all starts; empty if there are none."""
     starts = [event["value"] for event in events if event["key"] == "parallel_efficiency"]
     if not starts:
         return {}
     if any("efficiencies" not in start for start in starts):
-        return {"parallel_efficiency_note": "an older version timed a few steps only"}
+        return {"parallel_efficiency_note": "an older version timed only a few steps"}
     begins = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
     sizes = sorted({begin["world_size"] for begin in begins if "world_size" in begin})
     if len(sizes) > 1:
-        return {"parallel_efficiency_note": f"its starts had {' and '.join(map(str, sizes))} ranks"}
+        return {"parallel_efficiency_note": f"the run was started with {' and '.join(map(str, sizes))} ranks"}
     whole = estimate_efficiency([pair for start in starts for pair in start["efficiencies"]])
     return {
         "parallel_efficiency": whole.value,
@@ -320,10 +320,10 @@ def _flops_per_image(rules: Mapping[str, Any], events: Sequence[Event], conventi
 
 
 def _only(events: Iterable[Event], key: str) -> Event:
-    """The last event named `key`, as a restart repeats those of the initialisation, but the first `run_start`."""
+    """The last event named `key`, since a restart repeats the initialisation; of `run_start`, the first."""
     found = [event for event in events if event["key"] == key]
     if not found:
-        raise RecordError(f"no event {key}: the run has not come to its end; there is no score yet")
+        raise RecordError(f"no event {key}: the run has not finished, so it has no score yet")
     return found[0] if key == "run_start" else found[-1]
 
 
@@ -355,7 +355,7 @@ def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: 
 
 _MOST_LETTERS = 80
 # `_input_reasons` and `_rule_reasons` report these fields, with the value that the edition fixes.
-_SAID = {"accelerator.loader", "problem.dataset", "problem.metric", "problem.target_quality", "problem.epochs"}
+_REPORTED = {"accelerator.loader", "problem.dataset", "problem.metric", "problem.target_quality", "problem.epochs"}
 
 
 def _level_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], judgement: Judgement | None) -> list[str]:
@@ -365,7 +365,7 @@ def _level_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], judgemen
     return [
         f"{change.field} is {_in_short(change.value)}; no level of edition {recipe['edition']} allows a change of it"
         for change in judgement.changes
-        if change.level is None and change.field not in _SAID
+        if change.level is None and change.field not in _REPORTED
     ]
 
 
@@ -375,7 +375,7 @@ def _in_short(value: Any) -> str:
 
 
 def _convention_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], convention: str) -> list[str]:
-    """Counts of operations by two conventions cannot be compared."""
+    """Operations that were counted by different conventions cannot be compared."""
     ranked = rules.get("flops_convention", convention)
     if convention == ranked:
         return []
@@ -383,7 +383,7 @@ def _convention_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], con
 
 
 def _coverage_reasons(recipe: Mapping[str, Any], events: Iterable[Event], epochs: Mapping[int, Event]) -> list[str]:
-    """Epochs whose samples were not the training set, each once, or not what a member drew."""
+    """Epochs that did not deliver each training sample once, or not what a member drew."""
     expected = _only(events, "dataset")["value"]["coverage"]
     wrong = [number for number, event in sorted(epochs.items()) if event["value"]["coverage"] != expected]
     if not wrong:
@@ -395,18 +395,18 @@ def _coverage_reasons(recipe: Mapping[str, Any], events: Iterable[Event], epochs
 
 
 def _system_reasons(events: Iterable[Event]) -> list[str]:
-    """A run that was resumed on another system does not rate either system."""
+    """A run that was resumed on another system measures neither system."""
     systems = [system_identity(event["value"]) for event in events if event["key"] == "system"]
     different = sorted({key for system in systems for key in system if system[key] != systems[0].get(key)})
     return [f"the run was resumed on another system: {', '.join(different)} differ"] if different else []
 
 
-# What a resumed run may not change: a rate over several configurations belongs to none of them.
+# What must not change when a run is resumed: a rate over several configurations belongs to none of them.
 _WORLD = {"world_size": "ranks", "nodes": "nodes", "backend": "backend", "library": "communication library"}
 
 
 def _world_reasons(events: Iterable[Event]) -> list[str]:
-    """A run that was resumed with other ranks or another library does not rate either configuration."""
+    """A run that was resumed with other ranks or another library measures neither configuration."""
     worlds = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
     changed = [
         f"{name} {worlds[0][key]}, then {world[key]}"
@@ -419,7 +419,7 @@ def _world_reasons(events: Iterable[Event]) -> list[str]:
 
 def system_identity(system: Mapping[str, Any]) -> dict[str, Any]:
     """What must not change within a run: processors, accelerators, software. The host itself may."""
-    # Older records do not tell the installation; one outside of an image has no image hash.
+    # Older records lack the installation; one outside of an image has no image hash.
     installation = system.get("installation") or {}
     image, package = installation.get("image") or {}, installation.get("package") or {}
     return {

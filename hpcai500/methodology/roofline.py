@@ -1,4 +1,4 @@
-"""The rooflines of V2.0 section 6: what a workload can attain, which limit binds it, and which changes would help.
+"""The rooflines of V2.0 section 6: what a workload can attain, its bottleneck, and which changes would help.
 
     attainable FLOPS = min(FLOPS ceiling, bandwidth ceiling x COI)              (equations 3 to 6)
 
@@ -23,7 +23,7 @@ from typing import Literal
 from hpcai500.errors import UsageError
 
 # ----------------------------------------------------------------------------------------------------
-# The arithmetic of a recipe's precision, and so the ceilings that it is compared with.
+# The arithmetic of a recipe's precision, which selects the ceilings to compare with.
 
 
 def arithmetic_of(precision: str) -> str:
@@ -90,7 +90,7 @@ def sent_bytes(topology: Topology, buffer_bytes: float, nodes: int, ranks_per_no
 
 
 def gradient_bytes(topology: Topology, values: float, compression: str, nodes: int, ranks_per_node: int) -> SentBytes:
-    """What `topology` sends to sum so many gradient `values` in the type that `compression` names.
+    """What `topology` sends to sum `values` gradient values in the type that `compression` names.
 
     Raises:
         UsageError: as `sent_bytes`, or there is no such type.
@@ -126,12 +126,13 @@ def _check(topology: str, buffer_bytes: float, nodes: int, ranks_per_node: int) 
         raise UsageError(f"topology: expected one of {', '.join(TOPOLOGIES)}, got {topology!r}")
     if nodes < 1 or ranks_per_node < 1 or buffer_bytes < 0:
         raise UsageError(
-            f"bytes of a sum: expected nodes, ranks and bytes, got {nodes} x {ranks_per_node} and {buffer_bytes} bytes"
+            f"all-reduce: expected positive numbers of nodes and ranks, and 0 bytes or more, got {nodes} x "
+            f"{ranks_per_node} and {buffer_bytes} bytes"
         )
 
 
 # ----------------------------------------------------------------------------------------------------
-# Ceilings, what they allow, and which limit binds.
+# Ceilings, attainable FLOPS, and the bottleneck.
 
 
 Kind = Literal["computation", "communication"]
@@ -166,28 +167,28 @@ def attainable_flops(flops_ceiling: float, bandwidth: float, coi: float) -> floa
 
 
 def ridge_point(flops_ceiling: float, bandwidth: float) -> float:
-    """The COI where the slanted and the flat part meet: communication binds below it, computation above."""
+    """The COI where the slanted and the flat part meet: below it the bottleneck is communication, above computation."""
     return flops_ceiling / bandwidth
 
 
 @dataclass(frozen=True)
 class Roof:
-    """What bounds one workload: the FLOPS of its kernel in its precision, and the link that its gradients go through.
+    """The limits of one workload: FLOPS of its kernel in its precision, and the link that its gradients go through.
 
-    `link` is None where nothing is communicated; then the roof has no slanted part.
+    `link` is None if nothing is communicated; then the roof has no slanted part.
     """
 
     flops: Ceiling
     link: Ceiling | None
 
     def attainable(self, coi: float | None) -> float:
-        """The bound in FLOPS at `coi`; None where nothing is communicated."""
+        """The bound in FLOPS at `coi`; None if nothing is communicated."""
         if self.link is None or coi is None:
             return self.flops.rate
         return attainable_flops(self.flops.rate, self.link.rate, coi)
 
     def binding(self, coi: float | None) -> Ceiling:
-        """The limit that binds at `coi`; at the ridge point itself, computation."""
+        """The bottleneck at `coi`; at the ridge point itself, computation."""
         is_flat = self.link is None or coi is None or self.attainable(coi) == self.flops.rate
         return self.flops if is_flat or self.link is None else self.link
 
@@ -197,14 +198,14 @@ class Roof:
 
 @dataclass(frozen=True)
 class Workload:
-    """One run as the model sees it.
+    """One run, as described to the model.
 
     Attributes:
         model: which links its bytes go through: an accelerator's (`node`), or a node's to the others (`system`).
         precision: of its arithmetic.
-        coi: FLOPs for each byte through one link, as compressed; None where nothing is communicated.
+        coi: FLOPs for each byte through one link, as compressed; None if nothing is communicated.
         compression: type in which gradients travelled.
-        topology: None where it is not known.
+        topology: None if it is not known.
     """
 
     model: Model

@@ -1,8 +1,8 @@
-"""Which level a recipe qualifies for, and which of its changes forces it there (V2.0 sections 3.1 and 5).
+"""The level that a recipe qualifies for, and the changes that require it (V2.0 sections 3.1 and 5).
 
 A recipe is compared field by field with its edition's reference. The edition's rows give the lowest level that allows
-each change, and the recipe has the highest of these. A field that the edition does not know is judged like its layer;
-a layer that it does not know is allowed at no level.
+each change, and the recipe has the highest of these. A field that the edition does not know has the level of its layer;
+an unknown layer is allowed at no level.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NEVER = "never"
-# They select the rules that a recipe is judged by, and are not judged themselves.
+# They select the rules, and have no level themselves.
 _NO_LAYER = ("benchmark", "edition")
 
 Tables = Mapping[str, Any]
@@ -25,9 +25,9 @@ class Change:
     Attributes:
         layer: number of its layer (9 to 1); 0 for a layer that the edition does not know.
         field: `table.key`.
-        reference: the reference's value; None where it has no such field.
-        value: the recipe's; None where it does not state the field.
-        level: the lowest level that allows the change; None where none does.
+        reference: the reference's value; None if it has no such field.
+        value: the recipe's; None if it does not state the field.
+        level: the lowest level that allows the change; None if none does.
         section: of the paper; empty for an unknown layer.
         why: the rule in a few words.
     """
@@ -43,10 +43,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What an edition says of a recipe.
+    """The level of a recipe in an edition.
 
     Attributes:
-        level: the lowest level that the recipe qualifies for; None where no level allows one of its changes.
+        level: the lowest level that the recipe qualifies for; None if no level allows one of its changes.
         changes: all differences from the reference, from layer 9 down.
         absent: fields that were added to the reference after the recipe was written; leaving them out is no change.
         levels: the edition's levels, the strictest first.
@@ -73,7 +73,7 @@ class Judgement:
 def judge(tables: Tables, rules: Tables) -> Judgement:
     """The level of the recipe `tables` under `rules` (a `rulebook` with `levels` and `reference`).
 
-    Any content of `tables` is judged: whatever is not as expected counts as a change.
+    `tables` may have any content: everything unexpected counts as a change.
 
     Raises:
         KeyError: the rules lack `levels` or `reference`: the edition does not know the benchmark.
@@ -93,7 +93,7 @@ def judge(tables: Tables, rules: Tables) -> Judgement:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two values of recipes are the same: 8 is 8.0, but true is not 1, and there is no tolerance."""
+    """Whether two values of recipes are equal: 8 equals 8.0, but true does not equal 1. There is no tolerance."""
     if isinstance(one, bool) or isinstance(other, bool):
         return isinstance(one, bool) and isinstance(other, bool) and one == other
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -112,7 +112,7 @@ def row_of(levels: Tables, table: str, key: str) -> Mapping[str, Any]:
 
 
 def level_of(row: Mapping[str, Any], value: Any) -> str | None:
-    """The lowest level at which a field with this row may have `value`; None where there is none."""
+    """The lowest level at which a field with this row may have `value`; None if there is none."""
     named = row.get("values", {})
     level = named[value] if isinstance(value, str) and value in named else row["level"]
     return None if level == NEVER else str(level)
@@ -124,9 +124,9 @@ def _changes(tables: Tables, levels: Tables, reference: Tables) -> Iterator[Chan
             continue
         layer = levels["layers"].get(table)
         if layer is None:
-            yield Change(0, table, None, content, None, "", "the edition knows no such layer")
+            yield Change(0, table, None, content, None, "", "the edition has no such layer")
         elif not isinstance(content, Mapping):
-            yield Change(layer["layer"], table, None, content, None, layer["section"], "a layer is a table")
+            yield Change(layer["layer"], table, None, content, None, layer["section"], "a layer must be a table")
         else:
             yield from _changes_of_layer(table, content, levels, reference[table])
 
@@ -136,7 +136,7 @@ def _changes_of_layer(table: str, content: Tables, levels: Tables, reference: Ta
     for key, value in content.items():
         name = f"{table}.{key}"
         if key not in reference:
-            why = "the edition does not know this field: judged as its layer"
+            why = "the edition does not know this field: it has the level of its layer"
             yield Change(layer["layer"], name, None, value, level_of(layer, value), layer["section"], why)
         elif not same_value(reference[key], value):
             row = row_of(levels, table, key)
@@ -153,7 +153,7 @@ def _absent(tables: Tables, levels: Tables, reference: Tables) -> Iterator[str]:
 
 
 def _left_out(name: str, levels: Tables, reference: Tables) -> Change:
-    """A missing field that every recipe states: nobody can tell what a run without it did, so no level allows it."""
+    """A missing field that every recipe must state. What a run did without it is unknown, so no level allows it."""
     table, _, key = name.partition(".")
     row = row_of(levels, table, key)
     layer = levels["layers"][table]["layer"]

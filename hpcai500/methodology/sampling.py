@@ -1,7 +1,7 @@
 """Which training samples a member of an ensemble draws (V3.0 sections 3.1 and 3.7), and evidence of delivered samples.
 
-Draws are a function of the set's size and the member's seed, the same on every machine: whoever knows the two can say
-which samples a member must have trained on.
+Draws depend only on the size of the set and the member's seed, on every machine. A verifier can therefore compute which
+samples a member must have trained on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BLOCK = 4
 
 
 class Draw(IntEnum):
-    """What random words are for. Each use has its own, so that a sample's roll does not depend on its place."""
+    """What random words are used for. Each use has its own, so that a sample's rolls do not depend on its position."""
 
     ORDER = 0
     ROLLS = 1
@@ -35,8 +35,8 @@ class Draw(IntEnum):
 def random_words(count: int, seed: int, epoch: int, draw: Draw, first: int = 0) -> npt.NDArray[np.uint64]:
     """Return `count` random 64-bit words of one epoch, from number `first` on, without computing those before.
 
-    NumPy guarantees a BitGenerator's raw stream for ever, but not what Generator's methods make of it, so these are
-    raw.
+    NumPy guarantees that the raw stream of a BitGenerator never changes, but not the values of Generator's methods. So
+    these are raw.
 
     Raises:
         ValueError: seed or epoch outside 0 ... 2**64 - 1, or a negative count or first.
@@ -50,7 +50,7 @@ def random_words(count: int, seed: int, epoch: int, draw: Draw, first: int = 0) 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Coverage: evidence that an epoch delivered the samples that it says it did.
+# Coverage: evidence that an epoch delivered its samples.
 
 
 SampleIds = npt.NDArray[np.int64]
@@ -137,7 +137,7 @@ def _lane_sum(words: npt.NDArray[np.uint64], lane: np.uint64) -> int:
 # Draws.
 
 
-# Epochs are trained from 1 on, so no order uses the words of epoch 0.
+# Epochs are numbered from 1, so no order uses the words of epoch 0.
 _EPOCH = 0
 # The same for every ensemble, so that members of several can be compared on the same samples.
 _PROBE_SEED = 500
@@ -147,13 +147,13 @@ _MOST_SAMPLES = 2**32
 
 @dataclass(frozen=True)
 class DrawnFacts:
-    """What a record tells of a member's draws.
+    """The facts about a member's draws in its record.
 
     Attributes:
         sampling: `bootstrap`, `poisson` or `all`.
-        strata: sizes of the groups that were drawn from separately; empty where there was only one.
-        draws: how many there are, with repeats.
-        distinct: how many samples were drawn at least once.
+        strata: sizes of the groups that were drawn from separately; empty for one group.
+        draws: number of draws, with repeats.
+        distinct: number of samples that were drawn at least once.
         share: `distinct` over all samples.
     """
 
@@ -167,11 +167,11 @@ class DrawnFacts:
 def draw_counts(samples: int, seed: int, sampling: str, strata: Sequence[int] = ()) -> SampleIds:
     """Return how often each of `range(samples)` is drawn.
 
-    - `bootstrap`: as many draws as there are samples, with replacement. Draw i takes word i and has, of n samples, the
-      number floor(word x n / 2**64). The probability of each is 1 / n within 2**-64, so that all draws of N samples
-      together differ from fair ones by less than N**2 / 2**64 in total variation: 9e-8 for ImageNet.
-    - `poisson`: each sample as often as its own word says (`poisson_counts`); the number of draws equals that of
-      samples only in the mean.
+    - `bootstrap`: as many draws as there are samples, with replacement. Draw i of n samples is the sample number
+      floor(word i x n / 2**64). The probability of each is 1 / n within 2**-64, so that all draws of N samples together
+      differ from fair ones by less than N**2 / 2**64 in total variation: 9e-8 for ImageNet.
+    - `poisson`: each sample as often as its own word says (`poisson_counts`); only on average are there as many draws
+      as samples.
     - `all`: once each.
 
     Args:
@@ -185,7 +185,10 @@ def draw_counts(samples: int, seed: int, sampling: str, strata: Sequence[int] = 
         ValueError: another sampling; sizes that are not positive, or do not add up to the whole set.
     """
     if not 0 <= samples < _MOST_SAMPLES or (strata and (min(strata) < 1 or sum(strata) != samples)):
-        raise ValueError(f"no draws of {samples} samples in strata of {list(strata[:8])}, {sum(strata)} in all")
+        raise ValueError(
+            f"draws: expected 0 to 2**32 - 1 samples, and strata that add up to them, got {samples} in strata of "
+            f"{list(strata[:8])}, {sum(strata)} in all"
+        )
     if sampling == "bootstrap":
         return np.bincount(_bootstrap(samples, seed, strata or (samples,)), minlength=samples).astype(np.int64)
     if sampling == "poisson":
@@ -204,8 +207,8 @@ def draws(samples: int, seed: int, sampling: str, strata: Sequence[int] = ()) ->
 def poisson_counts(first: int, stop: int, seed: int) -> SampleIds:
     """Return how often each of the samples `first` ... `stop` - 1 is drawn, each independently.
 
-    Poisson(1) is the limit of a sample's draws in a bootstrap of growing sets. A sample needs neither the others nor
-    the size of the set: it is the bootstrap of a stream.
+    Poisson(1) is the limit of a sample's draws in a bootstrap of growing sets. A sample's count does not depend on
+    other samples or the size of the set, so it can be drawn for a stream.
     """
     words = random_words(stop - first, seed, _EPOCH, Draw.MEMBER, first)
     return np.searchsorted(_poisson_limits(), words, side="right").astype(np.int64)
@@ -219,7 +222,7 @@ def out_of_bag(drawn: SampleIds, samples: int) -> SampleIds:
 def probe(samples: int, count: int) -> SampleIds:
     """Return `count` ids out of `range(samples)`, ascending, without repeats; all of them where there are no more.
 
-    They are the same for every member of every ensemble: a member is judged on those that it has not drawn.
+    They are the same for every member of every ensemble. A member is evaluated on those that it has not drawn.
     """
     words = random_words(samples, _PROBE_SEED, _EPOCH, Draw.PROBE)
     return np.sort(np.argsort(words, kind="stable")[:count]).astype(np.int64)
@@ -232,7 +235,7 @@ def unseen_probe(drawn: SampleIds | None, samples: int, count: int) -> SampleIds
 
 
 def drawn_facts(drawn: SampleIds, samples: int, sampling: str, strata: Sequence[int] = ()) -> DrawnFacts:
-    """What a record tells of draws out of `range(samples)`."""
+    """The facts about draws out of `range(samples)` for a record."""
     distinct = int(np.count_nonzero(np.bincount(drawn, minlength=samples)))
     return DrawnFacts(sampling, tuple(strata), int(drawn.size), distinct, distinct / samples)
 
@@ -243,7 +246,7 @@ def drawn_digest(drawn: SampleIds) -> str:
 
 
 def _bootstrap(samples: int, seed: int, strata: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The ids of all draws, in the order of their words; the words of a stratum are at the places of its samples."""
+    """The ids of all draws, in the order of their words; a stratum uses the words at the positions of its samples."""
     words = random_words(samples, seed, _EPOCH, Draw.MEMBER)
     sizes = np.array(strata, np.uint64)
     starts = np.cumsum(sizes) - sizes
@@ -262,7 +265,7 @@ def _scaled(words: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64]) -> npt
 def _poisson_limits() -> npt.NDArray[np.uint64]:
     """2**64 x P(count <= k) for k = 0, 1, …, rounded down: a word below the first is a count of 0, and so on.
 
-    In integers, with e as a sum of fractions, so that no machine's mathematics library influences them.
+    Computed in integers, with e as a sum of fractions, so that they do not depend on a mathematics library.
     """
     scale, term, e = 2**192, 2**192, 0
     for k in range(1, 60):

@@ -1,6 +1,6 @@
 """Statistics of few runs: quartiles and medians, confidence intervals, limits, equivalence, and spread.
 
-Intervals are for a confidence of 95 % where nothing else is said.
+Intervals have a confidence of 95 % unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -48,33 +48,33 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A fair sample of a stream of unknown length, in bounded space.
+# An unbiased sample of a stream of unknown length, in bounded space.
 
 
 T = TypeVar("T")
 
 
 class Reservoir(Generic[T]):
-    """Keeps `capacity` things of a stream, each with the same probability (Vitter 1985, algorithm R).
+    """Keeps `capacity` items of a stream, each with the same probability (Vitter 1985, algorithm R).
 
-    All of them are kept as long as they fit. Which ones stay afterwards is the same in every run.
+    All of them are kept as long as they fit. The choice is the same in every run.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.seen = 0
         self.kept: list[T] = []
-        self._random = random.Random(0).random  # noqa: S311 - a sample, no secret
+        self._random = random.Random(0).random  # noqa: S311 - a sample, not a secret
 
-    def add(self, thing: T) -> None:
-        """Take the next thing of the stream."""
+    def add(self, item: T) -> None:
+        """Take the next item of the stream."""
         self.seen += 1
         if len(self.kept) < self.capacity:
-            self.kept.append(thing)
+            self.kept.append(item)
             return
         place = int(self._random() * self.seen)
         if place < self.capacity:
-            self.kept[place] = thing
+            self.kept[place] = item
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.kept)
@@ -83,11 +83,11 @@ class Reservoir(Generic[T]):
 def weighted_quantile(values: Iterable[tuple[float, float]], share: float) -> float:
     """The smallest value at which `share` of the weight is reached; `values` (value, weight) must not be empty."""
     ordered = sorted(values)
-    wanted = share * sum(weight for _, weight in ordered)
+    limit = share * sum(weight for _, weight in ordered)
     reached = 0.0
     for value, weight in ordered:
         reached += weight
-        if reached >= wanted:
+        if reached >= limit:
             return value
     return ordered[-1][0]
 
@@ -137,7 +137,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
 def difference_interval(
     one: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """Welch's interval of mean(other) - mean(one); None where either has fewer than two values.
+    """Welch's interval of mean(other) - mean(one); None if either has fewer than two values.
 
     Raises:
         UsageError: `confidence` is not between 0 and 1.
@@ -190,7 +190,7 @@ def _welch_degrees(first: float, first_count: int, second: float, second_count: 
 
 
 Statistic = Literal["every", "mean", "median"]
-# The last digits of a sum, or of 0.95 written in binary, are no breach of a contract.
+# Rounding of a sum, or of 0.95 in binary, is not a breach of a contract.
 ROUNDING = 1e-9
 
 
@@ -251,7 +251,7 @@ def judged_value(values: Sequence[float], statistic: Statistic, limits: Limits) 
 
 
 def judged_interval(values: Sequence[float], statistic: Statistic) -> tuple[float, float] | None:
-    """The 95 % confidence interval of the mean of all `values`, or of their median; None where there is none.
+    """The 95 % confidence interval of the mean of all `values`, or of their median; None if there is none.
 
     A mean's is Student's, of two values or more; a median's is by order statistics, of six or more. Under `every`,
     nothing is estimated.
@@ -263,9 +263,9 @@ def judged_interval(values: Sequence[float], statistic: Statistic) -> tuple[floa
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a repetition gives the same (V2.0 section 3.3): equivalence, not the mere absence of a difference.
+# Whether a repetition gives the same result (V2.0 section 3.3): equivalence, not just the absence of a difference.
 #
-# Two means are called the same if the whole confidence interval of their difference lies within a tolerance: two
+# Two means are equivalent if the whole confidence interval of their difference lies within a tolerance: two
 # one-sided tests (D. J. Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). It is not enough that the
 # interval contains 0: that of few runs nearly always does.
 
@@ -290,8 +290,8 @@ class Equivalence:
     """One metric of two sides.
 
     Attributes:
-        ratio: mean(other) / mean(one); None where that is 0.
-        difference: mean(other) - mean(one), with its interval; None where a side has fewer than two runs.
+        ratio: mean(other) / mean(one); None if that is 0.
+        difference: mean(other) - mean(one), with its interval; None if a side has fewer than two runs.
         limit: the largest difference that counts as none, in the metric's unit.
         verdict: `replicated` if the interval lies within -limit to limit, `not replicated` if it lies outside,
             `inconclusive` if it crosses a limit: too few runs, or too different ones.
@@ -352,7 +352,7 @@ def _verdict(difference: Interval | None, limit: float) -> Verdict:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Two sides next to each other: their ratio, and whether they differ by more than runs of one system differ anyway.
+# Two sides compared: their ratio, and whether they differ by more than the spread of runs of one system.
 
 
 # Two runs may agree by chance; three begin to show a spread.
@@ -379,8 +379,8 @@ class Compared:
     """One metric on two sides; unknown is None.
 
     Attributes:
-        ratio: B / A; None where A is 0 or one is unknown.
-        exceeds_spread: whether the means are further apart than the sum of both standard deviations; None where a side
+        ratio: B / A; None if A is 0 or one is unknown.
+        exceeds_spread: whether the means are further apart than the sum of both standard deviations; None if a side
             has fewer than three runs.
     """
 
@@ -391,7 +391,7 @@ class Compared:
 
 
 def side(values: Sequence[float | None]) -> Side | None:
-    """The metric over `values`; None if a run does not know it."""
+    """The metric over `values`; None if it is unknown for a run."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None

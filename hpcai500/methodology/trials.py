@@ -22,7 +22,7 @@ def flops_rate(samples: int, flops_per_sample: float, seconds: float) -> float:
     """FLOPS = samples x FLOPs per sample / seconds (V2.0 section 7.2).
 
     Args:
-        samples: trained on, each counted once an epoch; padding is not counted.
+        samples: number of training samples, each counted once an epoch; padding is not counted.
         flops_per_sample: floating-point operations of one training sample, forward and backward.
         seconds: from the first batch read to the end of the target epochs (V2.0 section 5.3.2).
     """
@@ -87,7 +87,7 @@ def summarise(values: Sequence[float]) -> TrialSummary:
     """Arithmetic mean without the highest and the lowest run, and the variation of all runs.
 
     With fewer than three runs, all are averaged. The variation is the sample standard deviation over the mean of all
-    runs (V2.0 section 3.3), None where it is not defined (one run, or a mean of 0).
+    runs (V2.0 section 3.3), None if it is not defined (one run, or a mean of 0).
 
     Raises:
         UsageError: there are no values, or one is not finite.
@@ -96,7 +96,7 @@ def summarise(values: Sequence[float]) -> TrialSummary:
         raise UsageError("trials: expected at least one run, got none")
     odd = next((value for value in values if not math.isfinite(value)), None)
     if odd is not None:
-        raise UsageError(f"trials: expected a finite number of each run, got {odd}")
+        raise UsageError(f"trials: expected a finite number for each run, got {odd}")
     ordered = sorted(values)
     kept = ordered[1:-1] if len(ordered) >= 3 else ordered
     dropped = len(kept) < len(ordered)

@@ -30,9 +30,9 @@ class EfficiencyEstimate:
     """Parallel efficiency from steps without and with communication on the same ranks.
 
     Attributes:
-        value: the median over pairs of steps; None where it cannot be relied on.
+        value: the median over pairs of steps; None if it cannot be relied on.
         interval: the 95 % confidence interval of that median; None for too few pairs.
-        note: why there is no value; None where there is one.
+        note: why there is no value; None if there is one.
     """
 
     value: float | None
@@ -43,23 +43,23 @@ class EfficiencyEstimate:
 def estimate_efficiency(pairs: Sequence[float]) -> EfficiencyEstimate:
     """The efficiency from `pairs`: for each, the time of a step without communication over that of one with it.
 
-    The value is withheld where it is too uncertain to be of use, and where it is above 1.
+    There is no value where it is too uncertain to be of use, or above 1.
     """
     if len(pairs) < LEAST_VALUES:
         return EfficiencyEstimate(None, None, f"pairs of steps timed: {len(pairs)}; {LEAST_VALUES} are needed")
     value, (low, high) = median(pairs), median_interval(pairs)
-    told = f"the median of {len(pairs)} pairs of steps is {value:.2f}, its 95 % interval {low:.2f} to {high:.2f}"
+    detail = f"the median of {len(pairs)} pairs of steps is {value:.2f}, its 95 % interval {low:.2f} to {high:.2f}"
     if (high - low) / 2 > MOST_UNCERTAINTY * value:
-        return EfficiencyEstimate(None, (low, high), f"too uncertain: {told}")
+        return EfficiencyEstimate(None, (low, high), f"too uncertain: {detail}")
     if value > 1:
-        return EfficiencyEstimate(None, (low, high), f"above 1, which communication does not bring about: {told}")
+        return EfficiencyEstimate(None, (low, high), f"above 1, which communication cannot cause: {detail}")
     return EfficiencyEstimate(value, (low, high), None)
 
 
 def weak_scaling(rates: Mapping[int, float]) -> dict[int, Scaled]:
     """Speed-up and parallel efficiency for each number of processes.
 
-    With the smallest number of processes, b, as the base, as V2.0 takes its single node of 8 GPUs:
+    The base is the smallest number of processes, b; in V2.0 it is a single node of 8 GPUs:
 
         speed-up of n   = rate(n) / rate(b)
         efficiency of n = (rate(n) / n) / (rate(b) / b)
@@ -72,7 +72,7 @@ def weak_scaling(rates: Mapping[int, float]) -> dict[int, Scaled]:
     """
     for processes, rate in rates.items():
         if processes < 1 or not (math.isfinite(rate) and rate > 0):
-            raise UsageError(f"scaling: expected a positive rate of one process or more, got {rate} of {processes}")
+            raise UsageError(f"scaling: expected a positive rate of one process or more, got {rate} for {processes}")
     if len(rates) < 2:
         raise UsageError(f"scaling: expected two numbers of processes or more, got {len(rates)}")
     base = min(rates)

@@ -91,7 +91,7 @@ def test_a_constant_power_gives_power_times_the_time_of_the_run(metered: Path) -
     assert result.flops_per_watt == near(result.flops / 250)
     # The target is not the edition's.
     assert result.vflops_per_watt is None
-    assert "fewer than MLPerf's rules ask for" in str(result.power_note)
+    assert "fewer than MLPerf's rules require" in str(result.power_note)
     assert json.loads((metered / "result.json").read_text())["watts"] == near(250)
 
 

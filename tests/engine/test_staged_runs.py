@@ -463,8 +463,8 @@ def test_a_pipeline_with_batch_norm_is_said_not_to_be_equivalent(images: Path, t
     result = score_record(out)
     assert not result.rankable
     assert (
-        "batch norm took its statistics of micro-batches of 2 samples, where one device takes those of 8: not "
-        "mathematically equivalent (programming.micro_batches=1 is)"
+        "batch norm used statistics of micro-batches of 2 samples, not of batches of 8: not mathematically equivalent "
+        "(programming.micro_batches=1 is)"
     ) in result.reasons
 
 

@@ -93,7 +93,7 @@ def test_the_pictures_are_the_same_files_for_the_same_numbers() -> None:
 def test_members_that_did_not_run_side_by_side_scale_nothing() -> None:
     told = scaling([point(1, 1e9), point(2, 2e9, overlap=0.51)])
     (doubt,) = told.doubts()
-    assert "ensemble-2x1: the members ran side by side too little: the slowest took 51%" in doubt
+    assert "ensemble-2x1: the members overlapped too little for V3.0 Eq. 6: the slowest ran for 51%" in doubt
     assert not list(told.figure_of_merit_lines())
 
 

@@ -71,7 +71,7 @@ class Broken:
             product[5:9, 5:9] = 0
             return product
 
-        return Prepared({"broken": multiply}, prepared.complaint)
+        return Prepared({"broken": multiply}, prepared.check)
 
 
 class Right(Broken):
@@ -79,7 +79,7 @@ class Right(Broken):
 
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
         prepared = self.real.prepare(precision, device)
-        return Prepared({"broken": next(iter(prepared.calls.values()))}, prepared.complaint)
+        return Prepared({"broken": next(iter(prepared.calls.values()))}, prepared.check)
 
 
 def _find(communicator: Communicator, broken_rank: int | None) -> dict[str, Any] | None:
@@ -314,7 +314,7 @@ def test_ranks_of_nodes_sum_and_have_a_link() -> None:
 def test_a_wrong_sum_is_told_by_all_ranks() -> None:
     outcomes, _ = try_ranks(_sum_wrongly, 2, 1)
     assert {outcome.error for outcome in outcomes} == {"WrongAnswerError"}
-    assert all("1 of 4 sums by Gloo, the first at 3" in outcome.message for outcome in outcomes)
+    assert all("1 of 4 sums by Gloo, first element 3" in outcome.message for outcome in outcomes)
 
 
 @dataclass(frozen=True)
@@ -358,7 +358,7 @@ def test_input_is_measured_in_samples() -> None:
 
 
 def test_images_that_differ_when_read_again_are_a_wrong_answer() -> None:
-    with silent(1, "", "") as bar, pytest.raises(WrongAnswerError, match="are others"):
+    with silent(1, "", "") as bar, pytest.raises(WrongAnswerError, match="images differ when they are read"):
         measure_input("ic", job_of(LocalCommunicator()), _epochs(first=1.0), 2, 10, 0.01, bar)
 
 
@@ -412,7 +412,7 @@ def test_the_command_prints_a_table_and_stable_lines(tmp_path: Path, images: Pat
     ("arguments", "expected"),
     [
         (["gem"], "micro gem: expected gemm, conv, copy, allreduce or input"),
-        (["allreduce"], "allreduce: left out: there is one rank; start more: --procs N, or a launcher"),
+        (["allreduce"], "allreduce: left out: there is only one rank; start more with --procs N or a launcher"),
         (["gemm", "--data", "."], "--data is for input"),
         (["gemm", "--seconds", "0"], "Invalid value for '--seconds'"),
         (["input", "--recipe", "ic/reference"], "input ic: left out: it reads imagenet-1k: add --data DIR"),

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from hpcai500.measure import products as reference
 from hpcai500.measure.flops import count_flops
 from hpcai500.measure.micro import PRECISIONS, Call, Problem, arithmetic, lacking, operand
-from hpcai500.measure.products import Convolution, Gemm, Product, as_gemm, complaint, heaviest, products_of_step
+from hpcai500.measure.products import Convolution, Gemm, Product, as_gemm, heaviest, product_error, products_of_step
 
 CPU = torch.device("cpu")
 GEMMS = [Gemm(64, 48, 200), Gemm(7, 300, 33), Gemm(513, 1, 2048), Gemm(129, 257, 1)]
@@ -39,7 +39,7 @@ def test_every_call_is_right(problem: Problem, precision: str) -> None:
         made = {name: product for name, product in products.items() if product is not None}
         assert len(made) >= 2
         for name, product in made.items():
-            assert prepared.complaint(product) is None, name
+            assert prepared.check(product) is None, name
 
 
 def _unless_refused(call: Call) -> Tensor | None:
@@ -63,7 +63,7 @@ def test_every_call_of_a_device_is_right(problem: Problem, precision: str) -> No
     with arithmetic(PRECISIONS[precision]):
         prepared = problem.prepare(PRECISIONS[precision], device)
         for name, call in prepared.calls.items():
-            assert prepared.complaint(call()) is None, name
+            assert prepared.check(call()) is None, name
 
 
 def test_a_product_that_kills_the_process_on_some_processors_is_not_made_that_way() -> None:
@@ -78,7 +78,7 @@ def test_a_product_that_kills_the_process_on_some_processors_is_not_made_that_wa
                 if "needs the cpu support" not in str(error):
                     raise
             else:
-                assert prepared.complaint(product) is None, name
+                assert prepared.check(product) is None, name
 
 
 def _cut_off(tensor: Tensor, bits: int) -> Tensor:
@@ -91,10 +91,10 @@ def test_fp32_that_is_computed_in_less_is_found() -> None:
     torch.manual_seed(1)
     precision = PRECISIONS["fp32"]
     left, right = operand((256, 1024), precision, CPU), operand((1024, 128), precision, CPU)
-    assert complaint(left, right, left @ right, precision) is None
+    assert product_error(left, right, left @ right, precision) is None
     in_bf16 = (left.bfloat16() @ right.bfloat16()).float()
     for wrong in (_cut_off(left, 13) @ _cut_off(right, 13), in_bf16):
-        assert "times as wrong as fp32 allows" in str(complaint(left, right, wrong, precision))
+        assert "times what fp32 allows" in str(product_error(left, right, wrong, precision))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -103,11 +103,11 @@ def test_a_tile_that_was_never_written_is_found_wherever_it_is(precision: str) -
     kind = PRECISIONS[precision]
     left, right = operand((512, 256), kind, CPU), operand((256, 512), kind, CPU)
     product = left @ right
-    assert complaint(left, right, product, kind) is None
+    assert product_error(left, right, product, kind) is None
     for row, column in ((0, 0), (200, 300), (480, 480)):
         wrong = product.clone()
         wrong[row : row + 32, column : column + 32] = 0
-        assert complaint(left, right, wrong, kind)
+        assert product_error(left, right, wrong, kind)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -116,7 +116,7 @@ def test_what_is_no_number_is_found(value: float) -> None:
     left, right = operand((64, 32), kind, CPU), operand((32, 64), kind, CPU)
     product = left @ right
     product[13, 31] = value
-    assert complaint(left, right, product, kind)
+    assert product_error(left, right, product, kind)
 
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=lambda problem: problem.name)
@@ -125,8 +125,8 @@ def test_a_convolution_that_is_a_little_off_is_found(problem: Convolution) -> No
     with arithmetic(PRECISIONS["fp32"]):
         prepared = problem.prepare(PRECISIONS["fp32"], CPU)
         for call in prepared.calls.values():
-            assert "times as wrong as fp32" in str(prepared.complaint(call() * 1.001))
-            assert "shape" in str(prepared.complaint(call()[:, :-1]))
+            assert "times what fp32 allows" in str(prepared.check(call() * 1.001))
+            assert "shape" in str(prepared.check(call()[:, :-1]))
 
 
 @pytest.mark.parametrize(("images", "weight", "stride", "padding"), LAYERS)
@@ -193,7 +193,7 @@ for problem in (Gemm(64, 48, 200), Convolution("forward", (2, 16, 9, 9), (8, 16,
             prepared = problem.prepare(PRECISIONS[name], torch.device("cpu"))
             for call_name, call in prepared.calls.items():
                 try:
-                    assert prepared.complaint(call()) is None
+                    assert prepared.check(call()) is None
                 except RuntimeError:
                     failed.add(call_name)
 print(sorted(failed))

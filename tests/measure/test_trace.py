@@ -20,7 +20,7 @@ from hpcai500.measure.trace import (
     Work,
     breakdown,
     exchange_events,
-    listening,
+    onednn_lines,
     read_trace,
     reorders,
     typical,
@@ -184,7 +184,7 @@ def test_exchange_threads_become_slices_and_overlapping_sums_count_once() -> Non
 
 def test_a_trace_that_does_not_fit_is_told_with_its_file_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "no-such-folder" / "trace.json.gz"
-    with pytest.raises(RunError, match=r"trace.json.gz: the trace cannot be written: .*give another --out"):
+    with pytest.raises(RunError, match=r"trace.json.gz: cannot write the trace: .*give another --out"):
         write_trace(path, {"traceEvents": []})
 
 
@@ -224,7 +224,7 @@ def test_of_several_steps_the_median_counts_once() -> None:
 def told_by_a_convolution(memory_format: torch.memory_format) -> list[Reorder]:
     layer = nn.Conv2d(16, 32, 3).to(memory_format=memory_format)  # type: ignore[call-overload]
     images = torch.randn(8, 16, 24, 24).to(memory_format=memory_format)
-    with listening() as lines:
+    with onednn_lines() as lines:
         layer(images).sum().backward()
     return [one for one in reorders(lines) if one.shape.startswith("8x")]
 
@@ -236,7 +236,7 @@ def test_a_convolution_of_channels_first_is_rearranged_inside_and_one_of_channel
 
 def test_stdout_is_as_before_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
     os.write(1, b"before\n")
-    with listening() as lines:
+    with onednn_lines() as lines:
         os.write(1, b"inside\n")
     os.write(1, b"after\n")
     assert capfd.readouterr().out == "before\nafter\n"

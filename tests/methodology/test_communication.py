@@ -281,7 +281,7 @@ def test_one_rank_a_host_sends_everything_over_the_network_and_loopback_does_not
 
 def test_several_ranks_a_host_need_the_part_between_hosts() -> None:
     unknown = [rank("a", 3 * MIB, network=MIB), rank("a", 3 * MIB), rank("b", 3 * MIB, network=MIB)]
-    assert "how much of it stays within a host" in check_traffic(unknown, "Open MPI 4.1.4")["verdict"]
+    assert "how many bytes stay within a host" in check_traffic(unknown, "Open MPI 4.1.4")["verdict"]
     known = [rank("a", 3 * MIB, network=MIB, between=MIB), rank("a", 3 * MIB, between=0)]
     known += [rank("b", 3 * MIB, network=MIB, between=MIB)]
     assert check_traffic(known, "Open MPI 4.1.4")["ratio"] == 1.0
@@ -298,8 +298,8 @@ def test_a_ratio_has_its_verdict(seen: float, verdict: str) -> None:
 
 def test_an_interface_that_came_up_anew_or_a_count_of_nothing_is_no_comparison() -> None:
     anew = [rank("a", MIB, network=MIB, restarted="eth1"), rank("b", MIB, network=MIB)]
-    assert check_traffic(anew, "Gloo")["verdict"] == "not comparable: eth1 of a was set up anew during the run"
-    assert check_traffic([rank("a", 0), rank("b", 0)], "Gloo")["verdict"] == "not comparable: no byte was counted"
+    assert check_traffic(anew, "Gloo")["verdict"] == "not comparable: eth1 of a was restarted during the run"
+    assert check_traffic([rank("a", 0), rank("b", 0)], "Gloo")["verdict"] == "not comparable: no bytes were counted"
 
 
 # --- Bandwidths of an all-reduce by their definitions, and the link that explains its times.
@@ -361,8 +361,8 @@ def test_whatever_is_measured_the_link_is_possible(times: list[float], n: int) -
 @pytest.mark.parametrize(
     ("n", "measured", "reason"),
     [
-        (4, [(16, 1.0)], "two sizes"),
-        (4, [(16, 1.0), (16, 2.0)], "two sizes"),
+        (4, [(16, 1.0)], "two message sizes"),
+        (4, [(16, 1.0), (16, 2.0)], "two message sizes"),
         (4, [(16, 1.0), (64, 0.0)], "positive time"),
         (1, [(16, 1.0), (64, 2.0)], "two ranks"),
         (4, [(0, 1.0), (0.0, 1.0), (1, 1e-9)], "does not grow"),

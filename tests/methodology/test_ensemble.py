@@ -95,7 +95,7 @@ def test_members_in_waves_never_had_the_rate_of_equation_6() -> None:
 def test_a_skew_that_leaves_little_overlap_is_told() -> None:
     numbers = ensemble_numbers([member(0), member(1, 12.0)])
     (reason,) = overlap_reasons(2, numbers.at_once, numbers.overlap)
-    assert "took 89% of the time from the first start to the last stop; 90% at least" in reason
+    assert "the slowest ran for 89% of the time from the first start to the last stop, and 90% is required" in reason
 
 
 def test_a_member_that_was_down_while_another_ran_did_not_run_beside_it() -> None:

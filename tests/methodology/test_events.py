@@ -76,7 +76,7 @@ def test_a_process_that_a_signal_ended_does_nothing_more() -> None:
     events = [event for event in interrupted() if event["key"] != "run_error"]
     start = next(number for number, event in enumerate(events) if event["key"] == "interrupted") + 2
     resume = next(number for number, event in enumerate(events) if event["key"] == "run_resume")
-    assert "in a process that a signal had ended" in violations(events[:start] + events[resume + 1 :])[0]
+    assert "in a process that a signal has interrupted" in violations(events[:start] + events[resume + 1 :])[0]
 
 
 def test_training_after_the_end_is_told() -> None:

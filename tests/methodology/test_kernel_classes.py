@@ -30,9 +30,9 @@ from hpcai500.methodology.kernel_classes import (
     copy_class,
     gaps,
     kernel_class,
-    lane,
     operator_class,
     seconds_of,
+    shares_over_time,
     stem,
     timeline,
 )
@@ -284,7 +284,7 @@ def test_busy_and_idle_are_all_of_the_time(works: list[Stretch]) -> None:
         return
     busy, idle = sum(seconds_of(found).values()), sum(end - start for start, end in gaps(found))
     assert busy + idle == found[-1].end - found[0].start
-    rows = lane(found, found[0].start, found[-1].end, 7)
+    rows = shares_over_time(found, found[0].start, found[-1].end, 7)
     length = (found[-1].end - found[0].start) / 7
     for column, kind in enumerate(KINDS, 1):
         assert sum(row[column] for row in rows) * length == pytest.approx(seconds_of(found)[kind], abs=1e-3)

@@ -150,7 +150,7 @@ def test_a_layer_cannot_be_left_out_or_be_no_table() -> None:
 def test_a_field_of_a_newer_version_is_judged_as_its_layer_and_said(table: str, level: str | None) -> None:
     judgement = judge(changed({(table, "of_tomorrow"): 1}), RULES["ic"])
     assert (judgement.level, judgement.changes[0].reference) == (level, None)
-    assert judgement.changes[0].why == "the edition does not know this field: judged as its layer"
+    assert judgement.changes[0].why == "the edition does not know this field: it has the level of its layer"
 
 
 @pytest.mark.parametrize("layer", [{"members": 8}, 3, "hardware"])

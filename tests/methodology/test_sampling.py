@@ -208,7 +208,7 @@ def test_the_share_of_the_probe_that_a_member_has_not_drawn_is_that_of_all_sampl
     ],
 )
 def test_draws_that_make_no_sense_are_refused(wrong: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match=r"sampling must be|no draws of|non-negative 64-bit"):
+    with pytest.raises(ValueError, match=r"sampling must be|expected 0 to 2|non-negative 64-bit"):
         wrong()
 
 

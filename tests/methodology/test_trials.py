@@ -33,7 +33,7 @@ def test_two_runs_are_both_kept() -> None:
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_no_number_is_refused_in_a_sentence(odd: float) -> None:
-    with pytest.raises(UsageError, match="expected a finite number of each run"):
+    with pytest.raises(UsageError, match="expected a finite number for each run"):
         summarise([1.0, odd, 2.0])
 
 

@@ -118,7 +118,8 @@ def test_a_record_whose_ranks_drifted_apart_qualifies_for_no_level_that_is_asked
     forget_digests(record)
     report = ask_rules(str(record), level="free")
     assert (report.exit_code, report.document()["rankable"]) == (2, False)
-    assert report.obstacles[0].startswith("90 epochs from 1 to 90: not all of 16 ranks are said to hold")
+    said = "90 epochs from 1 to 90: the event replicas does not show equal weights on all 16 ranks"
+    assert report.obstacles[0].startswith(said)
     assert "6 synchronous SGD          FAIL" in text(str(record))
 
 
