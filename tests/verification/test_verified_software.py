@@ -205,7 +205,7 @@ FOUND: dict[str, tuple[Callable[[Path], None], str, str, str]] = {
         one(change=last_checkpoint(epoch=3)), "fail", "checkpoints",
         "trial-01: its last checkpoint is not from the end of its last epoch"),
     "what was left out": (
-        lambda opened: None, "skipped", "left-out", "of checkpoints only the last one of a run that is done is needed"),
+        lambda opened: None, "skipped", "left-out", "only the last checkpoint of a finished run is needed"),
 }  # fmt: skip
 
 

@@ -492,7 +492,7 @@ def _with_rank(ranked: Ranked, group: Group) -> dict[str, Any]:
     warnings = sum(one.severity == "warning" for one in entry.verification.findings)
     sentence = "All numbers were computed again from the events of every run, and nothing failed."
     places = [
-        f"{level} level: rank {ranked.ranks[level]} of {len(group.standing_in(level))}"
+        f"{level} level: rank {ranked.ranks[level]} of {len(group.at_level(level))}"
         for level in LEVELS
         if level in ranked.ranks
     ]
