@@ -222,7 +222,7 @@ class _Claims:
 def _by_precedence(entries: Sequence[Entry]) -> list[int]:
     """Indices of `entries` by precedence between submissions of one campaign.
 
-    More attempts win, so that leaving attempts out gains nothing; with equal numbers, the newest counts as a correction.
+    More attempts win, so that leaving attempts out gains nothing; with equal numbers, the newest wins as a correction.
     """
     by_name = sorted(range(len(entries)), key=lambda place: str(entries[place].examined.file))
     return sorted(

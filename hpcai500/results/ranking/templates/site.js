@@ -1,4 +1,4 @@
-// Makes tables sortable and the filter work. Without it the pages hold and show the same.
+// Makes tables sortable, and the filter usable. Without it, the pages show the same content.
 "use strict";
 
 (() => {
@@ -10,7 +10,7 @@
     return cell.dataset.value === undefined ? cell.textContent.trim() : cell.dataset.value;
   }
 
-  // Unknown values stand last, whichever way the others are sorted.
+  // Unknown values sort last in both directions.
   function comparing(column, isNumber, sign) {
     return (one, other) => {
       const [a, b] = [valueOf(one, column), valueOf(other, column)];
@@ -42,7 +42,7 @@
     }
   }
 
-  // Bars move up to where hidden ones were; the drawing becomes as high as what is left of it.
+  // Bars move up into the place of hidden ones, and the drawing shrinks.
   function drawBars(figure, places) {
     const drawing = figure.querySelector("svg");
     const bars = all("g[data-entry]", drawing);
@@ -93,7 +93,7 @@
     };
     form.addEventListener("input", apply);
     form.addEventListener("submit", event => event.preventDefault());
-    // The fields have their old values until the event is over.
+    // The fields keep their old values until the event ends.
     form.addEventListener("reset", () => setTimeout(apply));
     form.hidden = false;
     apply();
