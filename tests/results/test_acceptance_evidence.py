@@ -235,7 +235,7 @@ def test_an_honest_submission_is_of_the_level_that_verification_finds(rankable: 
 
 def test_changed_code_counts_for_the_level_as_it_does_for_verification(rankable: Bundle, tmp_path: Path) -> None:
     bundle = change_optimizer(copy_of(rankable, tmp_path / "changed"))
-    with pytest.raises(WrongAnswerError, match=r"strict.zip: refused: level: claimed is hardware; needed is free"):
+    with pytest.raises(WrongAnswerError, match=r"strict.zip: refused: level: claims hardware, but needs free"):
         strictly(bundle.pack(tmp_path / "strict.zip"))
     bundle.claims = lambda claim: claim.update(level="free")
     file = bundle.pack(tmp_path / "changed.zip")

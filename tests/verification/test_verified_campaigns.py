@@ -204,7 +204,7 @@ REFUSED: dict[str, tuple[Change | dict[str, Any], str, str]] = {
     "another campaign": (told(campaign="0" * 64), "manifest", "campaign: the manifest says 000"),
     "claimed to be rankable": (
         told(claim={"rankable": True, "reasons": []}), "claim",
-        "claimed is rankable; the records give: 3 finished runs"),
+        "the claim says rankable; the records give: 3 finished runs"),
     "a result that is better": (
         in_result(lambda result: result.update(vflops=1.01 * result["vflops"])), "result",
         "result.json says vflops is"),
@@ -294,8 +294,8 @@ def test_a_claim_is_compared_number_by_number_and_reason_by_reason(base: Submiss
         mean = honestly.metrics["vflops"].mean * factor
         return {**honestly.metrics, "vflops": honestly.metrics["vflops"].model_copy(update={"mean": mean})}
 
-    assert "vflops.mean: claimed is" not in claimed("rounded", metrics=scaled(1 + 1e-10))
-    assert "vflops.mean: claimed is" in claimed("a billionth too high", metrics=scaled(1 + 1e-8))
+    assert "vflops.mean: the claim says" not in claimed("rounded", metrics=scaled(1 + 1e-10))
+    assert "vflops.mean: the claim says" in claimed("a billionth too high", metrics=scaled(1 + 1e-8))
     fast = Metric(runs=3, mean=1.0, dropped_lowest=None, dropped_highest=None, variation=None)
     more = claimed("more", metrics={**honestly.metrics, "fastness": fast})
     assert "fastness: missing in the records" in more
@@ -308,11 +308,11 @@ def test_a_level_that_is_too_strict_is_seen_and_a_looser_one_noted(system_level:
     true = all_findings(changed_submission(system_level, tmp_path / "a"))
     assert evidence_under(true, "level", "note").startswith("system, as claimed")
     strict = all_findings(changed_submission(system_level, tmp_path / "b", claim={"level": "hardware"}))
-    assert "claimed is hardware; needed is system: framework.compile is True" in evidence_under(strict, "level")
+    assert "claims hardware, but needs system: framework.compile is True" in evidence_under(strict, "level")
     loose = changed_submission(system_level, tmp_path / "c", claim={"level": "free"})
     found = all_findings(loose)
     assert not failed_checks(found)
-    assert "claimed is free; system would be enough" in evidence_under(found, "level", "note")
+    assert "claims free; system would be enough" in evidence_under(found, "level", "note")
     assert level_of(loose) == "free"
 
 

@@ -222,7 +222,7 @@ def test_another_version_is_told_with_the_line_to_follow(base: Submission, tmp_p
     other = base.manifest.code.model_copy(update={"version": "9.9.9"})
     found = all_findings(changed_submission(base, tmp_path, code=other))
     assert "install hpcai500 9.9.9 and verify with it" in evidence_under(found, "code", "warning")
-    assert "was begun by version" in evidence_under(found, "code")
+    assert "was started by version" in evidence_under(found, "code")
 
 
 # Trial 1 reaches its target in its first epoch.

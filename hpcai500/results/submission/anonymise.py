@@ -123,7 +123,7 @@ def pseudonyms(found: Found, here: str) -> dict[str, str]:
     numbers = {identity: f"{prefix}-{number:0{width}d}" for number, identity in enumerate(identities, 1)}
     chosen = {name: f"domain-{number:03d}" for number, name in enumerate(sorted(map(str.lower, found.domains)), 1)}
     for identity, number in numbers.items():
-        # A host is called by its short name as well.
+        # Short names, too.
         chosen.setdefault(identity.partition(".")[0], number)
     chosen |= {name.lower(): numbers[_identity(name, alone)] for name in found.hosts}
     if here and here.lower() not in _NOBODY:

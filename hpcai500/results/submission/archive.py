@@ -142,7 +142,7 @@ class ZipReader:
     def _wrong(self, what: str) -> WrongAnswerError:
         return WrongAnswerError(f"{self.path}: {what}")
 
-    def _foreign(self, what: str) -> WrongAnswerError:
+    def _not_ours(self, what: str) -> WrongAnswerError:
         return self._wrong(f"{what}: not written by `hpcai500 submit`")
 
     def _at(self, offset: int, size: int) -> bytes:
@@ -184,21 +184,21 @@ class ZipReader:
         if count > MOST_ENTRIES:
             raise self._wrong(f"{count} files, expected at most {MOST_ENTRIES}")
         if size > count * (_CENTRAL.size + LONGEST_PATH + 32):
-            raise self._foreign(f"a directory of {size} bytes for {count} files")
+            raise self._not_ours(f"a directory of {size} bytes for {count} files")
         directory = self._at(offset, size)
         entries, place = [], 0
         position = 0
         for _ in range(count):
             entry, place = self._read_central(directory, place)
             if entry.header_offset != position:
-                raise self._foreign(f"{entry.path}: does not start at the end of the file before it")
+                raise self._not_ours(f"{entry.path}: does not start at the end of the file before it")
             entry = self._read_local(entry)
             position = entry.offset + entry.packed_bytes
             if position > offset:
-                raise self._foreign(f"{entry.path}: overlaps the directory")
+                raise self._not_ours(f"{entry.path}: overlaps the directory")
             entries.append(entry)
         if place != size or position != offset:
-            raise self._foreign("bytes that belong to no file")
+            raise self._not_ours("bytes that belong to no file")
         return tuple(entries)
 
     def _read_end(self) -> tuple[int, int, int]:
@@ -210,13 +210,13 @@ class ZipReader:
         if mark != b"PK\5\6" or comment:
             raise self._wrong("not a complete ZIP file: cut off, or with appended bytes")
         if disk or first or here != count:
-            raise self._foreign("one part of several")
+            raise self._not_ours("one part of several")
         if offset + size == end:
             return count, size, offset
         # The same numbers in 64 bits precede it, followed by a record of their place.
         place = end - _LOCATOR.size - _END64.size
         if place < 0:
-            raise self._foreign("bytes that belong to no file")
+            raise self._not_ours("bytes that belong to no file")
         wide = _END64.unpack(self._at(place, _END64.size))
         narrow = zip((count, size, offset), wide[-3:], (_FULL16, _FULL32, _FULL32), strict=True)
         count, size, offset = wide[-3:]
@@ -226,19 +226,19 @@ class ZipReader:
             or any(short not in (long, full) for short, long, full in narrow)
             or offset + size != place
         ):
-            raise self._foreign("bytes that belong to no file")
+            raise self._not_ours("bytes that belong to no file")
         return count, size, offset
 
     def _read_central(self, directory: bytes, place: int) -> tuple[Entry, int]:
         """Return the entry at `place` of the directory, and the place of the next one."""
         if place + _CENTRAL.size > len(directory):
-            raise self._foreign("a directory that is cut off")
+            raise self._not_ours("a directory that is cut off")
         mark, _, _, _, flags, method, _, _, crc, packed, size, *rest = _CENTRAL.unpack_from(directory, place)
         named, extra, comment, disk, _, attributes, offset = rest
         after = place + _CENTRAL.size + named + extra + comment
         name = directory[place + _CENTRAL.size : place + _CENTRAL.size + named]
         if mark != b"PK\1\2" or after > len(directory) or comment or disk:
-            raise self._foreign("an invalid directory")
+            raise self._not_ours("an invalid directory")
         path = self._path(name)
         self._check_form(path, flags, method, attributes)
         wide = directory[place + _CENTRAL.size + named : after]
@@ -255,9 +255,9 @@ class ZipReader:
         if flags & 1:
             raise self._wrong(f"{path}: encrypted: a submission must not be encrypted")
         if method not in (STORED, DEFLATED):
-            raise self._foreign(f"{path}: compressed by the method {method}")
+            raise self._not_ours(f"{path}: compressed by the method {method}")
         if flags & ~_HARMLESS_FLAGS:
-            raise self._foreign(f"{path}: ZIP flags {flags:#x}")
+            raise self._not_ours(f"{path}: ZIP flags {flags:#x}")
         if (mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG)) or attributes & _DOS_FOLDER:
             raise self._wrong(f"{path}: a link, a folder or a device: expected files only")
 
@@ -268,10 +268,10 @@ class ZipReader:
         if not wide and not extra:
             return fields
         if not wide or len(extra) != expected.size:
-            raise self._foreign(f"{path}: extra fields")
+            raise self._not_ours(f"{path}: extra fields")
         number, size, *values = expected.unpack(extra)
         if number != _ZIP64_ID or size != 8 * len(wide):
-            raise self._foreign(f"{path}: extra fields")
+            raise self._not_ours(f"{path}: extra fields")
         widened = list(fields)
         for position, value in zip(wide, values, strict=True):
             widened[position] = value
@@ -282,15 +282,15 @@ class ZipReader:
         header = self._at(entry.header_offset, _LOCAL.size)
         mark, _, flags, method, _, _, crc, packed, size, named, extra = _LOCAL.unpack(header)
         if named + extra > LONGEST_PATH + 32:
-            raise self._foreign(f"{entry.path}: its header has {named + extra} bytes of names and extra fields")
+            raise self._not_ours(f"{entry.path}: its header has {named + extra} bytes of names and extra fields")
         rest = self._at(entry.header_offset + _LOCAL.size, named + extra)
         size, packed = self._widened(entry.path, rest[named:], (size, packed))
         found = (mark, flags & ~_HARMLESS_FLAGS, method, crc, packed, size, rest[:named])
         expected = (b"PK\3\4", 0, entry.method, entry.crc, entry.packed_bytes, entry.bytes, entry.path.encode())
         if found != expected:
-            raise self._foreign(f"{entry.path}: its header differs from the directory")
+            raise self._not_ours(f"{entry.path}: its header differs from the directory")
         if entry.method == STORED and entry.bytes != entry.packed_bytes:
-            raise self._foreign(f"{entry.path}: not compressed, but its packed size differs from its size")
+            raise self._not_ours(f"{entry.path}: not compressed, but its packed size differs from its size")
         return replace(entry, offset=entry.header_offset + _LOCAL.size + named + extra)
 
 

@@ -25,12 +25,12 @@ Level = Literal["hardware", "system", "free"]
 
 def claim_of(campaign: Campaign) -> Claim:
     """Compute level, metrics and whether the campaign is rankable, all from the records' events."""
-    stands = standing(campaign)
-    metrics = summarise_trials(stands.results) if stands.results else {}
+    state = standing(campaign)
+    metrics = summarise_trials(state.results) if state.results else {}
     return Claim(
-        level=level_of(stands.results),
-        rankable=stands.rankable,
-        reasons=[plain(reason) for reason in stands.reasons],
+        level=level_of(state.results),
+        rankable=state.rankable,
+        reasons=[plain(reason) for reason in state.reasons],
         metrics={name: Metric(**asdict(summary)) for name, summary in metrics.items()},
     )
 

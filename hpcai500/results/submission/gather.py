@@ -212,8 +212,8 @@ def ask_accounting(job: str, environment: Mapping[str, str] | None = None) -> di
     except OSError as error:
         raise EnvironmentLacksError(f"{program} cannot be started: {error.strerror}") from error
     if ended.code != 0:
-        said = ended.errors.strip().splitlines()[-1:] or [f"exit code {ended.code}"]
-        raise EnvironmentLacksError(f"sacct: {said[0].removeprefix('sacct: ')[:200]}")
+        message = ended.errors.strip().splitlines()[-1:] or [f"exit code {ended.code}"]
+        raise EnvironmentLacksError(f"sacct: {message[0].removeprefix('sacct: ')[:200]}")
     return parse_accounting(ended.output, job)
 
 

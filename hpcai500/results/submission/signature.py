@@ -253,17 +253,17 @@ def _environment(environment: Mapping[str, str], *, may_ask: bool) -> dict[str, 
 
 
 def _why_not_signed(ended: subprocess.CompletedProcess[bytes], key: Path) -> str:
-    said = _last_line(ended)
+    message = _last_line(ended)
     if b"UNPROTECTED" in ended.stderr:
         return "other users can read it: run chmod 600 on it"
-    if "passphrase" in said:
-        return f"{said}: load the key into an agent (`ssh-add KEY`) and give its .pub file"
-    if "No private key found" in said:
-        return f"{said}: load the private key into an agent (`ssh-add {key.with_suffix('')}`), or give it as --key"
-    if "load public key" in said or "invalid format" in said:
+    if "passphrase" in message:
+        return f"{message}: load the key into an agent (`ssh-add KEY`) and give its .pub file"
+    if "No private key found" in message:
+        return f"{message}: load the private key into an agent (`ssh-add {key.with_suffix('')}`), or give it as --key"
+    if "load public key" in message or "invalid format" in message:
         # ssh-keygen's own message is about a missing .pub file, which misleads.
         return "not an OpenSSH key; make one with `ssh-keygen -t ed25519 -f KEY`"
-    return f"{said}: make another key with `ssh-keygen -t ed25519 -f KEY`"
+    return f"{message}: make another key with `ssh-keygen -t ed25519 -f KEY`"
 
 
 def _last_line(ended: subprocess.CompletedProcess[bytes]) -> str:

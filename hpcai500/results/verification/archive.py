@@ -17,7 +17,7 @@ from hpcai500.errors import RecordError, WrongAnswerError
 from hpcai500.record import Record, event_line, iterate, json_object, parse_events
 from hpcai500.results.submission.claim import accelerators_of, framework_of, package_of, plain
 from hpcai500.results.verification.context import NO_STANDING, Context
-from hpcai500.results.verification.facts import Facts, begun_on, image, is_of_our_version, nodes, values
+from hpcai500.results.verification.facts import Facts, image, is_of_our_version, nodes, on_first_system, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 from hpcai500.system.power import METER, SOURCES
 from hpcai500.system.power_samples import check_power
@@ -115,7 +115,7 @@ def check_manifest(context: Context) -> Iterator[Finding]:
         pairs[f"code.core_sha256, in {name}"] = (manifest.code.core_sha256, ran.get("core_sha256"))
         pairs[f"code.image_sha256, in {name}"] = (manifest.code.image_sha256, image(record).get("content_sha256"))
         # A run that was resumed elsewhere has two systems. It is not ranked, and the manifest may name either.
-        either = (record, begun_on(record))
+        either = (record, on_first_system(record))
         for what, stated, of_record in (
             ("accelerators", manifest.accelerators, accelerators_of),
             ("framework", manifest.framework, framework_of),
@@ -166,7 +166,7 @@ def _metrics(context: Context) -> Iterator[Finding]:
         computed = asdict(found)
         for key, value in stated.model_dump().items():
             if not _same_number(value, computed[key]):
-                yield fail(_CLAIM, f"{name}.{key}: claimed is {value!r}; the records give {computed[key]!r}")
+                yield fail(_CLAIM, f"{name}.{key}: the claim says {value!r}; the records give {computed[key]!r}")
 
 
 def _rankable(context: Context) -> Iterator[Finding]:
@@ -176,8 +176,8 @@ def _rankable(context: Context) -> Iterator[Finding]:
         return
     short = [_plain(reason) for reason in standing.reasons]
     if claim.rankable != standing.rankable:
-        said = "rankable" if claim.rankable else "not rankable"
-        yield fail(_CLAIM, f"claimed is {said}; the records give: {'; '.join(short) or 'rankable'}")
+        state = "rankable" if claim.rankable else "not rankable"
+        yield fail(_CLAIM, f"the claim says {state}; the records give: {'; '.join(short) or 'rankable'}")
         return
     stated = [_plain(reason) for reason in claim.reasons]
     only_claimed, only_found = sorted(set(stated) - set(short)), sorted(set(short) - set(stated))
@@ -297,7 +297,7 @@ def _code_hashes(context: Context) -> Iterator[Finding]:
     for version in sorted(versions - {context.submission.manifest.code.version}):
         yield fail(
             _CODE,
-            f"a record was begun by version {version}; the manifest says {context.submission.manifest.code.version}",
+            f"a record was started by version {version}; the manifest says {context.submission.manifest.code.version}",
         )
     if planned != packed:
         yield warning(_CODE, f"planned with the code {planned}, and run with {packed}")

@@ -21,7 +21,7 @@ from hpcai500.recipe import load_recipe, table_differences
 from hpcai500.record import Record
 from hpcai500.results.submission.manifest import CAMPAIGN, FileEntry
 from hpcai500.results.verification.context import NO_STANDING, Changed, Context, Scored
-from hpcai500.results.verification.facts import begun_on, codes_of, is_of_our_version, nodes, values
+from hpcai500.results.verification.facts import codes_of, is_of_our_version, nodes, on_first_system, values
 from hpcai500.results.verification.finding import SHORT_STARTS, Finding, fail, note, skipped, warning
 
 # ----------------------------------------------------------------------------------------------------
@@ -266,14 +266,14 @@ def check_levels(context: Context) -> Iterator[Finding]:
     order = _order(scored)
     if not order:
         text = f"edition {scored.edition} has no levels of {context.campaign.benchmark}"
-        yield skipped(_LEVELS, text) if claimed is None else fail(_LEVELS, f"claimed is {claimed}, but {text}")
+        yield skipped(_LEVELS, text) if claimed is None else fail(_LEVELS, f"claims {claimed}, but {text}")
         return
     needed = needed_level(context, scored)
     if _rank(claimed, order) < _rank(needed, order):
         why = "; ".join(dict.fromkeys(_reasons(context, needed)))
-        yield fail(_LEVELS, f"claimed is {claimed}; needed is {needed or _NONE}: {why}")
+        yield fail(_LEVELS, f"claims {claimed}, but needs {needed or _NONE}: {why}")
     elif claimed != needed:
-        yield note(_LEVELS, f"claimed is {claimed or _NONE}; {needed} would be enough")
+        yield note(_LEVELS, f"claims {claimed or _NONE}; {needed} would be enough")
     else:
         changes = {change.field for judgement in scored.judgements.values() for change in judgement.changes}
         names = f" ({', '.join(sorted(changes))})" if changes else ""
@@ -458,7 +458,7 @@ def check_systems(context: Context) -> Iterator[Finding]:
     if not names:
         return
     # A run that was resumed on another system is not rankable, as its result says.
-    identities = {name: system_identity(begun_on(record).system) for name, record in done.items()}
+    identities = {name: system_identity(on_first_system(record).system) for name, record in done.items()}
     wrong = False
     for name, identity in identities.items():
         first = identities[names[0]]

@@ -246,7 +246,7 @@ def _scored(campaign: Campaign, records: Mapping[str, Record], edition: str) -> 
     results, unscored = _parted({name: _attempted(_score, record, rules, edition) for name, record in done.items()})
     judgements, _ = _parted({name: _attempted(judge, record.tables, rules) for name, record in done.items()})
     metrics = _attempted(summarise_trials, list(results.values())) if results else {}
-    stands = _attempted(standing, campaign, edition)
+    current = _attempted(standing, campaign, edition)
     return Scored(
         edition=edition,
         rules=rules,
@@ -254,7 +254,7 @@ def _scored(campaign: Campaign, records: Mapping[str, Record], edition: str) -> 
         unscored=unscored,
         judgements=judgements,
         metrics=None if isinstance(metrics, str) else metrics,
-        standing=None if isinstance(stands, str) else stands,
+        standing=None if isinstance(current, str) else current,
     )
 
 

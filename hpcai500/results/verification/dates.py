@@ -65,8 +65,8 @@ def check_dates(context: Context) -> Iterator[Finding]:
     yield from found
     names = {one.name for one in found}
     if _DATES not in names and context.records:
-        first = min(_begun_ms(record) for record in context.records.values())
-        last = max(_ended_ms(record) for record in context.records.values())
+        first = min(_start_ms(record) for record in context.records.values())
+        last = max(_end_ms(record) for record in context.records.values())
         span = f"runs from {in_words(first)} to {in_words(last)}"
         yield note(_DATES, f"{span}; journal and records agree within a minute")
     if _OVERLAP not in names:
@@ -76,7 +76,7 @@ def check_dates(context: Context) -> Iterator[Finding]:
 
 
 def _journal(context: Context) -> Iterator[Finding]:
-    """Check that each record lies between the journal's lines that begin and end it."""
+    """Check that each record is between the journal's lines of its start and end."""
     events = context.campaign.events
     for before, event in pairwise(events):
         if event["time_ms"] < before["time_ms"] - SKEW_MS:
@@ -87,12 +87,12 @@ def _journal(context: Context) -> Iterator[Finding]:
         if record is None or not record.events:
             continue
         own = [event for event in events if _is_of(event, attempt.trial, attempt.attempt)]
-        begun, ended = own[0]["time_ms"], own[-1]["time_ms"]
-        if _begun_ms(record) < begun - SKEW_MS:
-            what = f"{name}: began at {in_words(_begun_ms(record))}"
-            yield fail(_DATES, f"{what}, before its start in the journal ({in_words(begun)})")
-        if own[-1]["key"] == "attempt_stop" and _ended_ms(record) > ended + SKEW_MS:
-            what = f"{name}: ended at {in_words(_ended_ms(record))}"
+        started, ended = own[0]["time_ms"], own[-1]["time_ms"]
+        if _start_ms(record) < started - SKEW_MS:
+            what = f"{name}: started at {in_words(_start_ms(record))}"
+            yield fail(_DATES, f"{what}, before its start in the journal ({in_words(started)})")
+        if own[-1]["key"] == "attempt_stop" and _end_ms(record) > ended + SKEW_MS:
+            what = f"{name}: ended at {in_words(_end_ms(record))}"
             yield fail(_DATES, f"{what}, after its end in the journal ({in_words(ended)})")
         yield from (warning(_DATES, f"{name}: {gap}") for gap in _gaps(record, own))
 
@@ -104,11 +104,11 @@ def _gaps(record: Record, own: Sequence[Event]) -> Iterator[str]:
         if event["key"] == "attempt_stop":
             continue
         until_ms = after["time_ms"] if after else math.inf
-        began = next((one for one in starts if event["time_ms"] - SKEW_MS <= one <= until_ms), None)
-        if began is not None and began > event["time_ms"] + _GAP_MS:
-            yield f"started at {in_words(event['time_ms'])} by the journal, first event at {in_words(began)}"
-    if own[-1]["key"] == "attempt_stop" and own[-1]["time_ms"] > _ended_ms(record) + _GAP_MS:
-        last, stop = in_words(_ended_ms(record)), in_words(own[-1]["time_ms"])
+        first_ms = next((one for one in starts if event["time_ms"] - SKEW_MS <= one <= until_ms), None)
+        if first_ms is not None and first_ms > event["time_ms"] + _GAP_MS:
+            yield f"started at {in_words(event['time_ms'])} by the journal, first event at {in_words(first_ms)}"
+    if own[-1]["key"] == "attempt_stop" and own[-1]["time_ms"] > _end_ms(record) + _GAP_MS:
+        last, stop = in_words(_end_ms(record)), in_words(own[-1]["time_ms"])
         yield f"last event at {last}, ended at {stop} by the journal"
 
 
@@ -118,9 +118,9 @@ def _future(context: Context) -> Iterator[Finding]:
     for name, record in context.records.items():
         if not record.events:
             continue
-        last_ms = max(last_ms, _ended_ms(record))
-        if _ended_ms(record) > now_ms:
-            yield fail(_DATES, f"{name}: ends in the future, at {in_words(_ended_ms(record))}")
+        last_ms = max(last_ms, _end_ms(record))
+        if _end_ms(record) > now_ms:
+            yield fail(_DATES, f"{name}: ends in the future, at {in_words(_end_ms(record))}")
     created = context.submission.manifest.created
     try:
         moment = datetime.fromisoformat(created)
@@ -157,17 +157,17 @@ def stretches_of(name: str, record: Record) -> Iterator[Stretch]:
     uuids = [device.get("uuid") for node in nodes(record) for device in node.get("accelerators") or []]
     devices = frozenset(map(str, uuids)) if None not in uuids else frozenset()
     for start, stop in pairwise([*starts, len(record.events)]):
-        begun, ended = record.events[start], record.events[stop - 1]
-        boot = begun["value"].get("boot_id")
+        first, last = record.events[start], record.events[stop - 1]
+        boot = first["value"].get("boot_id")
         yield Stretch(
             name=name,
             hosts=where,
             devices=devices,
-            start_ms=begun["time_ms"],
-            stop_ms=ended["time_ms"],
+            start_ms=first["time_ms"],
+            stop_ms=last["time_ms"],
             boot=None if boot is None else str(boot),
-            boot_start_ms=1000 * begun["clock_s"],
-            boot_stop_ms=1000 * ended["clock_s"],
+            boot_start_ms=1000 * first["clock_s"],
+            boot_stop_ms=1000 * last["clock_s"],
         )
 
 
@@ -179,12 +179,12 @@ def _hosts(record: Record) -> Iterator[str]:
     yield from (str(node["host"]) for node in nodes(record) if node.get("host"))
 
 
-def _begun_ms(record: Record) -> int:
+def _start_ms(record: Record) -> int:
     """Wall clock of the record's first event (UNIX time)."""
     return int(record.events[0]["time_ms"])
 
 
-def _ended_ms(record: Record) -> int:
+def _end_ms(record: Record) -> int:
     """Wall clock of the record's last event (UNIX time)."""
     return int(record.events[-1]["time_ms"])
 
@@ -258,14 +258,14 @@ class _Journal:
 class _Span:
     """When an attempt started, was evaluated, and finally ended (UNIX time)."""
 
-    begun_ms: int
+    started_ms: int
     evaluated_ms: tuple[int, ...]
     ended_ms: int
 
     @property
     def latest_ms(self) -> int:
         """Latest time for the head of its start, before its result could be known, as far as clocks agree."""
-        is_long = self.ended_ms - self.begun_ms > 2 * SKEW_MS
+        is_long = self.ended_ms - self.started_ms > 2 * SKEW_MS
         return self.ended_ms - SKEW_MS if is_long else self.ended_ms + SKEW_MS
 
     def seen(self, from_ms: int, until_ms: int) -> int:
@@ -371,8 +371,8 @@ def _late(journal: _Journal, number: int, received_ms: int, span: _Span) -> Iter
         elif seen:
             known = f"{seen} of its {len(span.evaluated_ms)} evaluations were known: it may have been chosen by them"
             yield warning(_HEADS, f"{arrived}, when {known}")
-    elif received_ms > event["time_ms"] + span.ended_ms - span.begun_ms + SKEW_MS:
-        later, ran = ((received_ms - event["time_ms"]) / 1000, (span.ended_ms - span.begun_ms) / 1000)
+    elif received_ms > event["time_ms"] + span.ended_ms - span.started_ms + SKEW_MS:
+        later, ran = ((received_ms - event["time_ms"]) / 1000, (span.ended_ms - span.started_ms) / 1000)
         yield warning(_HEADS, f"{arrived}, {duration(later)} after it: time for another run of {duration(ran)}")
 
 
@@ -456,8 +456,10 @@ def check_accounting(context: Context) -> Iterator[Finding]:
 
 def _unnamed(context: Context) -> Iterator[Finding]:
     """Find attempts started by srun without a job in the journal: srun runs only in a job."""
-    begun = [event["value"] for event in context.campaign.events if event["key"] in ("attempt_start", "attempt_resume")]
-    odd = [value for value in begun if value.get("launcher") == "srun" and value["slurm_job_id"] is None]
+    started = [
+        event["value"] for event in context.campaign.events if event["key"] in ("attempt_start", "attempt_resume")
+    ]
+    odd = [value for value in started if value.get("launcher") == "srun" and value["slurm_job_id"] is None]
     if odd:
         attempts = ", ".join(f"trial {value['trial']}, attempt {value['attempt']}" for value in odd[:8])
         yield warning(_ACCOUNTING, f"{attempts}: started by srun, but the journal names no Slurm job")

@@ -34,7 +34,7 @@ def nodes(record: Record) -> Sequence[Facts]:
     return [table(node) for node in found] if isinstance(found, list) else []
 
 
-def begun_on(record: Record) -> Record:
+def on_first_system(record: Record) -> Record:
     """The record with the system of its first process; a resumed run may have several."""
     return replace(record, system=table(next(iterate(record.events, "system"), {}).get("value")))
 
