@@ -234,7 +234,7 @@ def test_an_honest_campaign_has_nothing_against_it(base: Submission, tmp_path: P
     noted = {finding.name for finding in found if finding.severity == "note"}
     assert noted >= {"hash-chain", "attempts", "journal-binding", "seeds", "recipes", "dates", "overlap", "clocks"}
     assert "3 records give their energies" in evidence_under(found, "power-samples", "note")
-    assert "none that allows what was changed, as claimed" in evidence_under(found, "level", "note")
+    assert "no level, as claimed" in evidence_under(found, "level", "note")
     assert "not rankable under v2.0: 3 finished runs" in evidence_under(found, "standing", "note")
     assert base.manifest.campaign in evidence_under(found, "registered", "skipped")
 
@@ -246,7 +246,7 @@ def test_a_record_in_the_place_of_another_is_seen_in_many_ways(base: Submission,
 
 def test_a_record_with_another_seed_than_planned_is_of_the_same_recipe(base: Submission, tmp_path: Path) -> None:
     found = all_findings(changed_submission(base, tmp_path, set_in_recipe("hyperparameters.seed=8")))
-    assert "trial-03: ran with the seed 8; planned was 3" in evidence_under(found, "seeds")
+    assert "trial-03: ran with the seed 8; the plan has 3" in evidence_under(found, "seeds")
     assert "recipes" not in failed_checks(found)
 
 

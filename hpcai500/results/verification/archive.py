@@ -146,7 +146,7 @@ def check_claim(context: Context) -> Iterator[Finding]:
     if not any(one.severity == "fail" for one in found):
         claim = context.submission.manifest.claim
         state = "rankable" if claim.rankable else "not rankable"
-        yield note(_CLAIM, f"{len(claim.metrics)} metrics within 1e-9, and {state}, as computed from the records")
+        yield note(_CLAIM, f"{len(claim.metrics)} metrics (within 1e-9) and the claim {state!r} agree with the records")
     if context.asked.edition != context.claimed.edition:
         claimed, asked = context.claimed.edition, context.asked.edition
         yield note("edition", f"claimed under {claimed}; level, metrics and rank are those of {asked}, as requested")

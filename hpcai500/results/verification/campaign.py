@@ -200,7 +200,7 @@ def check_seeds(context: Context) -> Iterator[Finding]:
     for name, record in context.records.items():
         trial, seed = context.attempts[name].trial, record.tables["hyperparameters"]["seed"]
         if trial in planned and seed != planned[trial]:
-            found.append(fail(_SEEDS, f"{name}: ran with the seed {seed}; planned was {planned[trial]}"))
+            found.append(fail(_SEEDS, f"{name}: ran with the seed {seed}; the plan has {planned[trial]}"))
     yield from found
     if not found:
         yield note(_SEEDS, f"the {len(seeds)} planned seeds are consecutive from {first}, and the records have them")
@@ -257,7 +257,7 @@ def check_recipe_fields(context: Context) -> Iterator[Finding]:
 
 
 _LEVELS = "level"
-_NONE = "none that allows what was changed"
+_NONE = "no level"
 
 
 def check_levels(context: Context) -> Iterator[Finding]:
@@ -271,7 +271,8 @@ def check_levels(context: Context) -> Iterator[Finding]:
     needed = needed_level(context, scored)
     if _rank(claimed, order) < _rank(needed, order):
         why = "; ".join(dict.fromkeys(_reasons(context, needed)))
-        yield fail(_LEVELS, f"claims {claimed}, but needs {needed or _NONE}: {why}")
+        problem = f"needs {needed}" if needed else "no level allows what was changed"
+        yield fail(_LEVELS, f"claims {claimed}, but {problem}: {why}")
     elif claimed != needed:
         yield note(_LEVELS, f"claims {claimed or _NONE}; {needed} would be enough")
     else:
