@@ -262,7 +262,7 @@ def _twins(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterator
             what = f"the cosine of their weights is {closest:.4f}; separate trainings have about 0"
             yield make(_TWINS, f"{name} and {other}: {what}, a copy with noise about 1")
         elif matched > _MOST_MATCH:
-            what = f"half of the filters of their first convolutions are nearly equal, with a cosine of {matched:.4f} or more"
+            what = f"half of the filters of their first convolutions are nearly equal (cosine at least {matched:.4f})"
             yield warning(_TWINS, f"{name} and {other}: {what}: the same net with reordered channels?")
     if len(weights) > 1 and most <= _MOST_COSINE:
         yield note(_TWINS, f"{len(weights)} trials: the cosine of the weights of any two is at most {most:.3f}")
