@@ -338,7 +338,7 @@ def _not_shown(*, replayed: bool, registered: bool, heads: bool) -> str:
             "--heads FILE)"
         )
     open_questions.append("that nothing was run outside of the campaign (ask the site for its accounting)")
-    return f"A file cannot prove {'; '.join(open_questions)} (see docs/verification.md)"
+    return f"A file cannot prove {'; '.join(open_questions)}: see docs/verification.md"
 
 
 def _computed(verification: Verification, width: int) -> Iterator[str]:
