@@ -53,7 +53,7 @@ def test_an_honest_submission_is_verified_and_the_verdict_comes_first(folder: Pa
     code, said = _verify(folder / "signed.zip")
     assert code == 0, said
     assert said.startswith("VERIFIED")
-    assert "a key that nobody here vouches for" in " ".join(said.split())
+    assert "an unverified key" in " ".join(said.split())
     first, *_, last = said.splitlines()
     assert re.fullmatch(r"VERIFIED  .*signed\.zip: \d+ warnings, \d+ passed, \d+ skipped", first)
     assert all(words in said for words in ("\nwarnings:\n", "\npassed:\n", "\nskipped:\n"))
@@ -91,7 +91,7 @@ def test_the_last_sentence_advises_nothing_that_was_done(replayed: bool, registe
 def test_what_is_no_submission_is_refused_in_one_finding_without_advice(tmp_path: Path) -> None:
     (tmp_path / "odd.zip").write_bytes(b"no zip at all")
     code, said = _verify(tmp_path / "odd.zip")
-    assert (code, "--replay" in said, "not shown" in said) == (2, False, False)
+    assert (code, "--replay" in said, "cannot prove" in said) == (2, False, False)
     (finding,) = json.loads(_verify(tmp_path / "odd.zip", "--json")[1])["findings"]
     assert (finding["name"], "\n" in finding["evidence"]) == ("archive", False)
 
@@ -111,7 +111,7 @@ def test_a_replay_that_was_asked_for_and_cannot_be_made_refuses(folder: Path, tm
     pack(replace(request, checkpoints=False))
     code, said = _verify(tmp_path / "s.zip", "--replay", tmp_path)
     assert (code, said.startswith("REFUSED")) == (2, True)
-    assert "trial-02: its last checkpoint is not here" in said
+    assert "trial-02: its last checkpoint is missing" in said
 
 
 def test_json_is_one_document(folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_key_that_is_vouched_for_is_named_and_another_refused(folder: Path, tm
     assert ("warning", "signature") not in [(finding.severity, finding.name) for finding in verification.findings]
     for options, why in (
         ('namespaces="other"', "but not for the namespace"),
-        ('valid-before="20200101"', "has expired"),
+        ('valid-before="20200101"', "it expired on"),
     ):
         signers.write_text(f"site@example {options} {public}")
         (found,) = failed(verify_submission(folder / "signed.zip", signers=signers))
@@ -175,7 +175,7 @@ def test_heads_of_a_committee_are_compared(folder: Path, tmp_path: Path) -> None
     heads = write_heads(tmp_path / "heads", heads_given(folder / "campaign"))
     code, said = _verify(folder / "signed.zip", "--heads", heads)
     assert code == 0, said
-    assert "4 heads of this campaign were given" in " ".join(said.split())
+    assert "4 heads of this campaign were received" in " ".join(said.split())
     copy = write_campaign(tmp_path / "copy", *SHORT, trials=2, idle_s=3600.0)
     code, said = _verify(folder / "signed.zip", "--heads", write_heads(heads, heads_given(copy)))
     assert code == 2
@@ -186,12 +186,12 @@ def test_heads_of_a_committee_are_compared(folder: Path, tmp_path: Path) -> None
     ("arguments", "told"),
     [
         (["nowhere.zip"], "nowhere.zip: no such file"),
-        (["."], "a folder: `hpcai500 submit . -o FILE …` makes the file that is verified"),
-        (["campaign/trial-01"], "a record of one run: `hpcai500 score campaign/trial-01` checks it"),
+        (["."], "a folder; make a submission of it first: `hpcai500 submit . -o FILE …`"),
+        (["campaign/trial-01"], "the record of one run: check it with `hpcai500 score campaign/trial-01`"),
         (["/dev/null"], "a device or a pipe"),
         (["signed.zip", "--registered", "xyz"], "'x' is no hex digit; expected 64 hex digits"),
         (["signed.zip", "--registered", "A" * 63], "has 63 hex digits; expected 64 hex digits"),
-        (["signed.zip", "--signers", "key.pub"], "key.pub:1: no line"),
+        (["signed.zip", "--signers", "key.pub"], "key.pub:1: expected a line"),
         (["signed.zip", "--heads", "key.pub"], "--heads key.pub:1: expected `HPCAI500 HEAD IDENTITY LINE HASH"),
         (["signed.zip", "--edition", "v9"], "v9"),
         (["signed.zip", "--replay-trials", "1"], "add --replay DATA"),

@@ -117,11 +117,11 @@ def test_a_ranking_of_nothing_is_a_ranking(packed: dict[str, Path], ranked: Call
     ("arguments", "said"),
     [
         ((), "rank: name submissions: hpcai500 rank FILE"),
-        (("gone.zip",), "gone.zip: no such file; give what `hpcai500 submit"),
+        (("gone.zip",), "gone.zip: no such file; give a file that `hpcai500 submit"),
         (("gone.zip", "--level", "hardwar"), "--level hardwar: expected one of hardware, system, free"),
         (("--published", "--benchmark", "foo"), "--benchmark foo: expected one of ic, ewa"),
         (("{packed}", "--signers", "nowhere"), "--signers nowhere: no such file"),
-        (("{packed}", "--html", "{folder}"), "is no site of hpcai500"),
+        (("{packed}", "--html", "{folder}"), "is not a site of hpcai500"),
     ],
 )
 def test_what_cannot_be_understood_ends_with_64_before_anything_is_verified(
@@ -167,7 +167,7 @@ def test_no_file_stops_others(
 
     replaced(monkeypatch, answer)
     told: list[Examined] = []
-    found = examine(bundles, told=told.append)
+    found = examine(bundles, report=told.append)
     assert [one.problem for one in found] == [None, said, None]
     assert told == found
 

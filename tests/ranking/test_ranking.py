@@ -91,14 +91,14 @@ def with_vflops(value: float) -> Examined:
         (verified(system="x", reasons=("3 finished runs", "and more")), "not-rankable", "3 finished runs"),
         (verified(system="x", level=None), "not-rankable", "no level allows what its recipe changes"),
         (verified(system="x", reasons=("made data",), level=None), "not-rankable", "made data"),
-        (with_vflops(math.nan), "not-rankable", "its runs give no VFLOPS"),
-        (with_vflops(math.inf), "not-rankable", "its runs give no VFLOPS"),
-        (with_vflops(0.0), "not-rankable", "its runs give no VFLOPS"),
+        (with_vflops(math.nan), "not-rankable", "its runs have no VFLOPS"),
+        (with_vflops(math.inf), "not-rankable", "its runs have no VFLOPS"),
+        (with_vflops(0.0), "not-rankable", "its runs have no VFLOPS"),
         (Examined(Path("x.zip"), problem="x.zip: no such file"), "unverified", "x.zip: no such file"),
         (
             Examined(Path("x.zip"), Verification((), level="free", rankable=True)),
             "not-rankable",
-            "its runs give no VFLOPS",
+            "its runs have no VFLOPS",
         ),
     ],
     ids=["refused", "few", "no level", "made", "nan", "inf", "zero", "lost", "without a manifest"],
@@ -135,7 +135,7 @@ def test_of_one_campaign_the_bundle_that_shows_most_attempts_stands() -> None:
     whole = verified(system="Aurora", campaign=CAMPAIGN, attempts=14, file="whole.zip", created=LATER)
     part = verified(800e12, system="Aurora", campaign=CAMPAIGN, attempts=12, file="part.zip")
     assert reasons(rank([part, whole])) == {
-        "part": "the same campaign as whole.zip, which is ranked because it shows 14 attempts, this one 12; "
+        "part": "the same campaign as whole.zip, which is ranked because it has 14 attempts, this one 12; "
         "the VFLOPS differ: 6e+14 there, 8e+14 here"
     }
 
@@ -239,11 +239,11 @@ def test_a_dispute_names_all_who_claim_a_run_in_one_line() -> None:
     assert told["third"] == (
         "1 of 3 runs are those of first.zip, signed with SHA256:hers (the same weights); "
         "1 of 3 runs are those of theft.zip, signed with SHA256:his (the same weights); "
-        "decide whose they are: leave a file out, or its key out of --signers"
+        "to decide, leave one file out, or its key out of --signers"
     )
     assert told["first"].startswith("3 of 3 runs are those of theft.zip, signed with SHA256:his")
     thefts = [submission(f"theft{number}", f"SHA256:{number:043d}", 1) for number in range(9)]
-    assert "; and 7 more; decide whose they are" in reasons(rank([FIRST, *thefts]))["first"]
+    assert "; and 7 more; to decide, leave one file out" in reasons(rank([FIRST, *thefts]))["first"]
     same = reasons(rank([FIRST, AGAIN]))["first"]
     assert same == f"the same runs as again.zip, which is ranked because it is newer ({LATER})"
 
@@ -314,7 +314,7 @@ def with_short_hash() -> str:
     ids=["nothing", "schema", "a field that lacks", "a field too many", "half a character", "a short hash"],
 )
 def test_what_cannot_be_read_is_an_error_with_its_remedy(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=rf"runs.json: damaged at {said}: .*; put back a copy of it, or give --html"):
+    with pytest.raises(UsageError, match=rf"runs.json: damaged at {said}: .*; restore a copy of it, or give --html"):
         shown_in(tmp_path / "site", text)
 
 

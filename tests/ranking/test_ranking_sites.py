@@ -211,8 +211,8 @@ def test_a_warning_is_counted_beside_the_verdict_and_a_missing_report_said() -> 
     warned = verified(findings=(Finding("clock", "warning", "a pause"),))
     warned = replace(warned, facts=replace(warned.facts, report_problem="RecordError: no"))
     [text] = [t for name, t in site_files(rank([warned]), DAY).items() if name.startswith("submissions/")]
-    assert "1 warning for people to judge" in text
-    assert "There is no report of its runs: <bdi>RecordError: no" in text
+    assert "See the 1 warning below" in text
+    assert "The report of its runs is missing: <bdi>RecordError: no" in text
 
 
 def test_published_systems_stand_apart(files: dict[str, str], pages: dict[str, Parsed]) -> None:
@@ -323,7 +323,9 @@ def test_what_somebody_else_wrote_is_not_removed(site: Path, tmp_path: Path) -> 
     assert there(site)["CNAME"] == "ranking.example"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match=r"holds thesis.tex and is no site of hpcai500; give --html an empty folder"):
+    with pytest.raises(
+        UsageError, match=r"holds thesis.tex and is not a site of hpcai500; give --html an empty folder"
+    ):
         write_site(tmp_path / "mine", FILES)
     assert there(tmp_path / "mine") == {"thesis.tex": "years of work"}
 
@@ -331,7 +333,7 @@ def test_what_somebody_else_wrote_is_not_removed(site: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("marker", ["", "[]", "{}", '{"schema": "hpcai500-site-1", "files": 7}', '{"schema": "other"}'])
 def test_a_marker_that_is_none_makes_no_site_ours(tmp_path: Path, marker: str) -> None:
     (tmp_path / MARKER).write_text(marker)
-    with pytest.raises(UsageError, match="is no site of hpcai500"):
+    with pytest.raises(UsageError, match="is not a site of hpcai500"):
         check_place(tmp_path)
 
 

@@ -235,7 +235,7 @@ def test_an_honest_submission_is_of_the_level_that_verification_finds(rankable: 
 
 def test_changed_code_counts_for_the_level_as_it_does_for_verification(rankable: Bundle, tmp_path: Path) -> None:
     bundle = change_optimizer(copy_of(rankable, tmp_path / "changed"))
-    with pytest.raises(WrongAnswerError, match=r"strict.zip: refused: level: claimed is hardware; needed is free"):
+    with pytest.raises(WrongAnswerError, match=r"strict.zip: refused: level: claims hardware, but needs free"):
         strictly(bundle.pack(tmp_path / "strict.zip"))
     bundle.claims = lambda claim: claim.update(level="free")
     file = bundle.pack(tmp_path / "changed.zip")
@@ -249,8 +249,8 @@ def test_changed_code_counts_for_the_level_as_it_does_for_verification(rankable:
 def test_a_folder_whose_code_is_another_has_no_level_and_no_rank(rankable: Bundle, tmp_path: Path) -> None:
     bundle = change_optimizer(copy_of(rankable, tmp_path / "changed"))
     said = (
-        "its code is not that of this installation: level hardware by its recipe alone; give the submission "
-        "(`hpcai500 submit`) and let verification compare the sources"
+        "its code differs from this installation (by its recipe alone, the level would be hardware): give "
+        "its submission instead (`hpcai500 submit`), so that the sources can be compared"
     )
     for given, name in ((bundle.campaign, bundle.record(1)), (bundle.record(1), bundle.record(1))):
         made = strictly(given)
@@ -273,7 +273,7 @@ def test_code_that_a_run_only_began_with_counts_as_well(rankable: Bundle, tmp_pa
     edit_record(bundle.record(1), begin_with_other_code)
     made = strictly(bundle.record(1))
     assert of(made, "level").verdict == "fail"
-    assert "its code is not that of this installation" in of(made, "level").detail
+    assert "its code differs from this installation" in of(made, "level").detail
 
 
 def test_code_that_nobody_could_compare_has_neither_level_nor_rank(rankable: Bundle, tmp_path: Path) -> None:
@@ -282,7 +282,9 @@ def test_code_that_nobody_could_compare_has_neither_level_nor_rank(rankable: Bun
     forgery.forge(bundle)
     file = bundle.pack(tmp_path / "nobody.zip")
     found = verify_submission(file)
-    said = "its code is of version 0.0.9, which could not be compared here: install that version and verify with it"
+    said = (
+        "its code is of version 0.0.9, which this installation cannot compare: install that version and verify with it"
+    )
     assert (found.verdict, found.rankable, found.reasons, found.level) == ("verified", False, (said,), None)
     made = strictly(file)
     assert (failed(made), made.not_rankable) == ({"level", "rankable"}, (f"{file}: {said}",))

@@ -226,8 +226,8 @@ def test_a_level_that_nobody_can_tell_is_no_proof(submitted: Side, tmp_path: Pat
     found = compare_sides(submitted, other)
     assert (found.verdict, other.level) == ("inconclusive", None)
     assert found.reasons == (
-        f"{other.path}: its code is not that of this installation: level none by its recipe alone; give the submission "
-        "(`hpcai500 submit`) and let verification compare the sources",
+        f"{other.path}: its code differs from this installation (by its recipe alone, the level would be none): give "
+        "its submission instead (`hpcai500 submit`), so that the sources can be compared",
     )
     assert "level unknown" in "\n".join(replication_lines(found))
 

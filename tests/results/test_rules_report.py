@@ -107,7 +107,7 @@ def test_a_record_is_judged_by_its_events_too(record: Path) -> None:
 def test_a_record_of_other_code_qualifies_for_no_level_that_is_asked_for(tmp_path: Path) -> None:
     record = write_campaign(tmp_path / "campaign", trials=1, package_code="ef" * 32) / "trial-01"
     report, told = ask_rules(str(record), level="free"), text(str(record))
-    said = "its code is not that of this installation: level hardware by its recipe alone"
+    said = "its code differs from this installation (by its recipe alone, the level would be hardware)"
     assert report.exit_code == 2
     assert report.obstacles[0].startswith(said)
     assert "level       hardware (from the recipe)\n" in told

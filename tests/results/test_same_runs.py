@@ -235,7 +235,7 @@ def test_two_who_claim_the_same_runs_are_both_disputed(bundles: dict[str, Path])
     for name, other in (("own", "theft"), ("theft", "own")):
         assert reasons[f"{name}.zip"].startswith(f"10 of 10 runs are those of {other}.zip, signed with SHA256:")
     assert f"(the same {', '.join(ALL)})" in reasons["theft.zip"]
-    assert reasons["own.zip"].endswith("; decide whose they are: leave a file out, or its key out of --signers")
+    assert reasons["own.zip"].endswith("; to decide, leave one file out, or its key out of --signers")
 
 
 def test_whoever_a_site_has_shown_keeps_the_place_when_a_thief_comes(bundles: dict[str, Path], tmp_path: Path) -> None:
@@ -262,11 +262,11 @@ def test_whoever_a_site_has_shown_keeps_the_place_when_a_thief_comes(bundles: di
         assert "are those of Aurora, which the site has shown, signed with" in alone.unranked[0].reason
     (site / "runs.json").write_text(kept[:500])
     with pytest.raises(
-        UsageError, match=r"runs.json: damaged at .*; put back a copy of it, or give --html a new folder"
+        UsageError, match=r"runs.json: damaged at .*; restore a copy of it, or give --html a new folder"
     ):
         make_ranking([bundles["own"]], site=site)
     (site / "runs.json").unlink()
-    with pytest.raises(UsageError, match=r"runs.json: No such file .*; put back a copy of it"):
+    with pytest.raises(UsageError, match=r"runs.json: No such file .*; restore a copy of it"):
         make_ranking([bundles["own"]], site=site)
 
 

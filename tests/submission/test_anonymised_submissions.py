@@ -133,8 +133,8 @@ def test_a_trace_that_nobody_reads_through_is_left_out_with_the_reason(campaign:
     files.files |= {long: b'"' + b"x" * 100_000 + b'"', binary: b"\x1f\x8bjzx0097", short: b"[]"}
     anonymise(campaign, files, tmp_path / "new", here="", user="adelaide", longest_trace=90_000)
     reasons = {one.path: one.reason for one in files.left_out}
-    assert "too long to look for names" in reasons[long]
-    assert "would not be found" in reasons["campaign/trial-01/trace/node-002.gz"]
+    assert "too large to search for names" in reasons[long]
+    assert "cannot be found" in reasons["campaign/trial-01/trace/node-002.gz"]
     assert short in files.files
     assert not {long, binary} & files.files.keys()
 
@@ -269,11 +269,11 @@ def test_words_of_the_format_stay_whatever_a_host_is_called() -> None:
 
 
 def test_a_host_that_is_called_like_a_number_or_a_word_of_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be told from a number"):
+    with pytest.raises(UsageError, match="looks like a number"):
         replacer("17")
     story = {"trials": 1, "images_per_second": 4e7, "hosts": ("power", "n2"), "watts": 5.0}
     campaign = read_campaign(write_campaign(tmp_path / "campaign", *SHORT, **story))
-    with pytest.raises(UsageError, match="submit it without --anonymise"):
+    with pytest.raises(UsageError, match="submit without --anonymise"):
         anonymise(campaign, gather_campaign(campaign, with_checkpoints=False), tmp_path / "new", here="", user="")
 
 

@@ -65,7 +65,7 @@ def test_any_kind_of_key_will_do(manifest: Path, kind: str) -> None:
 
 
 def test_what_is_no_signature_of_this_content_is_told_in_a_line(key: Path, manifest: Path, signature: bytes) -> None:
-    with pytest.raises(WrongAnswerError, match=r"not one of manifest\.json") as caught:
+    with pytest.raises(WrongAnswerError, match=r"not valid for manifest\.json") as caught:
         check_signature(CONTENT + b" ", signature)
     assert "\n" not in str(caught.value)
     subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-n", "file", "-f", key, manifest], check=True)
@@ -93,11 +93,11 @@ def test_a_file_of_signers_tells_who_it_was(key: Path, signature: bytes, tmp_pat
     ("options", "why"),
     [
         ('namespaces="git,file"', 'but not for the namespace hpcai500 (namespaces="git,file")'),
-        ('namespaces="hpcai500",valid-before="20200101Z"', "that has expired on 2020-01-01 00:00 UTC"),
-        ('valid-before="202001022359Z",namespaces="hpc*"', "that has expired on 2020-01-02 23:59 UTC"),
-        ('valid-after="21000101120000Z"', "that is not valid before 2100-01-01 12:00 UTC"),
-        ('valid-after="20000101",valid-before="20010101"', "that has expired on "),
-        ("cert-authority", "as an authority that vouches for keys"),
+        ('namespaces="hpcai500",valid-before="20200101Z"', "it expired on 2020-01-01 00:00 UTC"),
+        ('valid-before="202001022359Z",namespaces="hpc*"', "it expired on 2020-01-02 23:59 UTC"),
+        ('valid-after="21000101120000Z"', "it is not valid before 2100-01-01 12:00 UTC"),
+        ('valid-after="20000101",valid-before="20010101"', "it expired on "),
+        ("cert-authority", "but as a certificate authority"),
         ('namespaces="!hpcai500,*"', "but OpenSSH cannot parse that line"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_file_without_a_signer_is_an_error_of_use(signature: bytes, tmp_path: 
     with pytest.raises(UsageError, match="--signers"):
         check_signature(CONTENT, signature, tmp_path / "signers")
     (tmp_path / "signers").write_bytes(content)
-    with pytest.raises(UsageError, match=r'signers:1: no line `NAME namespaces="hpcai500" KEY`') as caught:
+    with pytest.raises(UsageError, match=r'signers:1: expected a line `NAME namespaces="hpcai500" KEY`') as caught:
         check_signature(CONTENT, signature, tmp_path / "signers")
     assert "\n" not in str(caught.value)
 
@@ -264,7 +264,7 @@ def test_an_ssh_keygen_that_does_not_help_is_told_in_one_line(
         stand_in(monkeypatch, tmp_path, body)
     else:
         monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.2 if said == "did not answer" else 60)
+    monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 0.2 if said == "did not answer" else 60)
     with pytest.raises(error, match=said) as caught:
         check_signature(CONTENT, signature)
     assert "\n" not in str(caught.value)

@@ -109,7 +109,7 @@ def test_of_checkpoints_the_last_of_each_done_run_is_in_it_stored(packed: Packed
 
 def test_what_is_left_out_is_told_with_the_reason(packed: Packed) -> None:
     reasons = {one.path: one.reason for one in packed.manifest.left_out}
-    assert "no file of a record" in reasons["campaign/trial-01/notes.txt"]
+    assert "not a file of a record" in reasons["campaign/trial-01/notes.txt"]
     assert "only the last" in reasons["campaign/trial-01/checkpoints/epoch-0003-step-0000000.pt"]
     assert "accounting/1001.json" in reasons
     assert "campaign/od d" in reasons
@@ -169,7 +169,7 @@ def test_other_code_than_the_records_have_is_told_with_the_way_out(
 
 def test_a_campaign_without_a_finished_run_is_refused(few_sources: Path, tmp_path: Path) -> None:
     empty = write_campaign(tmp_path / "campaign", *SHORT, trials=2, done=0, package_code=code_hash(few_sources))
-    with pytest.raises(UsageError, match="no run has come to its end"):
+    with pytest.raises(UsageError, match="no run is finished"):
         pack(request(empty, tmp_path / "s.zip"))
 
 
@@ -211,7 +211,7 @@ def test_what_its_reader_would_refuse_is_not_written(
         ({"contact": "x" * 1001}, "--contact"), ({"key": Path("no-key")}, "ssh-keygen -t ed25519"),
         ({"logs": [Path("no-log")]}, "--log no-log"), ({"output": Path("no/folder/s.zip")}, "mkdir -p"),
         ({"output": Path("/tmp")}, "a folder"), ({"output": Path("x" * 300)}, "cannot be written: File name too long"),
-        ({"key": Path(__file__)}, "is no OpenSSH key; `ssh-keygen -t ed25519 -f KEY` makes one"),
+        ({"key": Path(__file__)}, "not an OpenSSH key; make one with `ssh-keygen -t ed25519 -f KEY`"),
         # Nobody can make a file there, root neither.
         ({"output": Path("/proc/s.zip")}, r"^(?!.*\.tmp).*/proc/s\.zip: .*give another -o FILE"),
     ],
@@ -225,7 +225,7 @@ def test_what_cannot_be_used_is_told_before_anything_is_packed(
 
 
 def test_the_file_may_not_lie_in_the_campaign(campaign: Path) -> None:
-    with pytest.raises(UsageError, match="lies in the campaign itself"):
+    with pytest.raises(UsageError, match="is in the campaign's folder"):
         pack(request(campaign, campaign / "s.zip"))
 
 
@@ -394,7 +394,7 @@ def test_what_is_signed_by_nobody_may_lack_nothing_else(honest: Path, tmp_path: 
         " TFLOPS",
         "signed      by nobody",
         "verified    yes, all but the signature, which is missing",
-        "and 1 more: no file of a record",
+        "and 1 more: not a file of a record",
     ):
         assert words in ended.out
     assert "is replaced" not in ended.err
@@ -449,7 +449,7 @@ def test_a_job_is_told_with_its_steps_and_earlier_runs() -> None:
     assert json.loads(json.dumps(told)) == told
     pending = parse_accounting("12|2026-11-20T10:00:00|Unknown|Unknown|0|1|None assigned|PENDING|0:0\n", "12")
     assert (pending["start"], pending["end"], pending["node_list"]) == (None, None, None)
-    with pytest.raises(EnvironmentLacksError, match="no such job"):
+    with pytest.raises(EnvironmentLacksError, match="does not know this job"):
         parse_accounting("", "12")
 
 
@@ -473,13 +473,13 @@ def test_why_there_is_no_accounting_is_told_in_one_line(tmp_path: Path) -> None:
     environment = stand_in(tmp_path, "echo 'sacct: error: Slurm accounting storage is disabled' >&2; exit 1")
     with pytest.raises(EnvironmentLacksError, match="accounting storage is disabled"):
         ask_accounting("1", environment)
-    with pytest.raises(EnvironmentLacksError, match="no sacct here"):
+    with pytest.raises(EnvironmentLacksError, match="sacct is missing"):
         ask_accounting("1", {"PATH": str(tmp_path / "none")})
 
 
 @pytest.mark.parametrize("job", ["", "--help", "1; rm", "1 2", "../../1"])
 def test_what_is_no_job_is_not_asked_for(tmp_path: Path, job: str) -> None:
-    with pytest.raises(EnvironmentLacksError, match="no id of a Slurm job"):
+    with pytest.raises(EnvironmentLacksError, match="not the ID of a Slurm job"):
         ask_accounting(job, stand_in(tmp_path, "exit 0"))
 
 

@@ -104,14 +104,14 @@ def test_a_copy_has_the_registered_identity_and_other_heads(base: Case, copy: Ca
         assert "another copy" in one.told(base.given() | copy.given()), "heads of both copies refuse both"
     assert not failed_checks(base.found(base.given()))
     said = copy.told(base.given())
-    assert "line 2 of the journal (trial 1, attempt 1 begun): " in said
+    assert "line 2 of the journal (trial 1, attempt 1 started): " in said
     assert "another copy of the campaign was run" in said
 
 
 def test_what_holds_is_told_with_how_soon_lines_were_told(base: Case) -> None:
     said = base.told(base.given(12.0), "note")
-    assert "8 heads of this campaign were given" in said
-    assert "each line was told within 12" in said
+    assert "8 heads of this campaign were received" in said
+    assert "each line was covered within 12" in said
     assert "--heads FILE" in evidence_under(base.found(None), "heads", "skipped")
 
 
@@ -134,12 +134,12 @@ def one_too_many(heads: Given) -> Given:
 @pytest.mark.parametrize(
     ("change", "after_s", "severity", "words"),
     [
-        (strangers, 5.0, "fail", ["no head of the campaign IDENTITY was given"]),
+        (strangers, 5.0, "fail", ["no head of the campaign IDENTITY was received"]),
         (without(8, 9), 5.0, "fail", [
-            "line 8 of the journal (trial 3, attempt 1 begun), and 1 line after it: no head was given"]),
-        (one_too_many, 5.0, "fail", [f"line 12: {'a' * 64} was given"]),
+            "line 8 of the journal (trial 3, attempt 1 started), and 1 line after it: no head was received"]),
+        (one_too_many, 5.0, "fail", [f"line 12: {'a' * 64} was received"]),
         (dict, A_DAY_S, "fail", [
-            "line 2 of the journal (trial 1, attempt 1 begun): the first head that covers it arrived at",
+            "line 2 of the journal (trial 1, attempt 1 started): the first head that covers it arrived at",
             "and the attempt ended at"]),
         (moved(last_of, 3_600_000), 5.0, "warning", [
             "line 9 of the journal (trial 3, attempt 1 ended)", "time for another run"]),
@@ -172,7 +172,7 @@ def test_a_begin_that_is_held_back_until_its_last_minute_is_refused(slow: Case) 
     begun, ended = (event["time_ms"] / 1000 for event in slow.context.campaign.events[1:3])
     assert ended - begun > 600
     assert "its result was known" in slow.told(slow.given(ended - begun - 30))
-    assert "(trial 1, attempt 1 begun)" in slow.told(slow.given(ended - begun + 30))
+    assert "(trial 1, attempt 1 started)" in slow.told(slow.given(ended - begun + 30))
 
 
 def test_a_begin_that_was_told_when_qualities_were_known_is_for_people_to_judge(slow: Case) -> None:
@@ -180,7 +180,7 @@ def test_a_begin_that_was_told_when_qualities_were_known_is_for_people_to_judge(
     heads = moved(first_of, 500_000)(slow.given())
     assert not failed_checks(slow.found(heads))
     told = slow.told(heads, "warning")
-    assert "line 2 of the journal (trial 1, attempt 1 begun): the first head that covers it arrived at" in told
+    assert "line 2 of the journal (trial 1, attempt 1 started): the first head that covers it arrived at" in told
     assert "1 of its 3 evaluations were known: it may have been chosen by them" in told
 
 
@@ -200,8 +200,8 @@ def test_an_attempt_that_was_made_again_after_its_begin_was_told_is_for_people_t
         )
         return evidence_under(all_findings(forged), "dates", "warning")
 
-    assert "trial-01: the journal begins it at" in told("early", begin_early)
-    assert "trial-03: its last event is of" in told("late", end_late)
+    assert "trial-01: started at" in told("early", begin_early)
+    assert "trial-03: last event at" in told("late", end_late)
     assert told("as-it-is", lambda events: None) == ""
 
 
@@ -212,7 +212,7 @@ def test_an_attempt_without_a_quality_may_be_told_late(base: Case, tmp_path: Pat
         events[:] = [event for event in events if event["key"] != "eval_accuracy"]
 
     late = without(4, 5)
-    assert "line 4 of the journal (trial 2, attempt 1 begun)" in base.told(late(base.given()))
+    assert "line 4 of the journal (trial 2, attempt 1 started)" in base.told(late(base.given()))
     context = changed_submission(
         base.submission, tmp_path, lambda opened: edit_record(opened / "campaign/trial-02", forget)
     )
@@ -228,7 +228,7 @@ def test_a_journal_that_was_written_anew_is_refused(base: Case, tmp_path: Path) 
         edit_journal(opened / "campaign", lambda events: values(events, "attempt_start")[2].update(slurm_job_id="7"))
 
     said = check_heads(changed_submission(base.submission, tmp_path, forge, question=Question(heads=base.given())))
-    assert "line 6 of the journal (trial 2, attempt 2 begun)" in evidence_under(said, "heads")
+    assert "line 6 of the journal (trial 2, attempt 2 started)" in evidence_under(said, "heads")
 
 
 def test_without_names_the_end_of_the_journal_is_compared(base: Case, copy: Case, anonymous: Case) -> None:

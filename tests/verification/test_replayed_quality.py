@@ -103,7 +103,7 @@ def test_what_is_found_again_is_noted_and_what_a_replay_does_not_show_is_said(fo
     said = evidence_under(told, "replay-not-shown", "skipped")
     assert ("drawn" in said, "--held-back" in said) == (False, False)
     said = evidence_under(found(most=1), "replay-not-shown", "skipped")
-    for words in ("trained in these runs, by this code and in that time", ", drawn here from 3", "--held-back DATA"):
+    for words in ("trained in these runs, by this code and in this time", ", drawn from 3", "--held-back DATA"):
         assert words in said
 
 
@@ -145,7 +145,9 @@ def test_qualities_that_are_all_told_a_little_higher_refuse(found: Found) -> Non
     """Each within what one may differ by, 0.002, and their mean beyond what noise leaves of three."""
     told = found(_lowered(0.0015))
     assert failed_checks(told) == {"replay-quality", "replay-target"}
-    assert "3 trials tell 0.0015 more on average than is found here" in evidence_under(told, "replay-quality")
+    assert "3 trials: recorded qualities are on average 0.0015 above those found here" in evidence_under(
+        told, "replay-quality"
+    )
 
     def noise(found: dict[str, Any], record: Record) -> None:
         found["value"] += {"trial-01": -0.0015, "trial-02": 0.0015, "trial-03": 0.0}[record.path.name]
@@ -180,7 +182,7 @@ def test_on_another_kind_of_device_all_trials_may_move_alike(found: Found) -> No
     told = found(_lowered(0.0004, precision="fp32", device="cpu"))
     assert not failed_checks(told)
     said = evidence_under(told, "replay-quality", "warning")
-    assert "3 trials tell 0.0004 more on average than is found here, more than 0.000289" in said
+    assert "3 trials: recorded qualities are on average 0.0004 above those found here, more than 0.000289" in said
     assert "the run was on cuda, this replay on cpu" in said
 
 
@@ -190,9 +192,9 @@ def test_a_metric_of_another_unit_is_told_and_not_judged(found: Found) -> None:
     told = found(_with(metric="psnr", value=31.25, **parts))
     assert not failed_checks(told)
     assert "psnr 31.25 here" in evidence_under(told, "replay-quality", "warning")
-    assert "is not known here" in evidence_under(told, "replay-quality", "warning")
+    assert "the effect of rounding on psnr is unknown" in evidence_under(told, "replay-quality", "warning")
     for name in ("replay-training", "replay-held-back"):
-        assert "how much of psnr chance explains is not known here" in evidence_under(told, name, "skipped")
+        assert "the effect of chance on psnr is unknown" in evidence_under(told, name, "skipped")
     again = found(_with(metric="psnr"))
     assert "psnr" in evidence_under(again, "replay-quality", "note")
     assert not [one for one in again if one.severity in ("fail", "warning")]
@@ -232,7 +234,7 @@ def test_one_net_with_its_channels_in_another_order_is_warned_of(found: Found) -
     found_again = found(reorder)
     assert not failed_checks(found_again)
     told = evidence_under(found_again, "replay-twins", "warning")
-    assert told.startswith("trial-01 and trial-03: half of the filters of their first convolutions have a twin")
+    assert told.startswith("trial-01 and trial-03: half of the filters of their first convolutions are nearly equal")
     assert "\n" not in told
 
 
@@ -245,9 +247,7 @@ def test_trials_are_those_that_are_drawn(base: Submission, tmp_path: Path) -> No
 
     found = list(replay_check(_answers(context), 2, draw)(context))
     assert asked == [(["trial-01", "trial-02", "trial-03"], 2)]
-    assert "other trials than trial-02, trial-03, drawn here from 3" in evidence_under(
-        found, "replay-not-shown", "skipped"
-    )
+    assert "trials other than trial-02, trial-03, drawn from 3" in evidence_under(found, "replay-not-shown", "skipped")
     assert "trial-01" not in evidence_under(found, "replay-quality", "note")
 
 
@@ -292,19 +292,19 @@ def test_a_checkpoint_that_is_not_here_cannot_be_replayed_and_refuses(base: Subm
     told = _without(base, tmp_path / "last", "/checkpoints/")
     assert {(finding.severity, finding.name) for finding in told} == {("fail", "replay-missing")}
     for name in ("trial-01", "trial-02"):
-        assert f"{name}: its last checkpoint is not here" in evidence_under(told, "replay-missing")
+        assert f"{name}: its last checkpoint is missing" in evidence_under(told, "replay-missing")
     told = _without(base, tmp_path / "target", "epoch-0003")
     assert failed_checks(told) == {"replay-missing"}
-    said = "trial-01: epoch-0003-step-0000000.pt, with which it reached its target, is not here"
+    said = "trial-01: epoch-0003-step-0000000.pt, which reached the target, is missing"
     assert said in evidence_under(told, "replay-missing")
     older = _without(base, tmp_path / "older", "epoch-0003", "0.0.9")
     assert not failed_checks(older)
-    said = "the time to quality of trial-01, trial-02, trial-03: no checkpoint of that moment"
+    said = "the time to quality of trial-01, trial-02, trial-03, without a checkpoint at the target"
     assert said in evidence_under(older, "replay-not-shown", "skipped")
 
 
 def test_more_trials_than_there_are_cannot_be_replayed(base: Submission, found: Found, tmp_path: Path) -> None:
-    assert "4 trials were asked for, 3 came to their end" in evidence_under(found(most=4), "replay-missing")
+    assert "a replay of 4 trials was requested; 3 were finished" in evidence_under(found(most=4), "replay-missing")
     context = replace(changed_submission(base, tmp_path / "none"), records={})
     told = list(replay_check(_raises(AssertionError()))(context))
     assert [(one.severity, one.name) for one in told] == [("fail", "replay-missing")]

@@ -168,25 +168,26 @@ def told(**manifest: Any) -> dict[str, Any]:
 REFUSED: dict[str, tuple[Change | dict[str, Any], str, str]] = {
     "a line that was edited": (
         replaced("trial-01/events.jsonl", b'"epoch":2', b'"epoch":3'), "hash-chain", "the chain is broken here"),
-    "a line with one key twice": (one_key_twice, "hash-chain", "no line as hpcai500 writes it"),
-    "a record that is taken out": (taken_out, "attempts", "trial-02: the journal names it, and it is not here"),
+    "a line with one key twice": (one_key_twice, "hash-chain", "not written by hpcai500"),
+    "a record that is taken out": (taken_out, "attempts", "trial-02: is in the journal, but missing in the submission"),
     "an attempt that is forgotten": (
-        forgotten, "attempts", "trial 2 has the attempts [2]; expected 1, 2, 3 …: one was taken out"),
+        forgotten, "attempts", "trial 2 has the attempts [2]; expected 1, 2, 3 …: one was removed"),
     "a record that the journal does not know": (copied("trial-09"), "attempts", "trial-09"),
     "a failed run told as done": (
         journal(told_as_done), "journal-binding", "done by the journal, error by its record"),
     "a seed twice": (seeded(1, 1, 3), "seeds", "the seed 1 2 times"),
-    "seeds that were picked": (seeded(1, 5, 9), "seeds", "they were picked"),
-    "seeds that begin elsewhere": (seeded(2, 3, 4), "seeds", "they were picked"),
+    "seeds that were picked": (seeded(1, 5, 9), "seeds", "they were chosen"),
+    "seeds that begin elsewhere": (seeded(2, 3, 4), "seeds", "they were chosen"),
     "another recipe": (set_in_recipe("hyperparameters.momentum=0.9"), "recipes", "hyperparameters.momentum is 0.9"),
-    "a run before its journal lines": (shifted(-7200.0), "dates", "the journal says so"),
-    "a run after its journal lines": (shifted(7200.0), "dates", "the journal says so"),
+    "a run before its journal lines": (shifted(-7200.0), "dates", "before its start in the journal"),
+    "a run after its journal lines": (shifted(7200.0), "dates", "after its end in the journal"),
     "a run in the future": (shifted(50 * 365 * 86400.0), "dates", "trial-03: ends in the future"),
     "packed before the runs": (
-        told(created="2024-01-01T00:00:00Z"), "dates", "packed at 2024-01-01T00:00:00Z; the last event is of"),
+        told(created="2024-01-01T00:00:00Z"), "dates", "packed at 2024-01-01T00:00:00Z; the last event is from"),
     "packed at no time": (told(created="soon"), "dates", "expected a time in UTC"),
     "two trials at once on one node": (at_once, "overlap", "node-1: trial-01 ran until"),
-    "one start of a machine at two times": (shifted(3600.0, clock=False), "clocks", "one of them was moved in time"),
+    "one start of a machine at two times": (
+        shifted(3600.0, clock=False), "clocks", "the times of one record were changed"),
     "losses of another trial": (
         pasted("epoch_stop", "loss"), "copied-runs", "trial-03 and trial-01: 3 of 3 losses of epochs are the same"),
     "times of another trial": (
@@ -203,7 +204,7 @@ REFUSED: dict[str, tuple[Change | dict[str, Any], str, str]] = {
     "another campaign": (told(campaign="0" * 64), "manifest", "campaign: the manifest says 000"),
     "claimed to be rankable": (
         told(claim={"rankable": True, "reasons": []}), "claim",
-        "claimed is rankable; the records give: 3 finished runs"),
+        "the claim says rankable; the records give: 3 finished runs"),
     "a result that is better": (
         in_result(lambda result: result.update(vflops=1.01 * result["vflops"])), "result",
         "result.json says vflops is"),
@@ -212,7 +213,7 @@ REFUSED: dict[str, tuple[Change | dict[str, Any], str, str]] = {
         "result.json says restarts is False; its events give 0"),
     "a result that is missing": (no_result, "result", "trial-03: result.json is missing"),
     "a result that cannot be computed": (
-        record(unevaluated), "result", "trial-03: its events give no result: epoch 1"),
+        record(unevaluated), "result", "trial-03: no result can be computed from its events: epoch 1"),
     "less energy than the samples give": (record(less_energy), "power-samples", "give energy_joules"),
     "samples that were changed": (
         replaced("trial-03/power/*", b"70", b"60"), "record-files", "not the power samples that the events name"),
@@ -232,8 +233,8 @@ def test_an_honest_campaign_has_nothing_against_it(base: Submission, tmp_path: P
     assert not failed_checks(found)
     noted = {finding.name for finding in found if finding.severity == "note"}
     assert noted >= {"hash-chain", "attempts", "journal-binding", "seeds", "recipes", "dates", "overlap", "clocks"}
-    assert "3 records give the energies" in evidence_under(found, "power-samples", "note")
-    assert "none that allows what was changed, as claimed" in evidence_under(found, "level", "note")
+    assert "3 records give their energies" in evidence_under(found, "power-samples", "note")
+    assert "no level, as claimed" in evidence_under(found, "level", "note")
     assert "not rankable under v2.0: 3 finished runs" in evidence_under(found, "standing", "note")
     assert base.manifest.campaign in evidence_under(found, "registered", "skipped")
 
@@ -245,7 +246,7 @@ def test_a_record_in_the_place_of_another_is_seen_in_many_ways(base: Submission,
 
 def test_a_record_with_another_seed_than_planned_is_of_the_same_recipe(base: Submission, tmp_path: Path) -> None:
     found = all_findings(changed_submission(base, tmp_path, set_in_recipe("hyperparameters.seed=8")))
-    assert "trial-03: ran with the seed 8; planned was 3" in evidence_under(found, "seeds")
+    assert "trial-03: ran with the seed 8; the plan has 3" in evidence_under(found, "seeds")
     assert "recipes" not in failed_checks(found)
 
 
@@ -280,7 +281,7 @@ def test_times_that_were_scaled_are_seen(tmp_path: Path) -> None:
     assert not failed_checks(all_findings(changed_submission(base, tmp_path / "a")))
     scaled = pasted("epoch_stop", "seconds", lambda seconds: round(1.01 * seconds + 0.2, 6), "trial-02")
     found = all_findings(changed_submission(base, tmp_path / "b", scaled))
-    assert "the same but for a scale" in evidence_under(found, "copied-runs")
+    assert "the same except for a scale" in evidence_under(found, "copied-runs")
 
 
 def test_a_claim_is_compared_number_by_number_and_reason_by_reason(base: Submission, tmp_path: Path) -> None:
@@ -293,25 +294,25 @@ def test_a_claim_is_compared_number_by_number_and_reason_by_reason(base: Submiss
         mean = honestly.metrics["vflops"].mean * factor
         return {**honestly.metrics, "vflops": honestly.metrics["vflops"].model_copy(update={"mean": mean})}
 
-    assert "vflops.mean: claimed is" not in claimed("rounded", metrics=scaled(1 + 1e-10))
-    assert "vflops.mean: claimed is" in claimed("a billionth too high", metrics=scaled(1 + 1e-8))
+    assert "vflops.mean: the claim says" not in claimed("rounded", metrics=scaled(1 + 1e-10))
+    assert "vflops.mean: the claim says" in claimed("a billionth too high", metrics=scaled(1 + 1e-8))
     fast = Metric(runs=3, mean=1.0, dropped_lowest=None, dropped_highest=None, variation=None)
     more = claimed("more", metrics={**honestly.metrics, "fastness": fast})
-    assert "fastness: there in the claim, absent by the records" in more
+    assert "fastness: missing in the records" in more
     fewer = {name: one for name, one in honestly.metrics.items() if name != "vflops"}
-    assert "vflops: absent in the claim" in claimed("fewer", metrics=fewer)
-    assert "that are found only: ['3 finished runs" in claimed("reasons", reasons=honestly.reasons[1:])
+    assert "vflops: missing in the claim" in claimed("fewer", metrics=fewer)
+    assert "only in the records: ['3 finished runs" in claimed("reasons", reasons=honestly.reasons[1:])
 
 
 def test_a_level_that_is_too_strict_is_seen_and_a_looser_one_noted(system_level: Submission, tmp_path: Path) -> None:
     true = all_findings(changed_submission(system_level, tmp_path / "a"))
     assert evidence_under(true, "level", "note").startswith("system, as claimed")
     strict = all_findings(changed_submission(system_level, tmp_path / "b", claim={"level": "hardware"}))
-    assert "claimed is hardware; needed is system: framework.compile is True" in evidence_under(strict, "level")
+    assert "claims hardware, but needs system: framework.compile is True" in evidence_under(strict, "level")
     loose = changed_submission(system_level, tmp_path / "c", claim={"level": "free"})
     found = all_findings(loose)
     assert not failed_checks(found)
-    assert "claimed is free, where system would do" in evidence_under(found, "level", "note")
+    assert "claims free; system would be enough" in evidence_under(found, "level", "note")
     assert level_of(loose) == "free"
 
 
@@ -321,7 +322,7 @@ def test_another_edition_may_be_asked_for(base: Submission, tmp_path: Path) -> N
     assert not failed_checks(found)
     assert context.asked.results["trial-01"].edition == "v3.0"
     assert context.claimed.results["trial-01"].edition == "v2.0"
-    assert "those of v3.0, which was asked for" in evidence_under(found, "edition", "note")
+    assert "those of v3.0, as requested" in evidence_under(found, "edition", "note")
 
 
 @pytest.mark.parametrize("key", ["run_start", "dataset", "system", "epoch_stop", "power", "checkpoint", "ceilings"])
@@ -387,25 +388,29 @@ def job(**told: Any) -> Change:
 @pytest.mark.parametrize(
     ("change", "severities", "words"),
     [
-        (accounted(), ["note"], "times and nodes of 1 runs lie within"),
-        (accounted(back_from_the_queue), ["note"], "times and nodes of 1 runs lie within"),
-        (seen_by_the_run("1001"), ["note"], "times and nodes of 1 runs lie within"),
+        (accounted(), ["note"], "times and nodes of 1 runs are within"),
+        (accounted(back_from_the_queue), ["note"], "times and nodes of 1 runs are within"),
+        (seen_by_the_run("1001"), ["note"], "times and nodes of 1 runs are within"),
         (seen_by_the_run("2002"), ["fail"], "2002"),
         (lambda opened: None, ["warning"], "Slurm jobs 1001"),
-        (job(job_id="7"), ["fail"], "tells of the job 7"),
-        (job(start="2024-01-01T00:00:00Z", end="2024-01-01T01:00:00Z"), ["warning", "fail"], "none of its Slurm"),
-        (job(elapsed_seconds=10), ["warning", "fail"], "in Slurm jobs of 10 s together"),
+        (job(job_id="7"), ["fail"], "1001.json is of the job 7"),
+        (
+            job(start="2024-01-01T00:00:00Z", end="2024-01-01T01:00:00Z"),
+            ["warning", "fail"],
+            "outside of its Slurm jobs",
+        ),
+        (job(elapsed_seconds=10), ["warning", "fail"], "its Slurm jobs took 10 s in total"),
         (job(elapsed_seconds=10**6), ["fail"], "1000000 s elapsed between"),
-        (job(nodes=1), ["fail"], "ran on 2 nodes, its Slurm job had 1"),
+        (job(nodes=1), ["fail"], "ran on 2 nodes; its Slurm job had 1"),
         (job(node_list="node-[2-3]"), ["fail"], "ran on node-1, which its Slurm job did not have"),
-        (job(node_list=None), ["warning", "note"], "names no nodes"),
+        (job(node_list=None), ["warning", "note"], "no usable list of nodes"),
         (job(state="FAILED"), ["warning", "note"], "ended as FAILED"),
         (job(state="CANCELLED by 1000"), ["warning", "note"], "ended as CANCELLED"),
-        (job(start=None), ["warning", "note"], "does not tell when"),
+        (job(start=None), ["warning", "note"], "lacks the start of a job"),
         (
             accounted(lambda job: job.update(elapsed_seconds=job["elapsed_seconds"] - 65)),
             ["warning", "note"],
-            "was suspended",
+            "were suspended",
         ),
     ],
 )

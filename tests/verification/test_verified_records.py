@@ -67,8 +67,8 @@ def test_a_record_of_an_older_version_is_warned_of_and_not_refused(record: Path)
 
 def test_what_was_found_right_is_told(record: Path) -> None:
     told = {name: evidence for severity, name, evidence in findings(record) if severity == "note"}
-    assert "0.101 of the 9.6e+15 measured in the same run" in told["speed"]
-    assert told["events"].startswith("36 events, 3 epochs; they agree in order, evidence, sessions, clock")
+    assert "0.101 of the run's ceiling (9.6e+15)" in told["speed"]
+    assert told["events"].startswith("36 events, 3 epochs; passed: order, evidence, sessions, clock")
     assert "differ by" in told["clock"]
 
 
@@ -83,8 +83,8 @@ def test_another_model_is_counted_by_its_recipe_and_its_own_count_must_be_possib
     assert "training takes 5e+09 FLOPs a sample, 5 of forward; expected up to 3" in told[0][2]
     # 990 outputs of 2048 inputs less: weights and biases; two operations a weight, thrice in training.
     training = 24_299_077_632 - 990 * 2048 * 6
-    assert f"FLOPs of a sample are 5000000000; those of the recipe's model {training}" in told[1][2]
-    assert f"parameters are 25557032; those of the recipe's model {25_557_032 - 990 * 2049}" in told[1][2]
+    assert f"FLOPs of a sample are 5000000000; the recipe's model has {training}" in told[1][2]
+    assert f"parameters are 25557032; the recipe's model has {25_557_032 - 990 * 2049}" in told[1][2]
 
 
 def gone_on(record: Path, change: Callable[[list[Event], dict[str, Any]], object]) -> Told:
@@ -107,8 +107,8 @@ def test_a_restart_before_the_newest_checkpoint_is_for_people_to_judge(record: P
         values(events, "run_resume")[0].update(step=0)
 
     [told] = [one for severity, name, one in against(gone_on(record, change)) if name == "restarts"]
-    assert f"other versions of hpcai500: {__version__}, 9.9" in told
-    assert "went on at epoch 2, step 0, although epoch 2, step 100 was saved" in told
+    assert f"several versions of hpcai500: {__version__}, 9.9" in told
+    assert "resumed at epoch 2, step 0, although epoch 2, step 100 was saved" in told
 
 
 def test_processes_of_one_run_work_on_one_thing(record: Path) -> None:
@@ -330,8 +330,8 @@ def test_nothing_is_said_against_the_honest_record(member: Path) -> None:
         (tell(sampling="all"), "samples were drawn by all; the recipe asks for bootstrap"),
         (tell(strata=[33]), "samples were drawn from 1 strata"),
         (tell(draws=34), "draws 34, expected 33"),
-        (lambda events: values(events, "dataset")[0].pop("drawn"), "does not tell what was drawn"),
-        (lambda events: values(events, "dataset")[0].update(drawn=None), "does not tell what was drawn"),
+        (lambda events: values(events, "dataset")[0].pop("drawn"), "lacks the draws"),
+        (lambda events: values(events, "dataset")[0].update(drawn=None), "lacks the draws"),
     ],
 )
 def test_a_forged_word_of_the_draws_is_found(member: Path, change: Change, evidence: str) -> None:
@@ -342,7 +342,7 @@ def test_a_forged_word_of_the_draws_is_found(member: Path, change: Change, evide
 def test_a_member_that_saw_other_samples_than_it_drew_is_found(member: Path) -> None:
     """Without bagging, it learns more than its share, and says that it did not."""
     edit_record(member, lambda events: deliver(events, Coverage.expected(33).digest))
-    assert "the member's draws of the data set's 33 samples give" in refusals(member)["coverage"]
+    assert "the member's draws of the data set's 33 samples have the digest" in refusals(member)["coverage"]
     others = drawn_digest(draws(33, 99, "bootstrap"))
     edit_record(member, lambda events: values(events, "epoch_stop")[0].update(coverage=others))
     assert "epoch 1: 33-" in refusals(member)["coverage"]

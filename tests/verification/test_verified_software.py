@@ -125,9 +125,7 @@ def test_a_run_that_began_with_other_code_has_no_level(reference: Submission, tm
     assert level_of(changed_submission(reference, tmp_path / "one")) == "hardware"
     context = changed_submission(reference, tmp_path / "two", in_trials("trial-01", change=begin))
     assert level_of(context) is None
-    assert not_compared(context) == (
-        "trial-01: went on with other code than it had begun with, and only one of them is here"
-    )
+    assert not_compared(context) == ("trial-01: resumed with other code, and the submission has only one of the two")
 
 
 @pytest.mark.parametrize(
@@ -205,9 +203,9 @@ FOUND: dict[str, tuple[Callable[[Path], None], str, str, str]] = {
         "campaign/trial-01/checkpoints/epoch-0004-step-0000000.pt: has the hash"),
     "a last checkpoint that is not of the end": (
         one(change=last_checkpoint(epoch=3)), "fail", "checkpoints",
-        "trial-01: its last checkpoint is not that after the last epoch"),
+        "trial-01: its last checkpoint is not from the end of its last epoch"),
     "what was left out": (
-        lambda opened: None, "skipped", "left-out", "of checkpoints only the last one of a run that is done is needed"),
+        lambda opened: None, "skipped", "left-out", "only the last checkpoint of a finished run is needed"),
 }  # fmt: skip
 
 
@@ -223,8 +221,8 @@ def test_what_does_not_fit_is_found(
 def test_another_version_is_told_with_the_line_to_follow(base: Submission, tmp_path: Path) -> None:
     other = base.manifest.code.model_copy(update={"version": "9.9.9"})
     found = all_findings(changed_submission(base, tmp_path, code=other))
-    assert "Install hpcai500 9.9.9 and verify with that" in evidence_under(found, "code", "warning")
-    assert "was begun by version" in evidence_under(found, "code")
+    assert "install hpcai500 9.9.9 and verify with it" in evidence_under(found, "code", "warning")
+    assert "was started by version" in evidence_under(found, "code")
 
 
 # Trial 1 reaches its target in its first epoch.
@@ -233,7 +231,7 @@ REACHED_EARLY = first("eval_accuracy", value=0.764)
 
 def test_the_checkpoint_at_the_target_is_wanted_and_no_other(base: Submission, tmp_path: Path) -> None:
     told = evidence_under(all_findings(changed_submission(base, tmp_path, one(change=REACHED_EARLY))), "checkpoints")
-    assert told == "trial-01: epoch-0002-step-0000000.pt is missing, and not said to be left out"
+    assert told == "trial-01: epoch-0002-step-0000000.pt is missing, and not in the manifest's left_out"
 
 
 def test_of_another_version_a_checkpoint_at_the_target_is_not_wanted(base: Submission, tmp_path: Path) -> None:
@@ -269,7 +267,7 @@ def test_a_checkpoint_may_be_left_out_if_that_is_said(base: Submission, tmp_path
     context = changed_submission(base, tmp_path)
     entries = {name: entry for name, entry in context.submission.entries.items() if name != path}
     unsaid = with_submission(context, entries=entries)
-    assert "is missing, and not said to be left out" in evidence_under(unsaid, "checkpoints")
+    assert "is missing, and not in the manifest's left_out" in evidence_under(unsaid, "checkpoints")
     left = [*base.manifest.left_out, LeftOut(path=path, reason="--no-checkpoints")]
     said = with_submission(context, manifest=context.submission.manifest.model_copy(update={"left_out": left}))
     assert not failed_checks(said)
@@ -312,7 +310,7 @@ def test_a_variable_that_changes_arithmetic_clocks_or_code_is_told(
     ("preloaded", "words"),
     [
         (["/opt/faster.so"], "/opt/faster.so, loaded before Python's own libraries"),
-        (None, "unknown which libraries were preloaded"),
+        (None, "unknown preloaded libraries"),
     ],
 )
 def test_a_preloaded_library_is_told_and_so_is_that_nobody_knows(
@@ -326,15 +324,15 @@ def test_variables_that_tune_or_choose_libraries_are_a_note(base: Submission, tm
     tuned = {"OMP_NUM_THREADS": "8", "NCCL_ALGO": "Ring", "HPCAI500_NOT_HEEDED": "PYTHONPATH", "SLURM_JOB_ID": "7"}
     found = of_a_run(base, tmp_path / "tuned", lambda node: node["environment"].update(tuned))
     said = evidence_under(found, "environment", "note")
-    assert said.endswith("; variables that tune: NCCL_ALGO, OMP_NUM_THREADS")
-    assert "chooses libraries" not in said
+    assert said.endswith("; tuning variables: NCCL_ALGO, OMP_NUM_THREADS")
+    assert "LD_LIBRARY_PATH" not in said
     chosen = of_a_run(base, tmp_path / "chosen", lambda node: node["environment"].update(LD_LIBRARY_PATH="/x"))
-    assert "; LD_LIBRARY_PATH chooses libraries" in evidence_under(chosen, "environment", "note")
+    assert "; LD_LIBRARY_PATH is set" in evidence_under(chosen, "environment", "note")
     assert not evidence_under([*found, *chosen], "environment", "warning")
 
 
 @pytest.mark.parametrize("key", ["environment", "preloaded"])
 def test_a_node_whose_environment_was_taken_out_is_refused(base: Submission, tmp_path: Path, key: str) -> None:
     found = of_a_run(base, tmp_path, lambda node: node.pop(key))
-    assert "does not tell its variables and preloaded libraries" in evidence_under(found, "environment", "skipped")
-    assert f"node-1 does not tell {key}" in evidence_under(found, "evidence")
+    assert "no variables and preloaded libraries in the record" in evidence_under(found, "environment", "skipped")
+    assert f"node-1 lacks {key}" in evidence_under(found, "evidence")

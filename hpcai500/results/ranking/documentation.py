@@ -1,7 +1,7 @@
-"""The documentation of this version as HTML: a ranking is worth little if nobody can read its method.
+"""The documentation of this version as HTML pages, which a ranking shows as its method.
 
-Pages are Markdown (CommonMark and tables). Raw HTML in them stays text, and links lead to pages of the site, to the
-web, or nowhere.
+Pages are Markdown (CommonMark and tables). Raw HTML in them stays text. Links to anything but pages of the site and the
+web are removed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hpcai500.errors import EnvironmentLacksError
 from hpcai500.text import short
 
 _MOST_SUMMARY = 220
-# Letters in which title and first paragraph are looked for.
+# Characters in which title and first paragraph are searched.
 _MOST_READ = 4000
 _ALIGNED = {"text-align:right": "to-end", "text-align:center": "to-middle"}
 
 
 @dataclass(frozen=True)
 class Document:
-    """One page of the documentation; `name` is that of its file without `.md`, `summary` its first sentence."""
+    """One page of the documentation; `name` is its file name without `.md`, `summary` its first sentence."""
 
     name: str
     title: str
@@ -50,12 +50,12 @@ def read_documents(folder: Path) -> list[Document]:
     """All pages in `folder`, by name.
 
     Raises:
-        EnvironmentLacksError: there is no documentation.
+        EnvironmentLacksError: the documentation is missing.
     """
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
     if not texts:
         raise EnvironmentLacksError(
-            f"{folder}: no documentation, which the site shows as its method; install hpcai500 again: pip install ."
+            f"{folder}: the documentation is missing, which the site includes; install hpcai500 again: pip install ."
         )
     titles = {name: title_of(text) or name.removesuffix(".md") for name, text in texts.items()}
     return [
@@ -67,9 +67,9 @@ def read_documents(folder: Path) -> list[Document]:
 
 
 def to_html(text: str, titles: Mapping[str, str]) -> Markup:
-    """`text` as HTML, with links to the pages in `titles`: their titles by their files.
+    """`text` as HTML, with links to the pages in `titles` (title by file name).
 
-    A title takes the place of a link's words that are only the name of a file.
+    The text of a link that is only a file name is replaced by the page's title.
     """
     parser = _parser()
     tokens = parser.parse(text)
@@ -82,24 +82,24 @@ def to_html(text: str, titles: Mapping[str, str]) -> Markup:
 
 
 def title_of(text: str) -> str | None:
-    """The first heading, without its marks."""
+    """The first heading, without markup."""
     return _words(text, "heading_open")
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of the first paragraph, without its marks; empty where there is none."""
+    """The first sentence of the first paragraph, without markup; empty if there is none."""
     line = re.split(r"(?<=\.)\s", _words(text, "paragraph_open") or "", maxsplit=1)[0]
     return f"{line[:-1]}." if line.endswith(":") else line
 
 
 def anchor_of(heading: str) -> str:
-    """The anchor of a heading, as hosts of repositories make it."""
+    """The anchor of a heading, as on GitHub."""
     kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
     return kept.replace(" ", "-")
 
 
 class _Renderer(RendererHTML):
-    """Tables and code that are too wide can be scrolled, by keyboard too."""
+    """Makes wide tables and code scrollable, also by keyboard."""
 
     def table_open(self, *_: object) -> str:
         return '<div class="scroll" role="region" aria-label="Table" tabindex="0"><table>\n'
@@ -117,12 +117,12 @@ class _Renderer(RendererHTML):
 @cache
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
-    # A picture of a repository would be loaded from elsewhere.
+    # Pictures would be loaded from other servers.
     return parser.disable("image")
 
 
 def _words(text: str, opening: str) -> str | None:
-    """Text of the first element that the token `opening` begins, outside of lists and tables."""
+    """Text of the first element that starts with the token `opening`, outside of lists and tables."""
     for token, inside in pairwise(_parser().parse(text[:_MOST_READ])):
         if token.type == opening and token.level == 0:
             words = "".join(" " if child.type == "softbreak" else child.content for child in inside.children or [])
@@ -140,7 +140,7 @@ def _name_headings(tokens: Sequence[Token]) -> None:
 
 
 def _align_by_class(tokens: Sequence[Token]) -> None:
-    """Alignment as classes: the page's policy forbids styles of single cells."""
+    """Replace alignment styles by classes: the page's policy forbids inline styles."""
     for token in tokens:
         style = str(token.attrs.pop("style", ""))
         if style in _ALIGNED:
@@ -167,7 +167,7 @@ def _linked(children: Sequence[Token], titles: Mapping[str, str]) -> list[Token]
 
 
 def _address(href: str, files: Collection[str]) -> str | None:
-    """Where a link leads in the site: another page of the documentation, a heading, or the web; None where nowhere."""
+    """The link's target in the site: another page of the documentation, a heading, or the web; None if not allowed."""
     parts = urlsplit(href)
     if parts.scheme in ("http", "https"):
         return href

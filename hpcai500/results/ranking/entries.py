@@ -1,7 +1,6 @@
-"""From files that claim to be submissions to what can be ranked: the numbers of each, or why it has no place.
+"""Verifies untrusted files and turns each into an entry of the ranking, or the reason why it has none.
 
-Each file is verified; whatever one of them does, the next one is looked at. Names that strangers chose are shown in one
-line, with everything that cannot be printed spelt out.
+An error in one file does not stop the others. Untrusted names become one line, with unprintable characters escaped.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from hpcai500.streams import spelt_out
 from hpcai500.text import short, table
 
 # ----------------------------------------------------------------------------------------------------
-# Names that strangers chose: one line, nothing hidden, nothing that overflows.
+# Untrusted names: one line, nothing hidden, no overflow.
 #
-# Characters that cannot be printed, such as those that turn the direction of writing, are spelt out: a committee shall
-# see that they are there.
+# Unprintable characters, such as those that change the direction of writing, are escaped, so that a committee sees
+# them.
 
 
-# More combining marks on one letter serve to paint over the lines above and below.
+# More combining marks on one letter would cover the lines above and below.
 _MOST_MARKS = 2
 _MOST_LETTERS = 120
 _MOST_READ = 2000
 
 
 def shown(text: object, letters: int = _MOST_LETTERS) -> str:
-    """`text` in one line of at most `letters`."""
-    return short(_without_towers(spelt_out(short(text, _MOST_READ))), letters) or "unnamed"
+    """`text` as one line of at most `letters` characters."""
+    return short(_without_stacked_marks(spelt_out(short(text, _MOST_READ))), letters) or "unnamed"
 
 
 def day(text: object) -> date | None:
-    """The day (UTC) of a time in ISO 8601; None where it is none."""
+    """The day (UTC) of a time in ISO 8601; None if it is invalid."""
     try:
         moment = datetime.fromisoformat(str(text).strip())
         return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
@@ -54,7 +53,7 @@ def day(text: object) -> date | None:
         return None
 
 
-def _without_towers(text: str) -> str:
+def _without_stacked_marks(text: str) -> str:
     kept, marks = [], 0
     for letter in text:
         marks = marks + 1 if unicodedata.combining(letter) else 0
@@ -73,14 +72,14 @@ _MOST_PROBLEM = 400
 
 @dataclass(frozen=True)
 class Facts:
-    """What a ranking shows of a submission beyond its verification.
+    """Facts of a submission in a ranking, besides its verification.
 
     Attributes:
-        manifest_sha256: names the submission, as the manifest holds the hashes of all other files.
+        manifest_sha256: identifies the submission, as the manifest holds the hashes of all other files.
         precision: of the recipe (layer 4).
-        compression: of gradients between ranks (layer 3); None where there is none.
-        report: the page about its runs; None where none was asked for, or none could be made (`report_problem`).
-        runs: for each done run, by its name, the facts that identify it.
+        compression: of gradients between ranks (layer 3); None without compression.
+        report: the report of its runs; None if not requested, or if it failed (`report_problem`).
+        runs: for each done run, by name, the facts that identify it.
     """
 
     manifest_sha256: str
@@ -93,9 +92,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Examined:
-    """One file: `verification` is None where it could not be verified, for the reason `problem`.
+    """One file: `verification` is None if it could not be verified, for the reason `problem`.
 
-    `facts` is None where the file could not be read that far.
+    `facts` is None if the file could not be read.
     """
 
     file: Path
@@ -114,34 +113,34 @@ def examine(
     heads: GivenHeads | None = None,
     make_report: ReportMaker | None = None,
     tracker: Tracker = silent,
-    told: Callable[[Examined], None] = lambda _: None,
+    report: Callable[[Examined], None] = lambda _: None,
 ) -> list[Examined]:
-    """Verify each of `files`: what `hpcai500 submit` wrote, or something that claims to be.
+    """Verify each of `files`, which may be anything.
 
     Args:
-        signers: OpenSSH file of keys that are vouched for.
-        heads: heads of journals, as they were given while campaigns ran.
-        make_report: writes the page about a campaign while its submission is open.
-        told: is called with each file after it was looked at.
+        signers: OpenSSH file of trusted keys.
+        heads: of journals, received while campaigns ran.
+        make_report: makes the report of a campaign while its submission is open.
+        report: called with each file after its verification.
 
     Raises:
-        UsageError: none of them exists, or `signers` is no list of signers.
+        UsageError: none of the files exists, or `signers` is not a file of keys.
         EnvironmentLacksError, RunError: this machine cannot verify anything, or its disk is full.
     """
     if signers is not None:
-        # Checked before the loop: an error of one file does not keep the others from being looked at.
+        # Checked before the loop, in which an error of one file does not stop the others.
         require_signers(signers)
     if files and not any(path.is_file() for path in files):
-        raise UsageError(f"{files[0]}: no such file; give what `hpcai500 submit CAMPAIGN -o FILE` wrote")
+        raise UsageError(f"{files[0]}: no such file; give a file that `hpcai500 submit CAMPAIGN -o FILE` wrote")
     found = []
     for path in files:
         found.append(_examined(path, signers, heads, make_report, tracker))
-        told(found[-1])
+        report(found[-1])
     return found
 
 
 def facts_of(manifest: bytes, tables: Mapping[str, Any]) -> Facts:
-    """The facts from the manifest's bytes and the campaign's recipe, in which anything may stand."""
+    """The facts from the manifest's bytes and the campaign's recipe, whose fields may have any type."""
     accelerator, communication = table(tables.get("accelerator")), table(tables.get("communication"))
     compression = communication.get("compression")
     return Facts(
@@ -159,7 +158,7 @@ def _examined(
     collected: list[Facts] = []
 
     def collect(context: Context) -> Iterable[Finding]:
-        """A check that finds nothing: it collects facts while the submission's files lie open."""
+        """A check without findings, which collects facts while the submission is open."""
         runs = {name: run_facts(record) for name, record in context.done.items()}
         facts = replace(facts_of(context.submission.manifest_bytes, context.campaign.tables), runs=runs)
         collected.append(_reported(facts, context.campaign, make_report) if make_report else facts)
@@ -168,17 +167,17 @@ def _examined(
     try:
         verification = verify_submission(path, signers=signers, heads=heads, more_checks=(collect,), tracker=tracker)
     except (EnvironmentLacksError, RunError):
-        # A full disk here, for instance: all other files would meet it too, and no submitter is to blame.
+        # A full disk, for instance, which is not the submitter's fault and would affect all files.
         raise
     except HpcAi500Error as error:
         return Examined(path, problem=shown(error, _MOST_PROBLEM))
     except OSError as error:
         return Examined(path, problem=shown(f"cannot be read: {error.strerror or error}", _MOST_PROBLEM))
-    except Exception as error:  # noqa: BLE001 - no file may keep the others from being ranked
+    except Exception as error:  # noqa: BLE001 - no file may stop the ranking of the others
         return Examined(path, problem=shown(f"{type(error).__name__}: {error}", _MOST_PROBLEM))
     facts = collected[0] if collected else None
     if facts and verification.verdict == "refused":
-        # The page of a refused submission would say PASS of runs that do not hold.
+        # The report of a refused submission could say PASS.
         facts = replace(facts, report=None)
     return Examined(path, verification, facts=facts)
 
@@ -186,34 +185,34 @@ def _examined(
 def _reported(facts: Facts, campaign: Campaign, make_report: ReportMaker) -> Facts:
     try:
         return replace(facts, report=make_report(campaign))
-    except Exception as error:  # noqa: BLE001 - a page that cannot be made is no finding against a submission
+    except Exception as error:  # noqa: BLE001 - a missing report is not a reason against a submission
         return replace(facts, report_problem=shown(f"{type(error).__name__}: {error}", _MOST_PROBLEM))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Entries: the numbers of one submission, or why it has no place.
+# Entries: the numbers of one submission, or why it is not ranked.
 
 
 Level = Literal["hardware", "system", "free"]
-# From the strictest: who keeps the rules of one keeps those of all after it (V2.0 section 3.1).
+# Strictest first: a result that keeps the rules of one keeps those of all after it (V2.0 section 3.1).
 LEVELS: tuple[Level, ...] = ("hardware", "system", "free")
 Status = Literal["unverified", "not-rankable", "disputed", "duplicate"]
 _MOST_REASON = 400
-# Rankings show benchmarks in this order; plug-ins come after them.
+# Order of benchmarks in rankings; plug-ins follow.
 _TITLES = {"ic": "Image Classification", "ewa": "Extreme Weather Analytics"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A submission that can be ranked. Numbers are computed from its events; names are its own words, cleaned.
+    """A submission that can be ranked. Numbers are computed from its events; names are from its manifest, cleaned.
 
     Attributes:
-        edition: whose rules it was scored under.
-        level: the lowest that allows what it changed.
+        edition: of the rules that it was scored under.
+        level: the lowest that allows its changes.
         quality: the mean over the trials.
         trials: number of runs that count.
         world_size: ranks of each run, on `nodes` nodes.
-        submitted: the day that its manifest names; None where that is no date.
+        submitted: the day in its manifest; None if that is not a date.
     """
 
     examined: Examined
@@ -231,7 +230,7 @@ class Entry:
 
     @property
     def vflops(self) -> float:
-        """What it is ranked by: the mean of the trials."""
+        """The mean of the trials, which decides the rank."""
         return self.verification.metrics["vflops"].mean
 
     @property
@@ -240,12 +239,12 @@ class Entry:
 
     @property
     def organisation(self) -> str:
-        """Who submits it."""
+        """The submitter."""
         return shown(self.manifest.organisation)
 
     @property
     def accelerators(self) -> str:
-        """How many of which."""
+        """Number and type."""
         return shown(self.manifest.accelerators_in_words)
 
     @property
@@ -255,20 +254,20 @@ class Entry:
 
     @property
     def implementation(self) -> str:
-        """Precision, and compression of gradients where there is one: V2.0 Fig. 14 distinguishes systems by both."""
+        """Precision, and compression of gradients if any: V2.0 Fig. 14 distinguishes systems by both."""
         compression = self.facts.compression
         parts = (self.facts.precision, f"{compression} compression" if compression else None)
         return ", ".join(part for part in parts if part) or "unknown"
 
     def mean(self, metric: str) -> float | None:
-        """Mean of a metric over the trials; None where a trial lacks it."""
+        """Mean of a metric over the trials; None if a trial lacks it."""
         summary = self.verification.metrics.get(metric)
         return summary.mean if summary else None
 
 
 @dataclass(frozen=True)
 class Unranked:
-    """A file without a place, and why."""
+    """A file that is not ranked, and why."""
 
     examined: Examined
     status: Status
@@ -276,13 +275,13 @@ class Unranked:
 
     @property
     def system(self) -> str | None:
-        """What it calls itself; None where that cannot be read."""
+        """Name in its manifest; None if that cannot be read."""
         verification = self.examined.verification
         return shown(verification.manifest.system) if verification and verification.manifest else None
 
 
 def benchmark_title(name: str) -> str:
-    """The benchmark's full name; of a plug-in, the name that it has in recipes."""
+    """The benchmark's full name; for a plug-in, its name in recipes."""
     return _TITLES.get(name, shown(name))
 
 
@@ -292,8 +291,8 @@ def benchmark_order(name: str) -> tuple[int, str]:
     return (known.index(name) if name in known else len(known)), name
 
 
-def judged(examined: Examined) -> Entry | Unranked:
-    """The numbers of one file, or why it has none."""
+def entry_of(examined: Examined) -> Entry | Unranked:
+    """The entry of one file, or why it has none."""
     verification = examined.verification
     if verification is None:
         return _unranked(examined, "unverified", examined.problem or "it could not be verified")
@@ -306,12 +305,12 @@ def judged(examined: Examined) -> Entry | Unranked:
     vflops = verification.metrics.get("vflops")
     has_rate = vflops is not None and math.isfinite(vflops.mean) and vflops.mean > 0
     if verification.manifest is None or not verification.results or not has_rate:
-        return _unranked(examined, "not-rankable", "its runs give no VFLOPS")
+        return _unranked(examined, "not-rankable", "its runs have no VFLOPS")
     return _entry(examined, verification, verification.manifest, verification.level)
 
 
 def _entry(examined: Examined, verification: Verification, manifest: Manifest, level: Level) -> Entry:
-    # What could be verified to the end could be read to the end.
+    # Set by `collect`, as no check failed.
     assert examined.facts is not None
     result = next(iter(verification.results.values()))
     metric = result.quality.metric

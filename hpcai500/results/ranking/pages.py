@@ -1,11 +1,11 @@
-"""A ranking as static pages: readable by anybody, without script and without network.
+"""A ranking as static pages that need neither scripts nor network.
 
 Pages are index.html (all lists), one for each submission, the report of its runs, the documentation, and the nine
-published systems. Beside them lie ranking.json and runs.json, which has what the site has shown. What stands where on a
-page is in `templates/`, which escape all that is put into them.
+published systems. ranking.json and runs.json are beside them; runs.json has all runs that the site has shown.
+`templates/` has the layout, and escapes all values.
 
-A policy in each page's head names what a browser may do with it: use the one style in the page, by its hash, and run
-the site's own script on pages with tables; nothing else, and nothing from elsewhere.
+The content security policy of each page allows only its own style, by hash, and the site's script on pages with tables.
+Nothing is loaded from other servers.
 """
 
 from __future__ import annotations
@@ -80,27 +80,27 @@ def make_ranking(
     told: Callable[[Examined], None] = lambda _: None,
     with_published: bool = False,
 ) -> Ranking:
-    """Verify `submissions`, rank those that hold, and write the site to the folder `site`.
+    """Verify and rank `submissions`, and write the site to the folder `site`.
 
     Args:
-        submissions: files that `hpcai500 submit` wrote, or something that claims to be one.
-        site: a folder that is free, or holds a site of ours.
-        signers: OpenSSH file of keys that are vouched for.
-        heads: heads of journals, as they were given while campaigns ran.
-        told: is called with each file after it was looked at.
-        with_published: whether the site's first page shows the nine published systems as well.
+        submissions: files, which may be anything.
+        site: a folder that is absent, empty, or holds a site of hpcai500.
+        signers: OpenSSH file of trusted keys.
+        heads: of journals, received while campaigns ran.
+        told: called with each file after its verification.
+        with_published: whether the site's first page also shows the nine published systems.
 
     Raises:
-        UsageError: none of the files exists, the folder is not ours to replace, or what it has shown cannot be read.
-        EnvironmentLacksError: the documentation, which a site shows, is not installed.
+        UsageError: none of the files exists, the folder holds other files, or its runs.json cannot be read.
+        EnvironmentLacksError: the documentation, which a site includes, is not installed.
         RunError: the disk is full.
     """
     if site:
-        # Refused here if it cannot hold the site, before hours of verification.
+        # Now, before hours of verification.
         check_place(site)
     before = read_shown(site) if site else ()
-    report = run_report if site else None
-    examined = examine(submissions, signers=signers, heads=heads, make_report=report, tracker=tracker, told=told)
+    make_report = run_report if site else None
+    examined = examine(submissions, signers=signers, heads=heads, make_report=make_report, tracker=tracker, report=told)
     ranking = rank(examined, before, None if signers is None else listed_keys(signers))
     if site:
         write_site(site, site_files(ranking, datetime.now(UTC).date(), with_published=with_published))
@@ -108,10 +108,10 @@ def make_ranking(
 
 
 def run_report(campaign: Campaign) -> str:
-    """The page of `hpcai500 report` on all runs, without the name of the folder that the submission was opened in.
+    """The page of `hpcai500 report` on all runs, without the name of the submission's scratch folder.
 
     Raises:
-        RecordError, UsageError: a record cannot be read, or none was done.
+        RecordError, UsageError: a record cannot be read, or no run is done.
     """
     made = make_report([campaign.record(attempt) for attempt in campaign.done()])
     return made.html.replace(str(escape(f"{campaign.path}/")), "")
@@ -120,11 +120,11 @@ def run_report(campaign: Campaign) -> str:
 def site_files(
     ranking: Ranking, made: date, docs: Path | None = None, *, with_published: bool = False
 ) -> dict[str, str]:
-    """Path in the site -> content.
+    """Content of each file by its path in the site.
 
     Args:
-        made: the day that pages name.
-        docs: the folder of the documentation, None for that of this installation.
+        made: the date on the pages.
+        docs: the folder of the documentation; None for that of this installation.
         with_published: whether the first page shows the nine published systems below the ranking.
     """
     ranking = _without_folders(ranking)
@@ -140,7 +140,7 @@ def site_files(
 
 
 def _without_folders(ranking: Ranking) -> Ranking:
-    """`ranking` without the names of folders on the machine that made it, as everyone can read the site."""
+    """`ranking` without the names of folders on this machine, as the site is public."""
 
     def named(examined: Examined) -> Examined:
         return replace(examined, file=Path(examined.file.name))
@@ -174,7 +174,7 @@ def _render(template: str, *, above: str = "", script: bool = False, made: date,
     Args:
         above: the way up to the site's folder: empty, or `../`.
         script: whether it has tables to sort.
-        made: the day that the page names.
+        made: the date on the page.
     """
     style = _style()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -199,7 +199,7 @@ def _render(template: str, *, above: str = "", script: bool = False, made: date,
 def _style() -> str:
     """The report's style, then the site's own."""
     report = files("hpcai500.results.report").joinpath("templates/style.css").read_text(encoding="utf-8")
-    # The template puts the style between line ends, which count for its hash.
+    # The template puts the style between line ends, which are part of its hash.
     return f"\n{report}{_template('site.css')}"
 
 
@@ -225,29 +225,29 @@ def _environment() -> Environment:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Pages of submissions are named by the hash of their manifest, so that links stay valid for years.
+# Pages of submissions have the hash of the manifest as name, so that links stay valid for years.
 
 
 _LETTERS = 16
 
 
 def place_of(examined: Examined) -> str:
-    """The submission's short name; empty for a file that could not be read far enough to have one."""
+    """The submission's short name; empty for a file whose manifest could not be read."""
     return examined.facts.manifest_sha256[:_LETTERS] if examined.facts else ""
 
 
 def page_name(examined: Examined) -> str | None:
-    """File of its page; None for a file that could not be read far enough to have one."""
+    """File of the submission's page; None for a file whose manifest could not be read."""
     return f"{place_of(examined)}.html" if examined.facts else None
 
 
 def report_name(examined: Examined) -> str | None:
-    """File of the report about its runs; None where there is none."""
+    """File of the report of its runs; None without a report."""
     return f"{place_of(examined)}-report.html" if examined.facts and examined.facts.report else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# The first page has all lists, and what has no place; other pages have the method and the published systems.
+# The first page has all lists and the files that are not ranked; others have the method and the published systems.
 
 
 _METHOD_FIRST = (
@@ -294,12 +294,12 @@ def _published(made: date) -> str:
 
 
 def _method(folder: Path, made: date) -> Iterator[tuple[str, str]]:
-    """The list of the documentation in `folder`, and each of its pages."""
+    """The index of the documentation in `folder`, and each of its pages."""
     documents = {one.name: one for one in read_documents(folder)}
     first = [documents.pop(name) for name in _METHOD_FIRST if name in documents]
     shelves = {
-        "What a result means, and why it can be trusted": first,
-        "How it is measured": list(documents.values()),
+        "Results and trust": first,
+        "Measurement": list(documents.values()),
     }
     yield (
         "method/index.html",
@@ -329,13 +329,13 @@ def _method(folder: Path, made: date) -> Iterator[tuple[str, str]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# VFLOPS as bars, with the time to quality beside each (V2.0 Fig. 14); colours tell precision and compression.
+# VFLOPS as bars, with the time to quality beside each (V2.0 Fig. 14); colours show precision and compression.
 
 
 _MOST_BARS = 40
 _TOP, _STEP, _BAR = 24.0, 40.0, 13.0
-# In per cent of the card, which the drawing fills while its letters keep their size: the right end of the longest bar,
-# with room for its number after it; left and right end of the times.
+# In per cent of the width, which varies while letters keep their size: right end of the longest bar, with room for its
+# number after it; left and right end of the times.
 _BAR_END, _TIMES, _TIMES_END = 50.0, 80.0, 98.5
 _MOST_LETTERS = 32
 # Precisions take the page's colours in this order; there are no more than these.
@@ -343,7 +343,7 @@ _COLOURS = (1, 4, 3, 5, 2, 6)
 
 
 def bar_chart(group: Group) -> Chart:
-    """The drawing of the first of the group's entries, one below the other."""
+    """The drawing of the group's first entries, one below the other."""
     drawn = group.entries[:_MOST_BARS]
     kinds = list(dict.fromkeys(one.entry.implementation for one in drawn))
     colours = {kind: _COLOURS[min(index, len(_COLOURS) - 1)] for index, kind in enumerate(kinds)}
@@ -355,18 +355,18 @@ def bar_chart(group: Group) -> Chart:
         _words(_across(_TIMES_END), 12, "time to quality", "tick", "end"),
         *(_bar(one, row, rates, times, colours) for row, one in enumerate(drawn)),
     ]
-    title, said = f"VFLOPS of {benchmark_title(group.benchmark)}", "; ".join(map(_said, drawn))
-    # The script needs the sizes of rows to close gaps.
+    title, description = f"VFLOPS of {benchmark_title(group.benchmark)}", "; ".join(map(_in_words, drawn))
+    # The script needs the height of rows to close gaps.
     svg = element(
         "svg",
         element("title", title),
-        element("desc", said),
+        element("desc", description),
         *parts,
         height=_TOP + _STEP * len(drawn),
         data_top=_TOP,
         data_step=_STEP,
         role="img",
-        aria_label=f"{title}. {said}",
+        aria_label=f"{title}. {description}",
     )
     return Chart(
         title,
@@ -381,7 +381,7 @@ def _across(percent: float) -> str:
 
 
 def _words(x: str, y: float, text: str, kind: str, anchor: str = "start", after: float = 0.0) -> Markup:
-    """Text at a share of the width, `after` pixels to the right of it."""
+    """Text at the position `x`, a share of the width, plus `after` pixels."""
     return element("text", text, x=x, y=y, dx=after, text_anchor=anchor, class_=kind)
 
 
@@ -395,7 +395,7 @@ def _to_quality(ranked: Ranked) -> float | None:
     return ranked.entry.mean("time_to_quality_seconds")
 
 
-def _said(ranked: Ranked) -> str:
+def _in_words(ranked: Ranked) -> str:
     entry, seconds = ranked.entry, _to_quality(ranked)
     time = "target quality not reached" if seconds is None else f"{duration(seconds)} to quality"
     return f"{ranked.ranks['free']}. {short(entry.system, 60)}: {quantity(entry.vflops, 'FLOPS')}, {time}"
@@ -422,11 +422,11 @@ def _bar(ranked: Ranked, row: int, rates: Axis, times: Axis, colours: dict[str, 
 
 
 # ----------------------------------------------------------------------------------------------------
-# The page of one submission: what became of it, what was found, what it holds, and its hashes.
+# The page of one submission: verdict, results, findings, content and hashes.
 
 
 _TONES: dict[str, Tone] = {"fail": "bad", "warning": "flag", "note": "good", "skipped": "soft"}
-# How a check ended, in the words of the pages.
+# Results of checks that the pages call otherwise.
 _WORDS = {"fail": "failure", "note": "pass"}
 # Title and unit of each metric; any other is a quality.
 _METRICS = {
@@ -452,7 +452,7 @@ _UNRANKED = {
 
 
 def _submissions(ranking: Ranking, made: date) -> Iterator[tuple[str, str]]:
-    # A submission that was given twice has one page: that with its rank, which is written last.
+    # A submission that was given twice has one page: the one with its rank, which is written last.
     for one in ranking.unranked:
         if one.examined.facts and one.examined.verification and one.examined.verification.manifest:
             yield from _pages(one.examined, made, **_without_rank(one))
@@ -462,7 +462,7 @@ def _submissions(ranking: Ranking, made: date) -> Iterator[tuple[str, str]]:
 
 
 def _pages(examined: Examined, made: date, **verdict: Any) -> Iterator[tuple[str, str]]:
-    """The page of a submission that could be read, whose head says `verdict`; and the report of its runs."""
+    """The page of a readable submission, with `verdict` in its head, and the report of its runs."""
     verification, facts = examined.verification, examined.facts
     assert verification is not None
     assert verification.manifest is not None
@@ -490,9 +490,9 @@ def _pages(examined: Examined, made: date, **verdict: Any) -> Iterator[tuple[str
 def _with_rank(ranked: Ranked, group: Group) -> dict[str, Any]:
     entry, title = ranked.entry, benchmark_title(group.benchmark)
     warnings = sum(one.severity == "warning" for one in entry.verification.findings)
-    sentence = "All numbers were computed again from the events of every run, and nothing failed."
+    sentence = "All numbers were computed again from the events of every run, and no check failed."
     places = [
-        f"{level} level: rank {ranked.ranks[level]} of {len(group.standing_in(level))}"
+        f"{level} level: rank {ranked.ranks[level]} of {len(group.at_level(level))}"
         for level in LEVELS
         if level in ranked.ranks
     ]
@@ -502,7 +502,7 @@ def _with_rank(ranked: Ranked, group: Group) -> dict[str, Any]:
         "tone": "pass",
         "sign": "✓",
         "word": f"VERIFIED, RANK {ranked.rank}",
-        "sentence": f"{sentence} {count(warnings, 'warning')} for people to judge below." if warnings else sentence,
+        "sentence": f"{sentence} See the {count(warnings, 'warning')} below." if warnings else sentence,
         "places": [*places, *(f"also claimed by {claim}" for claim in ranked.claimed_by)],
     }
 
@@ -526,7 +526,7 @@ def _sections(manifest: Manifest, verification: Verification, manifest_sha256: s
     yield Section("Verification", list(_findings(verification)))
     if verification.results:
         yield Section("Trials", list(_trials(verification)))
-    yield Section("What was submitted", list(_facts(manifest, verification)))
+    yield Section("Submission", list(_facts(manifest, verification)))
     yield Section("Hashes", list(_hashes(manifest, manifest_sha256)))
 
 
@@ -560,9 +560,7 @@ def _result(verification: Verification) -> Iterator[Block]:
         )
         for name, summary in metrics.items()
     ]
-    caption = (
-        "Mean without the highest and the lowest run (V2.0 section 5.3.2); the coefficient of variation is that of all"
-    )
+    caption = "Mean without the highest and the lowest run (V2.0 section 5.3.2); coefficient of variation of all runs"
     yield Table(
         caption, ("metric", "mean", "coefficient of variation", "lowest", "highest", "trials"), rows, (1, 2, 3, 4, 5)
     )
@@ -585,15 +583,15 @@ def _findings(verification: Verification) -> Iterator[Block]:
     found = verification.findings
     number = {name: sum(one.severity == name for one in found) for name in _TONES}
     yield Text(
-        f"Checks: {number['note']} pass, {count(number['warning'], 'warning')}, {count(number['fail'], 'failure')}, "
+        f"Checks: {number['note']} passed, {count(number['warning'], 'warning')}, {count(number['fail'], 'failure')}, "
         f"{number['skipped']} skipped. The documentation (Methodology) explains each check."
     )
-    weighty = [one for one in found if one.severity in ("fail", "warning")]
-    if weighty:
-        yield _finding_table("Failures and warnings", weighty)
+    against = [one for one in found if one.severity in ("fail", "warning")]
+    if against:
+        yield _finding_table("Failures and warnings", against)
     for severity, words, caption in (
-        ("note", "pass", "Checks that pass"),
-        ("skipped", "skipped", "Checks that were skipped"),
+        ("note", "passed", "Passed checks"),
+        ("skipped", "skipped", "Skipped checks"),
     ):
         if some := [one for one in found if one.severity == severity]:
             yield Fold(f"{len(some)} {words}", [_finding_table(caption, some)], printed=False)
@@ -649,7 +647,7 @@ def _trial_chart(known: list[tuple[float, float]], mean: float) -> Chart:
         [Mark(mean, "mean")],
     ).draw()
     cut = " The axis does not begin at 0." if rates.low > 0 else ""
-    note = f"Each dot is a run; dashed: the mean without the highest and the lowest run.{cut}"
+    note = f"Each dot is a run. The dashed line is the mean without the highest and the lowest run.{cut}"
     return Chart("VFLOPS of each run", drawn, note)
 
 
@@ -660,32 +658,32 @@ def _facts(manifest: Manifest, verification: Verification) -> Iterator[Block]:
         ("contact", shown(manifest.contact) if manifest.contact else "none"),
         ("accelerators", shown(manifest.accelerators_in_words)),
         ("framework", shown(manifest.framework)),
-        ("made", shown(manifest.created)),
+        ("packed", shown(manifest.created)),
         ("benchmark, edition", f"{shown(manifest.benchmark, 40)}, {shown(manifest.edition, 40)}"),
-        ("level claimed", manifest.claim.level or "none"),
-        ("level found", verification.level or "none"),
-        ("trials planned, runs begun", f"{manifest.trials}, {manifest.attempts}"),
+        ("claimed level", manifest.claim.level or "none"),
+        ("verified level", verification.level or "none"),
+        ("planned trials, started runs", f"{manifest.trials}, {manifest.attempts}"),
         ("software", f"hpcai500 {shown(manifest.code.version, 60)}"),
-        ("hosts renamed", str(manifest.anonymised.hosts) if manifest.anonymised else "none"),
+        ("replaced host names", str(manifest.anonymised.hosts) if manifest.anonymised else "none"),
         ("signed by", shown(verification.signer) if verification.signer else "nobody"),
     ]
-    yield Table("In the words of the submission, but for the level found and the signer", ("what", "says"), rows)
+    yield Table("From the manifest, except for the verified level and the signer", ("field", "value"), rows)
     if manifest.left_out:
         left = [(shown(one.path, 200), shown(one.reason, 200)) for one in manifest.left_out[:_MOST_FILES]]
         title = f"{count(len(manifest.left_out), 'file')} of the campaign left out"
         more = len(manifest.left_out) - len(left)
-        yield Fold(title, [Table("Left out", ("file", "reason"), left, left_out=more)], printed=False)
+        yield Fold(title, [Table("Files left out", ("file", "reason"), left, left_out=more)], printed=False)
 
 
 def _hashes(manifest: Manifest, manifest_sha256: str) -> Iterator[Block]:
-    yield Text("The manifest holds the hashes of all other files and is what is signed: its own hash stands for all.")
+    yield Text("The signed manifest holds the hashes of all other files, so that its own hash covers them all.")
     code = manifest.code
     rows = [
         ("manifest", manifest_sha256),
         ("campaign", manifest.campaign),
         ("code", code.code_sha256 or "unknown"),
         ("compiled core", code.core_sha256 or "unknown"),
-        ("image", code.image_sha256 or "none: it ran in no image"),
+        ("image", code.image_sha256 or "none (the runs used no image)"),
     ]
     yield Table("SHA-256", ("of", "hash"), rows)
     files = [(shown(one.path, 200), f"{one.bytes:,}", one.sha256) for one in manifest.files[:_MOST_FILES]]

@@ -1,7 +1,7 @@
-"""The nine systems of the project's page, computed again: which exponent gives what was published, and which does not.
+"""The nine systems of the project's page, computed again with both exponents.
 
 VFLOPS = 23 GFLOP x 90 epochs x 1,281,167 images / time x (quality / 0.763)^n, in the edition's numbers. Rates are in
-FLOPS, times in seconds. What the page prints, and each difference in words, stands in published.toml.
+FLOPS, times in seconds. published.toml holds the page's numbers, and an explanation of each difference.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from hpcai500.methodology.trials import flops_rate, penalty_coefficient, valid_f
 from hpcai500.recipe import benchmark_rules
 from hpcai500.text import aligned
 
-# The exponent that the page and V2.0 section 4.4.1 state, and the one that the page's numbers were computed with.
+# The exponent that the page and V2.0 section 4.4.1 state, and the one that gives the page's numbers.
 STATED, USED = 5, 10
 METHOD = (
     "VFLOPS = 23 GFLOP x 90 epochs x 1,281,167 images / time x (quality / 0.763)^n. "
-    "In brackets: what rounding of the published minutes and quality allows."
+    "In brackets: the range that rounding of the published minutes and quality allows."
 )
 CONCLUSION = (
-    "The page, like V2.0 section 4.4.1, states n = 5 for Image Classification; its numbers were computed with n = 10. "
-    "Every system whose time and quality are published, and whose quality is not the target itself, is reproduced by "
-    "n = 10 within rounding, and none of them by n = 5. This project follows the statement: n = 5."
+    "The page, like V2.0 section 4.4.1, states n = 5 for Image Classification, but its numbers were computed with n = "
+    "10. Seven systems have a published time, and a published quality other than the target: n = 10 reproduces all of "
+    "them within rounding, and n = 5 none. hpcai500 uses n = 5, as stated."
 )
 _PETA = 1e15
 _MINUTE = 60.0
@@ -38,13 +38,13 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Recomputed:
-    """VFLOPS by one exponent.
+    """VFLOPS with one exponent.
 
     Attributes:
-        vflops: from the published time and quality as they stand.
-        interval: what `vflops` may be, as time and quality were rounded to their last digit.
-        ratio: `vflops` over what was published.
-        explains: whether what was published lies within `interval`.
+        vflops: from the published time and quality.
+        interval: range of `vflops`, as time and quality were rounded to their last digit.
+        ratio: `vflops` divided by the published VFLOPS.
+        explains: whether the published VFLOPS are within `interval`.
     """
 
     vflops: float
@@ -55,18 +55,18 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class Published:
-    """One row of the page; None where the page lacks a number, or what would be computed from it.
+    """One row of the page; numbers that the page lacks, and numbers computed from them, are None.
 
     Attributes:
-        system: as the page calls it; so are `accelerators` and `framework`.
-        source: the paper or report that the page cites for it.
+        system: as on the page, like `accelerators` and `framework`.
+        source: the paper or report that the page cites.
         vflops: as published.
         quality: the published top-1 accuracy, as a fraction.
-        explanation: why the published number is, or is not, what its own time and quality give.
-        notes: what the page leaves out, or what contradicts it.
-        flops: from the time alone; `flops_interval` is what it may be, as the minutes were rounded.
-        stated: by the exponent that the page states.
-        used: by the exponent that its numbers were computed with.
+        explanation: whether time and quality give the published number, and why or why not.
+        notes: facts that the page omits, or that contradict it.
+        flops: from the time alone; `flops_interval` is its range, as the minutes were rounded.
+        stated: with the exponent that the page states.
+        used: with the exponent that gives the page's numbers.
     """
 
     rank: int
@@ -87,7 +87,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Page:
-    """The page; `statement` is what it says of its data."""
+    """The page; `statement` is its remark on its data."""
 
     title: str
     statement: str
@@ -96,7 +96,7 @@ class Page:
 
 @cache
 def published_page() -> Page:
-    """The page as this package has it (published.toml), each row computed again."""
+    """The page (published.toml), each row computed again."""
     text = files("hpcai500.results.ranking").joinpath("published.toml").read_text(encoding="utf-8")
     page = tomllib.loads(text)
     rules = benchmark_rules(page["edition"], page["benchmark"])
@@ -145,7 +145,7 @@ def _recomputed(minutes: str, percent: str, exponent: int, published: float, rul
 
 
 def _flops(minutes: str | Decimal, rules: Mapping[str, Any]) -> float:
-    """FLOPS of the reference run, by the paper's constant, if it takes so many minutes."""
+    """FLOPS of a reference run of so many minutes, with the paper's constant."""
     images = rules["training_samples"] * rules["epochs"]
     return flops_rate(images, rules["paper_flops_per_sample"], float(minutes) * _MINUTE)
 
@@ -157,7 +157,7 @@ def _flops(minutes: str | Decimal, rules: Mapping[str, Any]) -> float:
 def published_lines(page: Page) -> Iterator[str]:
     """The page and its recomputation, for a terminal."""
     yield page.title
-    yield f'"{page.statement}" (PFLOPS; not verified here either, and never part of a ranking)'
+    yield f'"{page.statement}" (PFLOPS; hpcai500 has not verified them either, and does not rank them)'
     yield ""
     header = ("rank", "system", "minutes", "quality", "published", "n = 5", "", "n = 10", "", "ratio n = 5", "n = 10")
     rows = [
@@ -188,7 +188,7 @@ def published_lines(page: Page) -> Iterator[str]:
 
 
 def published_document(page: Page) -> list[dict[str, Any]]:
-    """As JSON: FLOPS, seconds and fractions, never scaled; what is missing is null."""
+    """The page as JSON: FLOPS, seconds and fractions; missing numbers are null."""
     return [
         {
             "rank": one.rank,
@@ -226,7 +226,7 @@ def percent(published: Published) -> str:
 
 
 def petaflops(vflops: float) -> str:
-    """With as many digits as the page has."""
+    """PFLOPS with as many digits as on the page."""
     return f"{vflops / _PETA:.2f}"
 
 
@@ -236,10 +236,10 @@ def value(recomputed: Recomputed | None) -> str:
 
 
 def interval(recomputed: Recomputed | None) -> str:
-    """What rounding allows, in PFLOPS."""
+    """The range that rounding allows, in PFLOPS."""
     return "" if recomputed is None else "[{:.2f}, {:.2f}]".format(*(end / _PETA for end in recomputed.interval))
 
 
 def ratio(recomputed: Recomputed | None) -> str:
-    """Computed VFLOPS over published VFLOPS."""
+    """Computed VFLOPS divided by published VFLOPS."""
     return "unknown" if recomputed is None else f"{recomputed.ratio:.3f}"

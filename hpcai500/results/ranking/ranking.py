@@ -1,8 +1,8 @@
 """The order of submissions: a list for each edition, benchmark and level.
 
-Levels nest: what the hardware level allows, the system level allows too, and the free level allows all of it (V2.0
-section 3.1). So a submission stands in the list of its own level and of each wider one, and nobody has to change
-something needlessly to be compared there. Its rank is that in the list of its own level, unless another is asked for.
+Levels nest: the system level allows all that the hardware level allows, and the free level allows more (V2.0 section
+3.1). A submission is therefore in the list of its own level and of each wider one. Its rank is that in the list of its
+own level, unless another is requested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpcai500.results.ranking.entries import (
     Unranked,
     benchmark_order,
     benchmark_title,
-    judged,
+    entry_of,
     shown,
 )
 from hpcai500.results.ranking.site_folder import content_before
@@ -33,10 +33,10 @@ from hpcai500.results.verification.copies import Part, RunFacts, Shared, shared_
 from hpcai500.text import aligned, duration, quantity, share, short
 
 # ----------------------------------------------------------------------------------------------------
-# Runs that appear in several submissions: resubmitted by one signer, or claimed by two.
+# Runs in several submissions: resubmitted by one signer, or claimed by two.
 #
-# Nothing in a file proves whose runs they are. So of several who claim the same runs nobody is ranked, unless a site
-# has shown them before: then the first keeps the place. What a site has shown is kept beside its pages, as hashes.
+# A file cannot prove whose runs they are. If several submissions claim the same runs, none is ranked, unless the site
+# has shown them before: then the first one stays ranked. A site keeps hashes of all runs that it has shown.
 
 
 RUNS = "runs.json"
@@ -46,10 +46,10 @@ _MOST_NAMED = 2
 
 
 class Shown(Part):
-    """A submission that has a place, and the facts that identify its runs (by their names in the campaign).
+    """A ranked submission, and the facts that identify its runs (by their names in the campaign).
 
-    `manifest_sha256` names the submission, `campaign` is the identity of its campaign, `signer` the fingerprint of the
-    key; the names of system and organisation are cleaned.
+    `manifest_sha256` identifies the submission, `campaign` is the identity of its campaign, `signer` the fingerprint of
+    the key; the names of system and organisation are cleaned.
     """
 
     manifest_sha256: str
@@ -61,7 +61,7 @@ class Shown(Part):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Manifest and signer: anyone can sign the manifest of another."""
+        """Manifest and signer, as anyone can sign another's manifest."""
         return self.manifest_sha256, self.signer
 
 
@@ -72,17 +72,17 @@ class _Document(Part):
 
 @dataclass(frozen=True)
 class Kept:
-    """An entry that is ranked, and a sentence for each other that claims its runs."""
+    """A ranked entry, and a sentence for each other submission that claims its runs."""
 
     entry: Entry
     claimed_by: tuple[str, ...] = ()
 
 
 def read_shown(site: Path) -> tuple[Shown, ...]:
-    """What the site in the folder `site` has shown; nothing where there is no site.
+    """The submissions that the site in the folder `site` has shown; none if there is no site.
 
     Raises:
-        UsageError: the file that keeps it cannot be read.
+        UsageError: the site's runs.json cannot be read.
     """
     content = content_before(site, RUNS)
     if content is None:
@@ -93,19 +93,19 @@ def read_shown(site: Path) -> tuple[Shown, ...]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the document"
         raise UsageError(
-            f"{site / RUNS}: damaged at {shown(where, _MOST_NAME)}: {first['msg']}; put back a copy of it, or give "
+            f"{site / RUNS}: damaged at {shown(where, _MOST_NAME)}: {first['msg']}; restore a copy of it, or give "
             "--html a new folder"
         ) from error
 
 
 def shown_text(submissions: Sequence[Shown]) -> str:
-    """`submissions` as the file that a site keeps."""
+    """Content of the site's runs.json."""
     document = _Document(schema="hpcai500-runs-1", submissions=list(submissions))
     return document.model_dump_json(by_alias=True) + "\n"
 
 
 def shown_as(entry: Entry) -> Shown:
-    """What a site keeps of `entry`."""
+    """The entry as a site keeps it."""
     return Shown(
         manifest_sha256=entry.facts.manifest_sha256,
         campaign=entry.manifest.campaign,
@@ -121,31 +121,32 @@ def fingerprint(signer: str | None) -> str:
     return (signer or "nobody").partition(" ")[0]
 
 
-def settled(entries: Sequence[Entry], before: Sequence[Shown]) -> tuple[list[Kept], list[Unranked]]:
-    """Those of `entries` that may be ranked, and the others with the reason, given what the site has shown `before`."""
-    parties = _Parties(entries, before)
+def without_conflicts(entries: Sequence[Entry], before: Sequence[Shown]) -> tuple[list[Kept], list[Unranked]]:
+    """The entries that can be ranked, and the others with a reason; `before` are those that the site has shown."""
+    claims = _Claims(entries, before)
     kept: list[Kept] = []
     without: list[Unranked] = []
     places: list[int] = []
     for place in _by_precedence(entries):
-        rivals = parties.rivals(place)
-        stronger = [other for other in rivals if not parties.was_first(place, other) or parties.was_first(other, place)]
+        rivals = claims.rivals(place)
+        stronger = [other for other in rivals if not claims.was_first(place, other) or claims.was_first(other, place)]
         if stronger:
-            without.append(Unranked(entries[place].examined, "disputed", parties.dispute(place, stronger)))
+            without.append(Unranked(entries[place].examined, "disputed", claims.dispute(place, stronger)))
             continue
-        double = next((other for other in places if parties.told_twice(place, other)), None)
-        if double is not None:
-            without.append(Unranked(entries[place].examined, "duplicate", _why_double(entries[place], entries[double])))
+        original = next((other for other in places if claims.are_one(place, other)), None)
+        if original is not None:
+            reason = _why_duplicate(entries[place], entries[original])
+            without.append(Unranked(entries[place].examined, "duplicate", reason))
             continue
         places.append(place)
-        kept.append(Kept(entries[place], tuple(parties.claim(other, place) for other in rivals)))
+        kept.append(Kept(entries[place], tuple(claims.claim(other, place) for other in rivals)))
     return kept, without
 
 
-class _Parties:
-    """Who shows which runs: first the entries of a ranking, then what was shown before and is not among them.
+class _Claims:
+    """The runs of each submission: first the entries of a ranking, then others that were shown before.
 
-    Each is named by its place in that order.
+    Methods take the index of a submission in this order.
     """
 
     def __init__(self, entries: Sequence[Entry], before: Sequence[Shown]) -> None:
@@ -160,13 +161,13 @@ class _Parties:
             self._campaigns.setdefault(one.campaign, []).append(place)
 
     def rivals(self, place: int) -> list[int]:
-        """Others that claim runs of this one, or its campaign, and are not the same submission told twice."""
-        return [other for other in self._related(place) if not self.told_twice(place, other)]
+        """Other submissions with runs or the campaign of this one, except resubmissions."""
+        return [other for other in self._related(place) if not self.are_one(place, other)]
 
-    def told_twice(self, place: int, other: int) -> bool:
-        """Whether one signer has submitted one campaign twice: corrected, with more runs, or without names.
+    def are_one(self, place: int, other: int) -> bool:
+        """Whether one signer submitted one campaign twice: corrected, with more runs, or anonymised.
 
-        Two submissions of one campaign that each have runs which the other lacks come from two copies of it.
+        If each of two submissions has runs that the other lacks, they come from two copies of the campaign.
         """
         one, two = self._all[place], self._all[other]
         if one.signer != two.signer:
@@ -176,17 +177,17 @@ class _Parties:
         return place in self._shared[other] and self._are_in(place, other) and self._are_in(other, place)
 
     def was_first(self, place: int, rival: int) -> bool:
-        """Whether the site has shown what `rival` claims, in this submission or in one that this one corrects."""
-        corrected = [other for other in self._related(place) if self.told_twice(place, other)]
+        """Whether the site has shown the runs that `rival` claims, in this submission or one that it corrects."""
+        corrected = [other for other in self._related(place) if self.are_one(place, other)]
         return any(self._all[one].key in self._before and rival in self._related(one) for one in (place, *corrected))
 
     def dispute(self, place: int, rivals: Sequence[int]) -> str:
-        said = [self._in_common(place, other, self._name(other)) for other in rivals[:_MOST_NAMED]]
-        more = [f"and {len(rivals) - len(said)} more"] if len(rivals) > len(said) else []
-        return f"{'; '.join([*said, *more])}; decide whose they are: leave a file out, or its key out of --signers"
+        conflicts = [self._in_common(place, other, self._name(other)) for other in rivals[:_MOST_NAMED]]
+        more = [f"and {len(rivals) - len(conflicts)} more"] if len(rivals) > len(conflicts) else []
+        return f"{'; '.join([*conflicts, *more])}; to decide, leave one file out, or its key out of --signers"
 
     def claim(self, place: int, owner: int) -> str:
-        """A sentence that `place` claims what is `owner`'s."""
+        """A sentence that `place` claims runs of `owner`."""
         return f"{self._name(place)}: {self._in_common(place, owner, 'this submission')}"
 
     def _related(self, place: int) -> list[int]:
@@ -202,7 +203,7 @@ class _Parties:
 
     def _in_common(self, place: int, other: int, name: str) -> str:
         common, one, two = self._common(place, other), self._all[place], self._all[other]
-        # One signer with one campaign, of which the two submissions have different runs.
+        # Two submissions of one campaign by one signer, each with other runs.
         copy = "the same campaign with other runs: " if (one.signer, one.campaign) == (two.signer, two.campaign) else ""
         if common is None:
             return f"{copy}its first line is that of {name}" if copy else f"the same campaign as {name}"
@@ -219,9 +220,9 @@ class _Parties:
 
 
 def _by_precedence(entries: Sequence[Entry]) -> list[int]:
-    """Places of `entries`, those first that win where a campaign is told twice.
+    """Indices of `entries` by precedence between submissions of one campaign.
 
-    More attempts win, so that leaving attempts out gains nothing; with as many, the newest is taken for a correction.
+    More attempts win, so that leaving attempts out gains nothing; with equal numbers, the newest wins as a correction.
     """
     by_name = sorted(range(len(entries)), key=lambda place: str(entries[place].examined.file))
     return sorted(
@@ -229,18 +230,18 @@ def _by_precedence(entries: Sequence[Entry]) -> list[int]:
     )
 
 
-def _why_double(entry: Entry, other: Entry) -> str:
+def _why_duplicate(entry: Entry, other: Entry) -> str:
     same = "campaign" if entry.manifest.campaign == other.manifest.campaign else "runs"
-    said = f"the same {same} as {shown(other.examined.file.name, _MOST_PATH)}, which is ranked"
+    reason = f"the same {same} as {shown(other.examined.file.name, _MOST_PATH)}, which is ranked"
     if entry.manifest.attempts != other.manifest.attempts:
-        said += f" because it shows {other.manifest.attempts} attempts, this one {entry.manifest.attempts}"
+        reason += f" because it has {other.manifest.attempts} attempts, this one {entry.manifest.attempts}"
     elif entry.manifest.created != other.manifest.created:
-        said += f" because it is newer ({shown(other.manifest.created, _MOST_NAME)})"
+        reason += f" because it is newer ({shown(other.manifest.created, _MOST_NAME)})"
     if entry.organisation != other.organisation:
-        said += f"; that one is of {other.organisation}, this one of {entry.organisation}"
+        reason += f"; that one is of {other.organisation}, this one of {entry.organisation}"
     if entry.vflops != other.vflops:
-        said += f"; the VFLOPS differ: {other.vflops:.6g} there, {entry.vflops:.6g} here"
-    return said
+        reason += f"; the VFLOPS differ: {other.vflops:.6g} there, {entry.vflops:.6g} here"
+    return reason
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ def _why_double(entry: Entry, other: Entry) -> str:
 
 @dataclass(frozen=True)
 class Ranked:
-    """An entry with its place in each list that it stands in, and a sentence for each other that claims its runs."""
+    """An entry with its rank in each of its lists, and a sentence for each other submission that claims its runs."""
 
     entry: Entry
     ranks: Mapping[Level, int]
@@ -257,26 +258,26 @@ class Ranked:
 
     @property
     def rank(self) -> int:
-        """Its place in the list of its own level."""
+        """The rank in the list of its own level."""
         return self.ranks[self.entry.level]
 
 
 @dataclass(frozen=True)
 class Group:
-    """One benchmark under one edition: what is compared with each other. Entries with the most VFLOPS come first."""
+    """The entries of one benchmark and edition, most VFLOPS first."""
 
     benchmark: str
     edition: str
     entries: Sequence[Ranked]
 
-    def standing_in(self, level: Level) -> list[Ranked]:
-        """Those that keep the rules of `level`, in order."""
+    def at_level(self, level: Level) -> list[Ranked]:
+        """The entries that keep the rules of `level`, in order."""
         return [one for one in self.entries if level in one.ranks]
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """All groups, the files without a place, and all that the site has shown, now or before."""
+    """All groups, the files that are not ranked, and all submissions that the site has shown, now or before."""
 
     groups: Sequence[Group]
     unranked: Sequence[Unranked]
@@ -284,17 +285,17 @@ class Ranking:
 
 
 def rank(files: Iterable[Examined], shown: Sequence[Shown] = (), listed: frozenset[str] | None = None) -> Ranking:
-    """The ranking of `files`, in whatever order they come.
+    """Rank `files`, which may be in any order.
 
     Args:
-        shown: what the site has shown until now.
-        listed: fingerprints of the keys in the list of signers, whether they are valid now or not. What another key
-            has shown is forgotten. None: there is no list.
+        shown: submissions that the site has shown until now.
+        listed: fingerprints of all keys in the file of signers, whether they are valid now or not. Submissions in
+            `shown` by other keys are forgotten. None: there is no such file.
     """
-    verdicts = [judged(one) for one in files]
+    verdicts = [entry_of(one) for one in files]
     rejected = [one for one in verdicts if isinstance(one, Unranked)]
     before = [one for one in shown if listed is None or one.signer in listed]
-    kept, without = settled([one for one in verdicts if isinstance(one, Entry)], before)
+    kept, without = without_conflicts([one for one in verdicts if isinstance(one, Entry)], before)
     groups = [
         Group(benchmark, edition, _ranked(list(members)))
         for ((_, benchmark), edition), members in groupby(sorted(kept, key=_group), key=_group)
@@ -313,43 +314,43 @@ def _group(kept: Kept) -> tuple[tuple[int, str], str]:
 
 
 def _ranked(members: Sequence[Kept]) -> list[Ranked]:
-    """By VFLOPS. Equals share a rank, and the next one counts all before it: 1, 1, 3."""
+    """Order by VFLOPS. Equal results share a rank, and the next rank counts both: 1, 1, 3."""
     ordered = sorted(members, key=lambda one: _order(one.entry))
     places: list[dict[Level, int]] = [{} for _ in ordered]
     for level in LEVELS:
-        standing = [index for index, one in enumerate(ordered) if LEVELS.index(one.entry.level) <= LEVELS.index(level)]
-        for place, index in enumerate(standing, 1):
-            before = standing[place - 2] if place > 1 else None
+        listed = [index for index, one in enumerate(ordered) if LEVELS.index(one.entry.level) <= LEVELS.index(level)]
+        for place, index in enumerate(listed, 1):
+            before = listed[place - 2] if place > 1 else None
             tied = before is not None and ordered[before].entry.vflops == ordered[index].entry.vflops
             places[index][level] = places[before][level] if tied and before is not None else place
     return [Ranked(one.entry, ranks, one.claimed_by) for one, ranks in zip(ordered, places, strict=True)]
 
 
 def _order(entry: Entry) -> tuple[float, float, str, str]:
-    """VFLOPS decide. Among equals, who reached the quality first stands above; names only settle the order of lines."""
+    """Sort key: VFLOPS, then the time to quality; names only make the order of lines definite."""
     seconds = entry.mean("time_to_quality_seconds")
     return -entry.vflops, float("inf") if seconds is None else seconds, entry.system, str(entry.examined.file)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The ranking as JSON: numbers never scaled, what is unknown null.
+# The ranking as JSON: numbers are not scaled, and unknown ones are null.
 
 
 _MOST_PATH_IN_JSON = 1000
 
 
 def ranking_document(ranking: Ranking, level: Level | None = None, benchmark: str | None = None) -> dict[str, Any]:
-    """`{entries, unverified}`: an entry for each ranked submission, in order; with `benchmark`, of this one only.
+    """`{entries, unverified}`: an entry for each ranked submission, in order; with `benchmark`, only of this one.
 
-    With `level`, only what stands in its lists, and `rank` is the place there; else `rank` is the place at the
-    submission's own level.
+    With `level`, only entries in its lists, and `rank` is the rank there; else `rank` is the rank at the submission's
+    own level.
     """
     return {
         "entries": [
             _entry_document(one, group, level or one.entry.level)
             for group in ranking.groups
             if benchmark in (None, group.benchmark)
-            for one in (group.standing_in(level) if level else group.entries)
+            for one in (group.at_level(level) if level else group.entries)
         ],
         "unverified": [_unranked_document(one) for one in ranking.unranked],
     }
@@ -417,7 +418,7 @@ _INDENT = " " * 8
 
 
 def ranking_lines(ranking: Ranking, level: Level | None = None, benchmark: str | None = None) -> Iterator[str]:
-    """Each list, then the files without a place; `level` and `benchmark` show their lists only."""
+    """Each list, then the files that are not ranked; `level` and `benchmark` select their lists."""
     groups = [group for group in ranking.groups if benchmark in (None, group.benchmark)]
     for group in groups:
         yield from _group_lines(group, (level,) if level else LEVELS)
@@ -432,7 +433,7 @@ def ranking_lines(ranking: Ranking, level: Level | None = None, benchmark: str |
 
 
 def examined_line(examined: Examined) -> str:
-    """One file for the progress log."""
+    """The line of one file in the progress log."""
     name, verification = shown(examined.file, _MOST_PATH), examined.verification
     if verification is None:
         return f"{name}: unverified: {examined.problem}"
@@ -444,26 +445,25 @@ def examined_line(examined: Examined) -> str:
 def _group_lines(group: Group, levels: Sequence[Level]) -> Iterator[str]:
     before: list[Ranked] = []
     for level in levels:
-        standing = group.standing_in(level)
-        if not standing:
+        listed = group.at_level(level)
+        if not listed:
             continue
         title = f"{benchmark_title(group.benchmark)}, edition {group.edition}, {level} level"
-        if standing == before:
+        if listed == before:
             yield f"{title}: the same list"
         else:
             yield title
-            rows = [_row(one, level) for one in standing]
+            rows = [_row(one, level) for one in listed]
             head, *lines = aligned([_HEADER, *rows], right=_RIGHT)
             yield f"  {head}"
-            for line, one in zip(lines, standing, strict=True):
+            for line, one in zip(lines, listed, strict=True):
                 yield f"  {line}"
-                yield f"{_INDENT}{_means(one.entry)}"
-                # Doubts are findings that no honest run has shown so far.
+                yield f"{_INDENT}{_details(one.entry)}"
                 doubts = [f"{doubt.name}: {doubt.evidence}" for doubt in one.entry.verification.doubts]
-                for told in (*doubts, *(f"also claimed by {claim}" for claim in one.claimed_by)):
-                    yield from wrap(told, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+                for remark in (*doubts, *(f"also claimed by {claim}" for claim in one.claimed_by)):
+                    yield from wrap(remark, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
         yield ""
-        before = standing
+        before = listed
 
 
 def _row(ranked: Ranked, level: Level) -> tuple[str, ...]:
@@ -481,8 +481,8 @@ def _row(ranked: Ranked, level: Level) -> tuple[str, ...]:
     )
 
 
-def _means(entry: Entry) -> str:
-    """Level, day, accelerators and framework: too long for columns."""
+def _details(entry: Entry) -> str:
+    """Level, day, accelerators and framework, which are too long for columns."""
     by = f"{short(entry.accelerators, 50)}; {short(entry.framework, 30)}"
     return f"level {entry.level}; {date_text(entry)}; {by}"
 
@@ -493,5 +493,5 @@ def date_text(entry: Entry) -> str:
 
 
 def unranked_title(one: Unranked) -> str:
-    """The name of a file without a place: its system, else the file's."""
+    """The title of a file that is not ranked: its system, or the file's name."""
     return one.system or shown(one.examined.file.name, 80)

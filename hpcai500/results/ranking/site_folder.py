@@ -1,4 +1,4 @@
-"""Puts a site where it belongs, whole: a folder that is empty, or that holds a site of ours and nothing else."""
+"""Replaces a site as a whole, in a folder that is empty or holds only a site of hpcai500."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from pathlib import Path
 
 from hpcai500.errors import UsageError
 
-# Lists the files of a site, so that no other files are ever removed.
+# Lists the files of a site, so that no other files are removed.
 MARKER = ".hpcai500-site.json"
 _SCHEMA = "hpcai500-site-1"
 
 
 def check_place(folder: Path) -> None:
-    """Make sure that `folder` is free or holds a site of ours.
+    """Require that `folder` is absent, empty, or holds only a site of hpcai500.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: it holds other files.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: not a folder; give --html a new or an empty one")
     if not folder.is_dir():
         return
-    there = set(_files(folder))
+    present = set(_files(folder))
     ours = _ours(folder)
-    if ours is None and there:
-        raise UsageError(f"{folder}: holds {min(there)} and is no site of hpcai500; give --html an empty folder")
-    if strange := there - (ours or frozenset()):
+    if ours is None and present:
+        raise UsageError(f"{folder}: holds {min(present)} and is not a site of hpcai500; give --html an empty folder")
+    if others := present - (ours or frozenset()):
         raise UsageError(
-            f"{folder}: holds {min(strange)}, which hpcai500 did not write and would remove; move it, or give --html "
+            f"{folder}: holds {min(others)}, which hpcai500 did not write and would remove; move it, or give --html "
             "another folder"
         )
 
 
 def write_site(folder: Path, files: Mapping[str, str]) -> None:
-    """Write `files` below `folder` in place of what is there: a reader sees the old site or the new one.
+    """Replace `folder` by a site with `files`: a reader sees either the old site or the new one.
 
     Raises:
-        UsageError: `folder` is not ours to replace, or cannot be written.
+        UsageError: `folder` holds other files, or cannot be written.
     """
     check_place(folder)
     folder = folder.absolute()
@@ -59,10 +59,10 @@ def write_site(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def content_before(folder: Path, name: str) -> bytes | None:
-    """The file `name` of the site of ours in `folder`; None where there is no such site, or it has no such file.
+    """The file `name` of the site in `folder`; None without a site of hpcai500, or if the site does not have the file.
 
     Raises:
-        UsageError: the site has it, and it cannot be read.
+        UsageError: the file belongs to the site, but cannot be read.
     """
     if name not in (_ours(folder) or ()):
         return None
@@ -70,14 +70,14 @@ def content_before(folder: Path, name: str) -> bytes | None:
         return (folder / name).read_bytes()
     except OSError as error:
         raise UsageError(
-            f"{folder / name}: {error.strerror}, and the site was written with it; put back a copy of it, or give "
-            "--html a new folder"
+            f"{folder / name}: {error.strerror}, but the site requires it; restore a copy of it, or give --html a new "
+            "folder"
         ) from error
 
 
 @contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, on the same file system; it is removed in the end."""
+    """A new folder beside `folder`, on the same file system; removed at the end."""
     made = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     made.mkdir()
     try:
@@ -87,7 +87,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _exchange(made: Path, folder: Path) -> None:
-    """Put `made` in the place of `folder`, with the permissions of what was there."""
+    """Replace `folder` by `made`, which gets its permissions."""
     if not folder.exists():
         made.rename(folder)
         return
@@ -97,7 +97,7 @@ def _exchange(made: Path, folder: Path) -> None:
     try:
         made.rename(folder)
     except BaseException:
-        # On Ctrl-C too: without this, the site that was there would be gone.
+        # Also on Ctrl-C, as the old site would be lost.
         if not folder.exists():
             old.rename(folder)
         raise
@@ -111,7 +111,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _ours(folder: Path) -> frozenset[str] | None:
-    """Files of the site in `folder`; None where it is no site of ours."""
+    """Files of the site in `folder`; None if it is not a site of hpcai500."""
     try:
         marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
         return frozenset([*map(str, marker["files"]), MARKER]) if marker["schema"] == _SCHEMA else None

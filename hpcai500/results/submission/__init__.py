@@ -1,5 +1,5 @@
 """Submissions: a campaign in one signed file.
 
-`pack` writes one (`gather`, `anonymise`, `claim`, `signature`), `archive` opens a stranger's; `manifest` holds the
+`pack` writes one (`gather`, `anonymise`, `claim`, `signature`), `archive` opens an untrusted one; `manifest` holds the
 format and its limits.
 """

@@ -1,7 +1,6 @@
-"""Anonymising: names of hosts and users leave a submission, and all hashes are computed again over what is left.
+"""Anonymising: replaces names of hosts and users in a submission, and computes all hashes again.
 
-Numbers, times and structure stay as they are, and so does what was broken: a hash that did not match before does not
-match afterwards either.
+Numbers, times and structure do not change, and a hash that did not match before does not match afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN, LOGS, Ano
 # Finding the names of hosts, their domains, and users.
 
 
-# Under these keys events, descriptions and accounting name hosts.
+# Keys of host names in events, descriptions and accounting.
 _HOST_KEYS = frozenset({"host", "hosts", "covers", "slowest_host", "outliers", "node_list"})
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 # Slurm's short form of many hosts, `n[01-04]`.
@@ -45,7 +44,7 @@ _SUFFIXES = frozenset(
     {"csv", "json", "jsonl", "log", "txt", "out", "err", "pt", "toml", "py", "zip", "so", "sh", "sif", "h5", "pid"}
 )
 _NOBODY = frozenset({"localhost", "localhost.localdomain"})
-# Names of accounts that belong to no person, and words of records: replaced only within paths of home folders.
+# Accounts that are not people, and words that records use: replaced only within paths of home folders.
 _COMMON = frozenset(
     {
         "root", "user", "users", "admin", "hpc", "hpcai500", "python", "data", "train", "test", "ubuntu", "slurm", "ic",
@@ -58,7 +57,7 @@ _LEAST_USER = 3
 
 @dataclass
 class Found:
-    """Names as they were found."""
+    """Names as found in the files."""
 
     hosts: set[str] = field(default_factory=set)
     domains: set[str] = field(default_factory=set)
@@ -66,10 +65,10 @@ class Found:
 
 
 def find_names(documents: Iterable[Any], texts: Iterable[str], here: str, user: str) -> Found:
-    """Find all names in `documents` (JSON) and `texts`; `here` and `user` are the host and the user who packs.
+    """Find all names in `documents` (JSON) and `texts`; `here` and `user` are the host and the user that pack.
 
     Raises:
-        UsageError: a host's name cannot be told from a number.
+        UsageError: a host's name looks like a number.
     """
     found = Found()
     strings: set[str] = set(texts)
@@ -80,7 +79,7 @@ def find_names(documents: Iterable[Any], texts: Iterable[str], here: str, user: 
                 found.hosts |= set(_hosts(text))
     found.hosts -= _NOBODY
     known = {host.lower() for host in found.hosts}
-    # If a list in Slurm's short form names a known host, all that it names are hosts.
+    # If a list in Slurm's short form includes a known host, all its names are hosts.
     for names in (_hosts(listed) for text in strings if "[" in text for listed in HOST_LIST.findall(text)):
         if any(name.lower() in known for name in names):
             found.hosts |= set(names)
@@ -88,12 +87,14 @@ def find_names(documents: Iterable[Any], texts: Iterable[str], here: str, user: 
     found.users = {user for text in strings for _, user in HOME.findall(text)} | ({user} if user else set())
     for host in found.hosts:
         if not any(character.isalpha() for character in host) and "." not in host:
-            raise UsageError(f"--anonymise: the host {host} has a name that cannot be told from a number: leave it out")
+            raise UsageError(
+                f"--anonymise: the host name {host} looks like a number and cannot be replaced: submit without it"
+            )
     return found
 
 
 def _learn_qualified(found: Found, dotted: set[str], here: str) -> None:
-    """If n1 is a host, `n1.cluster.example.org` names it too, and whatever is in its domain is a host of the site."""
+    """Add qualified names: if n1 is a host, `n1.cluster.example.org` is, too, and so is every name in that domain."""
     found.domains = {domain for name in (*found.hosts, here) if _is_domain(domain := name.partition(".")[2])}
     known = {host.lower() for host in found.hosts}
     for name in dotted:
@@ -108,9 +109,9 @@ def _learn_qualified(found: Found, dotted: set[str], here: str) -> None:
 
 
 def pseudonyms(found: Found, here: str) -> dict[str, str]:
-    """Return what replaces each name of a host or a domain, by the name in lower case.
+    """Return the pseudonym of each host and domain, by the name in lower case.
 
-    Pseudonyms of hosts sort as their names: whatever was sorted by them is still sorted.
+    Pseudonyms of hosts sort as the names do, so that sorted lists stay sorted.
     """
     shorts: dict[str, set[str]] = {}
     for name in found.hosts:
@@ -122,7 +123,7 @@ def pseudonyms(found: Found, here: str) -> dict[str, str]:
     numbers = {identity: f"{prefix}-{number:0{width}d}" for number, identity in enumerate(identities, 1)}
     chosen = {name: f"domain-{number:03d}" for number, name in enumerate(sorted(map(str.lower, found.domains)), 1)}
     for identity, number in numbers.items():
-        # A host is called by its short name as well.
+        # Short names, too.
         chosen.setdefault(identity.partition(".")[0], number)
     chosen |= {name.lower(): numbers[_identity(name, alone)] for name in found.hosts}
     if here and here.lower() not in _NOBODY:
@@ -132,13 +133,13 @@ def pseudonyms(found: Found, here: str) -> dict[str, str]:
 
 
 def user_pseudonyms(found: Found) -> dict[str, str]:
-    """Return what replaces each user's name, by the name in lower case."""
+    """Return the pseudonym of each user, by the name in lower case."""
     names = sorted({user.lower() for user in found.users} - {"root"})
     return {name: f"user-{number:03d}" for number, name in enumerate(names, 1)}
 
 
-def is_telling(user: str) -> bool:
-    """Whether a user's name is replaced wherever it occurs, and not only in paths of home folders."""
+def _is_replaced_everywhere(user: str) -> bool:
+    """Whether a user's name is replaced wherever it occurs, not only in paths of home folders."""
     return len(user) >= _LEAST_USER and user not in _COMMON
 
 
@@ -149,7 +150,7 @@ def _identity(name: str, alone: set[str]) -> str:
 
 
 def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield all strings of a JSON document, with the key that they stand under."""
+    """Yield all strings of a JSON document, with their keys."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
@@ -192,17 +193,17 @@ _VERSION_KEYS = frozenset(
 
 
 class Replacer:
-    """Replaces each name by the same word wherever it occurs.
+    """Replaces each name by its pseudonym.
 
     Args:
-        names: of hosts and domains in lower case, and what replaces each.
-        users: the same of users.
+        names: pseudonyms of hosts and domains, by the name in lower case.
+        users: pseudonyms of users, by the name in lower case.
     """
 
     def __init__(self, names: Mapping[str, str], users: Mapping[str, str]) -> None:
         self._users = users
-        self._names = {**{user: word for user, word in users.items() if is_telling(user)}, **names}
-        # Keys are replaced by names with digits only: a host named like a key of ours would make documents unreadable.
+        self._names = {**{user: word for user, word in users.items() if _is_replaced_everywhere(user)}, **names}
+        # In keys, only names with digits are replaced: a host named like one of our keys would make files unreadable.
         self._keys = {name: word for name, word in names.items() if any(map(str.isdigit, name))}
         self._most_pieces = max((len(PIECE.findall(name)) for name in self._names), default=0)
         self._addresses: dict[str, str] = {}
@@ -221,7 +222,7 @@ class Replacer:
         return found
 
     def value(self, value: Any, key: str = "", *, with_addresses: bool = True) -> Any:
-        """Return a JSON document without the names, in its values and where a key is a name."""
+        """Return a JSON document without the names, in its values and in keys that are names."""
         if isinstance(value, str):
             return value if key in _FORMAT_KEYS else self.text(value, with_addresses=with_addresses)
         if isinstance(value, list):
@@ -236,7 +237,7 @@ class Replacer:
         return value
 
     def _listed(self, text: str) -> str:
-        """Write `n[01-02]` out as node-001,node-002 where it lists a known host."""
+        """Replace `n[01-02]` by node-001,node-002 if it includes a known host."""
         try:
             hosts = expand_hosts(text)
         except UsageError:
@@ -246,7 +247,7 @@ class Replacer:
         return ",".join(self._names.get(host.lower(), host) for host in hosts)
 
     def _run(self, text: str) -> str:
-        """Replace the longest known names within letters, digits, dots, hyphens and underscores."""
+        """Replace the longest known names in a text of letters, digits, dots, hyphens and underscores."""
         pieces = [match.span() for match in PIECE.finditer(text)]
         done, place, at = [], 0, 0
         while at < len(pieces):
@@ -265,7 +266,7 @@ class Replacer:
         return _IPV6.sub(lambda match: self._internet_address(match.group()), text)
 
     def _internet_address(self, text: str) -> str:
-        # A time of day has colons too.
+        # A time of day has colons, too.
         if ":" in text and "::" not in text and text.count(":") < _IPV6_PIECES:
             return text
         try:
@@ -279,7 +280,7 @@ class Replacer:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rewriting: files first, then journal and records, which name each other's hashes.
+# Rewriting: files first, then journal and records, which hold each other's hashes.
 
 
 _JOURNAL = f"{CAMPAIGN}/{JOURNAL}"
@@ -298,17 +299,17 @@ def anonymise(
 ) -> Anonymised:
     """Replace the files in `gathered` by anonymised ones, which are written into `folder`.
 
-    Checkpoints, which hold only numbers, and sources stay.
+    Sources and checkpoints, which hold only numbers, are not changed.
 
     Args:
-        folder: a new one; afterwards the campaign is in its `campaign/`.
+        folder: a new folder; the campaign is written into its `campaign/`.
         here: name of this host.
-        user: who submits; None asks the system.
+        user: name of the submitter; None asks the system.
         longest_trace: bytes; longer traces are left out.
 
     Raises:
-        RecordError: the chain of a log is broken, so that nothing can be computed again.
-        UsageError: a name cannot be replaced without damage.
+        RecordError: the chain of a log is broken, so that it cannot be computed again.
+        UsageError: a name cannot be replaced without changing the result.
     """
     _leave_unread_traces(gathered, longest_trace)
     user = _user() if user is None else user
@@ -326,9 +327,9 @@ def _leave_unread_traces(gathered: Gathered, longest_bytes: int) -> None:
     """Leave out traces that cannot be searched for names: reading one takes ten times its size in memory."""
     for path in _paths(gathered, "bytes"):
         if "/trace/" in path and not path.endswith(".json"):
-            gathered.leave(path, "--anonymise: no JSON, so that names in it would not be found")
+            gathered.leave(path, "--anonymise: not JSON, so that names in it cannot be found")
         elif path.endswith(".json") and content_bytes(gathered.files[path]) > longest_bytes:
-            gathered.leave(path, f"--anonymise: over {longest_bytes >> 20} MiB, too long to look for names in it")
+            gathered.leave(path, f"--anonymise: over {longest_bytes >> 20} MiB, too large to search for names")
         else:
             continue
         del gathered.files[path]
@@ -373,18 +374,18 @@ def _require_same_claim(before: Campaign, after: Campaign) -> None:
         len(other.reasons),
     ):
         raise UsageError(
-            f"{before.path}: --anonymise would change the result: the name of a host or a user is a word that records "
-            "use themselves: submit it without --anonymise"
+            f"{before.path}: --anonymise would change the result, as the name of a host or a user is also a word in "
+            "records: submit without --anonymise"
         )
 
 
 def whole_lines(content: bytes) -> bytes:
-    """Return `content` without a last line that a crash cut off."""
+    """Return `content` without an incomplete last line, which a crash leaves."""
     return content[: content.rfind(b"\n") + 1]
 
 
 class _Rewriting:
-    """Writes each file anew, and replaces hashes of old content by those of the new."""
+    """Writes each file again, and replaces hashes of old content by those of the new content."""
 
     def __init__(self, files: Mapping[str, Content], folder: Path, replacer: Replacer) -> None:
         self._files, self._folder, self._replacer = files, folder, replacer
@@ -399,7 +400,7 @@ class _Rewriting:
         for path in self._files:
             if path not in (*logs, *marks):
                 self._rewrite_plain(path)
-        # The journal brings the logs of the records that it names; then those of runs that it does not name.
+        # The journal's log first, which includes the logs of its records; then those that it does not name.
         for path in (_JOURNAL, *logs):
             if path not in self._new:
                 self._rewrite_log(path)
@@ -412,7 +413,7 @@ class _Rewriting:
         return LeftOut(path=self._replacer.text(one.path)[:1000], reason=self._replacer.text(one.reason)[:1000])
 
     def _rewrite_plain(self, path: str) -> None:
-        """Rewrite a file that names no hash of a log."""
+        """Rewrite a file that holds no hash of a log."""
         form = _form(path)
         if form == "checkpoint" or not path.startswith((f"{CAMPAIGN}/", f"{ACCOUNTING}/", f"{LOGS}/")):
             self._new[path] = self._files[path]
@@ -449,7 +450,7 @@ class _Rewriting:
         return self._replacer.text(content.decode("utf-8", errors="replace")).encode()
 
     def _rewrite_log(self, path: str) -> None:
-        """Go line by line: a record names the journal's line that begins it, and a later one the record's end."""
+        """Rewrite a log line by line: a record holds the hash of its first line in the journal, and that of its end."""
         content = whole_lines(content_of(self._files[path]))
         lines: list[bytes] = []
         for event, line in zip(parse_events(content, path)[0], content.split(b"\n"), strict=False):

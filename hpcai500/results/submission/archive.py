@@ -1,8 +1,8 @@
-"""Opens a submission, which is untrusted input: only content that its manifest vouches for comes out.
+"""Opens a submission, which is untrusted input: only files with the hashes in its manifest are extracted.
 
-A strict ZIP reader, limits on what the files may hold, and the comparison of each file with its hash in the manifest.
-What is damaged, hostile or in another form than `hpcai500 submit` writes raises WrongAnswerError. The limits stand in
-`manifest`.
+A strict ZIP reader, limits on the content of files, and the comparison of each file with its hash in the manifest.
+Content that is damaged, hostile or not as `hpcai500 submit` writes it raises WrongAnswerError. `manifest` defines the
+limits.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from hpcai500.results.submission.manifest import (
 from hpcai500.toml_source import parse_toml
 
 # ----------------------------------------------------------------------------------------------------
-# ZIP: only the plain form that `hpcai500 submit` writes, every byte accounted for.
+# ZIP: only the plain form that `hpcai500 submit` writes, without any other bytes.
 #
-# A ZIP states everything twice: in a header before each file, and in a directory at its end. Tools believe one or the
-# other, so that one file can show different content to different readers. Here both must agree, files lie back to back
-# from the first byte on, and nothing lies between, before or after them.
+# A ZIP has all facts twice: in a header before each file, and in a directory at its end. Tools use one or the other, so
+# that one ZIP can show different content to different readers. Here both must agree, and there are no bytes before,
+# between or after the files.
 
 
 STORED, DEFLATED = 0, 8
@@ -72,7 +72,7 @@ _CENTRAL = struct.Struct("<4sBBHHHHHIIIHHHHHII")
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _FULL32, _FULL16 = 0xFFFFFFFF, 0xFFFF
 _ZIP64_ID = 1
-# Bit 11: names are UTF-8, and ours are ASCII. All other bits mean encryption, patches or sizes that follow the data.
+# Bit 11: names are UTF-8 (ours are ASCII). All other bits mean encryption, patches or sizes that follow the data.
 _HARMLESS_FLAGS = 0x800
 _CHUNK = 1 << 20
 _DOS_FOLDER = 0x10
@@ -95,8 +95,8 @@ class ZipReader:
     """An open ZIP file whose structure was checked. A context manager.
 
     Raises:
-        UsageError: there is no such file, or it is a folder, a pipe or a device.
-        WrongAnswerError: it is no ZIP file, or not one as `submit` writes it.
+        UsageError: the file does not exist, or is a folder, a pipe or a device.
+        WrongAnswerError: it is not a ZIP file as `submit` writes it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,10 +119,10 @@ class ZipReader:
         self._stream.close()
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
-        """Yield the content of `entry`, never more bytes than the directory states.
+        """Yield the content of `entry`, never more bytes than its size in the directory.
 
         Raises:
-            WrongAnswerError: it is damaged, or not what the directory states.
+            WrongAnswerError: it is damaged, or its size or checksum differs from the directory.
         """
         crc, left = 0, entry.bytes
         for chunk in self._stored(entry) if entry.method == STORED else self._inflated(entry):
@@ -131,18 +131,18 @@ class ZipReader:
                 break
             yield chunk
         if left or crc != entry.crc:
-            raise self._wrong(f"{entry.path}: damaged: its size or checksum is not what the ZIP tells")
+            raise self._wrong(f"{entry.path}: damaged: its size or checksum differs from the ZIP's directory")
 
     def require_unchanged(self) -> None:
-        """Raise WrongAnswerError if the file was written to since it was opened."""
+        """Raise WrongAnswerError if the file has changed since it was opened."""
         now, before = os.fstat(self._stream.fileno()), self._before
         if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            raise self._wrong("changed while it was read: copy it, and look at the copy")
+            raise self._wrong("changed while it was read: copy it, and verify the copy")
 
     def _wrong(self, what: str) -> WrongAnswerError:
         return WrongAnswerError(f"{self.path}: {what}")
 
-    def _foreign(self, what: str) -> WrongAnswerError:
+    def _not_ours(self, what: str) -> WrongAnswerError:
         return self._wrong(f"{what}: not written by `hpcai500 submit`")
 
     def _at(self, offset: int, size: int) -> bytes:
@@ -170,7 +170,7 @@ class ZipReader:
                     yield inflater.decompress(waiting, _CHUNK)
                     waiting = inflater.unconsumed_tail
                 if inflater.unused_data or waiting:
-                    raise self._wrong(f"{entry.path}: damaged: something lies behind its compressed content")
+                    raise self._wrong(f"{entry.path}: damaged: extra bytes after its compressed content")
             while not inflater.eof and (more := inflater.decompress(b"", _CHUNK)):
                 yield more
         except zlib.error as error:
@@ -179,44 +179,44 @@ class ZipReader:
             raise self._wrong(f"{entry.path}: damaged: its compressed content is cut off")
 
     def _read_directory(self) -> tuple[Entry, ...]:
-        """Return all entries; each byte of the file must belong to one of them, or to the directory."""
+        """Return all entries; each byte of the ZIP must belong to one of them or to the directory."""
         count, size, offset = self._read_end()
         if count > MOST_ENTRIES:
             raise self._wrong(f"{count} files, expected at most {MOST_ENTRIES}")
         if size > count * (_CENTRAL.size + LONGEST_PATH + 32):
-            raise self._foreign(f"a directory of {size} bytes for {count} files")
+            raise self._not_ours(f"a directory of {size} bytes for {count} files")
         directory = self._at(offset, size)
         entries, place = [], 0
         position = 0
         for _ in range(count):
             entry, place = self._read_central(directory, place)
             if entry.header_offset != position:
-                raise self._foreign(f"{entry.path}: does not begin where the file before it ends")
+                raise self._not_ours(f"{entry.path}: does not start at the end of the file before it")
             entry = self._read_local(entry)
             position = entry.offset + entry.packed_bytes
             if position > offset:
-                raise self._foreign(f"{entry.path}: reaches into the directory")
+                raise self._not_ours(f"{entry.path}: overlaps the directory")
             entries.append(entry)
         if place != size or position != offset:
-            raise self._foreign("bytes that belong to no file")
+            raise self._not_ours("bytes that belong to no file")
         return tuple(entries)
 
     def _read_end(self) -> tuple[int, int, int]:
         """Return number of entries, size and offset of the directory."""
         if self.size_bytes < _END.size or self._at(0, 2) != b"PK":
-            raise self._wrong("not a submission: no ZIP file")
+            raise self._wrong("not a submission: not a ZIP file")
         end = self.size_bytes - _END.size
         mark, disk, first, here, count, size, offset, comment = _END.unpack(self._at(end, _END.size))
         if mark != b"PK\5\6" or comment:
-            raise self._wrong("not a whole ZIP file: cut off, or something was appended")
+            raise self._wrong("not a complete ZIP file: cut off, or with appended bytes")
         if disk or first or here != count:
-            raise self._foreign("one part of several")
+            raise self._not_ours("one part of several")
         if offset + size == end:
             return count, size, offset
-        # In 64 bits the same stands before it, and before that where it lies.
+        # The same numbers in 64 bits precede it, followed by a record of their place.
         place = end - _LOCATOR.size - _END64.size
         if place < 0:
-            raise self._foreign("bytes that belong to no file")
+            raise self._not_ours("bytes that belong to no file")
         wide = _END64.unpack(self._at(place, _END64.size))
         narrow = zip((count, size, offset), wide[-3:], (_FULL16, _FULL32, _FULL32), strict=True)
         count, size, offset = wide[-3:]
@@ -226,19 +226,19 @@ class ZipReader:
             or any(short not in (long, full) for short, long, full in narrow)
             or offset + size != place
         ):
-            raise self._foreign("bytes that belong to no file")
+            raise self._not_ours("bytes that belong to no file")
         return count, size, offset
 
     def _read_central(self, directory: bytes, place: int) -> tuple[Entry, int]:
         """Return the entry at `place` of the directory, and the place of the next one."""
         if place + _CENTRAL.size > len(directory):
-            raise self._foreign("a directory that is cut off")
+            raise self._not_ours("a directory that is cut off")
         mark, _, _, _, flags, method, _, _, crc, packed, size, *rest = _CENTRAL.unpack_from(directory, place)
         named, extra, comment, disk, _, attributes, offset = rest
         after = place + _CENTRAL.size + named + extra + comment
         name = directory[place + _CENTRAL.size : place + _CENTRAL.size + named]
         if mark != b"PK\1\2" or after > len(directory) or comment or disk:
-            raise self._foreign("an odd directory")
+            raise self._not_ours("an invalid directory")
         path = self._path(name)
         self._check_form(path, flags, method, attributes)
         wide = directory[place + _CENTRAL.size + named : after]
@@ -247,19 +247,19 @@ class ZipReader:
 
     def _path(self, name: bytes) -> str:
         if not name or len(name) > LONGEST_PATH or not name.isascii() or not name.decode().isprintable():
-            raise self._wrong(f"{name[:60]!r}: a file name that no submission has")
+            raise self._wrong(f"{name[:60]!r}: not a valid file name in a submission")
         return name.decode()
 
     def _check_form(self, path: str, flags: int, method: int, attributes: int) -> None:
         mode = attributes >> 16
         if flags & 1:
-            raise self._wrong(f"{path}: encrypted: a submission is open")
+            raise self._wrong(f"{path}: encrypted: a submission must not be encrypted")
         if method not in (STORED, DEFLATED):
-            raise self._foreign(f"{path}: compressed by the method {method}")
+            raise self._not_ours(f"{path}: compressed by the method {method}")
         if flags & ~_HARMLESS_FLAGS:
-            raise self._foreign(f"{path}: ZIP flags {flags:#x}")
+            raise self._not_ours(f"{path}: ZIP flags {flags:#x}")
         if (mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG)) or attributes & _DOS_FOLDER:
-            raise self._wrong(f"{path}: a link, a folder or a device, where only files may be")
+            raise self._wrong(f"{path}: a link, a folder or a device: expected files only")
 
     def _widened(self, path: str, extra: bytes, fields: tuple[int, ...]) -> tuple[int, ...]:
         """Return `fields`; those marked as too large for 32 bits come from the ZIP64 extra field."""
@@ -268,10 +268,10 @@ class ZipReader:
         if not wide and not extra:
             return fields
         if not wide or len(extra) != expected.size:
-            raise self._foreign(f"{path}: extra fields")
+            raise self._not_ours(f"{path}: extra fields")
         number, size, *values = expected.unpack(extra)
         if number != _ZIP64_ID or size != 8 * len(wide):
-            raise self._foreign(f"{path}: extra fields")
+            raise self._not_ours(f"{path}: extra fields")
         widened = list(fields)
         for position, value in zip(wide, values, strict=True):
             widened[position] = value
@@ -282,20 +282,20 @@ class ZipReader:
         header = self._at(entry.header_offset, _LOCAL.size)
         mark, _, flags, method, _, _, crc, packed, size, named, extra = _LOCAL.unpack(header)
         if named + extra > LONGEST_PATH + 32:
-            raise self._foreign(f"{entry.path}: told otherwise where it lies")
+            raise self._not_ours(f"{entry.path}: its header has {named + extra} bytes of names and extra fields")
         rest = self._at(entry.header_offset + _LOCAL.size, named + extra)
         size, packed = self._widened(entry.path, rest[named:], (size, packed))
-        told = (mark, flags & ~_HARMLESS_FLAGS, method, crc, packed, size, rest[:named])
+        found = (mark, flags & ~_HARMLESS_FLAGS, method, crc, packed, size, rest[:named])
         expected = (b"PK\3\4", 0, entry.method, entry.crc, entry.packed_bytes, entry.bytes, entry.path.encode())
-        if told != expected:
-            raise self._foreign(f"{entry.path}: told otherwise where it lies than in the directory")
+        if found != expected:
+            raise self._not_ours(f"{entry.path}: its header differs from the directory")
         if entry.method == STORED and entry.bytes != entry.packed_bytes:
-            raise self._foreign(f"{entry.path}: stored in another size")
+            raise self._not_ours(f"{entry.path}: not compressed, but its packed size differs from its size")
         return replace(entry, offset=entry.header_offset + _LOCAL.size + named + extra)
 
 
 def _open(path: Path) -> IO[bytes]:
-    """Open a regular file only: a pipe or a device could block the reader."""
+    """Open a regular file; a pipe or a device could block the reader."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError as error:
@@ -304,22 +304,22 @@ def _open(path: Path) -> IO[bytes]:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UsageError(f"{path}: a folder, a pipe or a device: give the one file that `hpcai500 submit` wrote")
+        raise UsageError(f"{path}: a folder, a pipe or a device: give the file that `hpcai500 submit` wrote")
     return os.fdopen(descriptor, "rb")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Limits on content, so that later readers meet no surprise.
+# Limits on content, so that code that reads records need not handle them.
 #
 # Python's JSON accepts NaN, duplicate keys, integers of a thousand digits, unlimited nesting, and characters that no
-# file can hold. An honest record has none of them, and code that reads records need not handle them.
+# file can hold. An honest record has none of them.
 
 
 _STRUCTURE = (b",", b"[", b"{", b":")
 
 
 class Budget:
-    """How many JSON values may still come, over all files."""
+    """How many more JSON values all files together may have."""
 
     def __init__(self, values: int = MOST_VALUES_IN_ALL) -> None:
         self._left = values
@@ -332,16 +332,16 @@ class Budget:
         """
         self._left -= values
         if self._left < 0:
-            raise WrongAnswerError(f"{name}: too many JSON values in this submission: no honest one has so many")
+            raise WrongAnswerError(f"{name}: too many JSON values in this submission")
 
 
 def parse_json(content: bytes, name: str, budget: Budget, most_values: int = MOST_VALUES) -> Any:
     """Parse the JSON document `content`; `name` is for messages.
 
     Raises:
-        WrongAnswerError: it is no JSON, or holds something that no JSON of ours holds.
+        WrongAnswerError: it is not JSON, or breaks the limits above.
     """
-    # Each value but the first follows one of these bytes: an upper bound that is known before any value is made.
+    # Each value except the first follows one of these bytes, which gives an upper bound before parsing.
     values = 1 + sum(map(content.count, _STRUCTURE))
     if values > most_values:
         raise WrongAnswerError(f"{name}: about {values} JSON values, expected at most {most_values}")
@@ -360,7 +360,7 @@ def check_file(path: Path, form: Form, name: str, budget: Budget) -> None:
     """Check the extracted file `path`, which is `name` in the submission.
 
     Raises:
-        WrongAnswerError: it does not hold what its name says.
+        WrongAnswerError: its content is not of this form.
     """
     match form:
         case "json":
@@ -370,7 +370,7 @@ def check_file(path: Path, form: Form, name: str, budget: Budget) -> None:
             _check_lines(path, name, budget)
         case "toml":
             content = path.read_bytes()
-            # Bytes are an upper bound of values; a million recipes would be refused after a few.
+            # The number of bytes is an upper bound of the values; a million recipes are refused after a few.
             budget.take(len(content), name)
             _require_plain(parse_toml(content, name, WrongAnswerError), name)
         case "csv":
@@ -385,11 +385,11 @@ def _check_lines(path: Path, name: str, budget: Budget) -> None:
         for number, line in enumerate(iter(lambda: stream.readline(LINE_BYTES + 1), b""), 1):
             place = f"{name}:{number}"
             if number > MOST_EVENTS:
-                raise WrongAnswerError(f"{place}: more than {MOST_EVENTS} events: no run has so many")
+                raise WrongAnswerError(f"{place}: more than {MOST_EVENTS} events, the limit of a submission")
             if len(line) > LINE_BYTES:
                 raise WrongAnswerError(f"{place}: a line of more than {LINE_BYTES} bytes")
             if not line.endswith(b"\n"):
-                # A line that a crash cut off is no event, and no reader uses it.
+                # A crash cut this line off; readers ignore it.
                 return
             values += sum(map(line.count, _STRUCTURE))
             if values > MOST_VALUES:
@@ -399,7 +399,7 @@ def _check_lines(path: Path, name: str, budget: Budget) -> None:
 
 
 def _check_journal(event: Any, name: str, place: str) -> None:
-    """Readers join the name of a record to the campaign's folder, so that it must not be a path."""
+    """Refuse a record's name that is a path, as readers join it to the campaign's folder."""
     if not isinstance(event, dict) or not name.endswith(".jsonl") or event.get("key") != "attempt_start":
         return
     value = event.get("value")
@@ -412,7 +412,7 @@ def _check_rows(path: Path, name: str) -> None:
     with path.open("rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(CELL_BYTES + 1), b""), 1):
             if number > POWER_ROWS or len(line) > CELL_BYTES:
-                raise WrongAnswerError(f"{name}:{number}: too many samples, or too long a row: no meter writes so many")
+                raise WrongAnswerError(f"{name}:{number}: too many samples, or a row that is too long")
             if not line.isascii() or b"\0" in line:
                 raise WrongAnswerError(f"{name}:{number}: not a row of samples")
 
@@ -424,18 +424,18 @@ def _check_text(path: Path, name: str) -> None:
     except UnicodeDecodeError as error:
         raise WrongAnswerError(f"{name}: not a text file in UTF-8") from error
     if not clean:
-        raise WrongAnswerError(f"{name}: not a text file: it holds NUL")
+        raise WrongAnswerError(f"{name}: not a text file: it contains NUL")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key comes twice in one object")
+        raise ValueError("a key occurs twice in one object")
     return found
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _require_plain(document: Any, name: str) -> None:
@@ -457,11 +457,11 @@ def _inner(value: Any, name: str) -> Iterable[Any]:
     if isinstance(value, str) and not value.isascii():
         _require_characters(value, name)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise WrongAnswerError(f"{name}: {value} is no number")
+        raise WrongAnswerError(f"{name}: {value} is not a number")
     elif isinstance(value, int) and abs(value) > LARGEST_INTEGER:
         raise WrongAnswerError(f"{name}: an integer of more than 64 bits")
     elif not isinstance(value, str | float | int | None):
-        raise WrongAnswerError(f"{name}: a {type(value).__name__}, which no recipe has")
+        raise WrongAnswerError(f"{name}: a {type(value).__name__}, which a recipe must not contain")
     return ()
 
 
@@ -473,13 +473,14 @@ def _require_characters(text: str, name: str) -> None:
 
 
 def require_one_line(text: str, what: str) -> None:
-    """Refuse a text that, when shown, could draw over what stands beside it.
+    """Refuse a text that could hide or overwrite other text on a terminal or a page.
 
     Raises:
-        WrongAnswerError: it holds control characters, ones that turn the direction of writing, or blanks around it.
+        WrongAnswerError: it has control characters, characters that change the direction of writing, or blanks around
+            it.
     """
     if not text.isprintable() or text != text.strip():
-        raise WrongAnswerError(f"{what}: holds characters that cannot be shown, or blanks around it: {text[:60]!r}")
+        raise WrongAnswerError(f"{what}: has unprintable characters or blanks around it: {text[:60]!r}")
 
 
 def _first_words(error: ValueError) -> str:
@@ -487,7 +488,7 @@ def _first_words(error: ValueError) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Opening: the layout, then the manifest, then each file against its hash.
+# Opening: checks the layout, then the manifest, then the hash of each file.
 
 
 _NEEDED = (MANIFEST, f"{CAMPAIGN}/recipe.toml", f"{CAMPAIGN}/campaign.jsonl")
@@ -500,9 +501,9 @@ class Submission:
 
     Attributes:
         path: the ZIP file.
-        folder: where its content was extracted, checkpoints excepted.
-        manifest_bytes: the manifest as it is signed.
-        signature: of `manifest_bytes`, in OpenSSH's armour; None where nobody signed.
+        folder: where its content was extracted, except checkpoints.
+        manifest_bytes: the signed bytes of the manifest.
+        signature: of `manifest_bytes`, in OpenSSH's armour; None if unsigned.
         entries: all files by path, as the manifest lists them.
     """
 
@@ -526,31 +527,31 @@ class Submission:
         """Write the file `path` of the ZIP, such as a checkpoint, to `target`, which must not exist.
 
         Raises:
-            UsageError: there is no such file in it, or the ZIP is gone.
+            UsageError: the ZIP has no such file, or the ZIP is gone.
             WrongAnswerError: the ZIP was changed since it was opened.
             RunError: `target` cannot be written.
         """
         expected = self.entries.get(path)
         if expected is None:
-            raise UsageError(f"{self.path}: holds no {path}")
+            raise UsageError(f"{self.path}: has no file {path}")
         with ZipReader(self.path) as reader:
             entry = next((one for one in reader.entries if one.path == path), None)
             if entry is None:
                 raise WrongAnswerError(f"{self.path}: changed since it was opened: {path} is gone")
             if _copy(reader, entry, target) != expected.sha256:
                 target.unlink(missing_ok=True)
-                raise WrongAnswerError(f"{self.path}: {path}: not the file that the manifest names: its hash differs")
+                raise WrongAnswerError(f"{self.path}: {path}: its hash differs from the manifest")
 
 
 def open_submission(path: Path, folder: Path, tracker: Tracker = silent) -> Submission:
-    """Check the submission `path`, and extract all of it but checkpoints into `folder`, which is empty or absent.
+    """Check the submission `path`, and extract it without checkpoints into `folder`, which must be empty or absent.
 
-    Every byte, those of checkpoints too, is hashed and compared with the manifest. What the hashes and numbers mean is
-    not checked here.
+    The hash of every file, including checkpoints, is compared with the manifest. The meaning of the content is not
+    checked here.
 
     Raises:
-        UsageError: there is no such file, or `folder` is not empty.
-        WrongAnswerError: it is damaged, hostile, or not what its manifest says.
+        UsageError: the file does not exist, or `folder` is not empty.
+        WrongAnswerError: the file is damaged, hostile, or differs from its manifest.
         RunError: `folder` cannot be written.
     """
     try:
@@ -572,9 +573,7 @@ def open_submission(path: Path, folder: Path, tracker: Tracker = silent) -> Subm
                 form = kinds[entry.path].form
                 target = None if form == "checkpoint" else folder / entry.path
                 if _copy(reader, entry, target) != named[entry.path].sha256:
-                    raise WrongAnswerError(
-                        f"{path}: {entry.path}: not the file that the manifest names: its hash differs"
-                    )
+                    raise WrongAnswerError(f"{path}: {entry.path}: its hash differs from the manifest")
                 if target:
                     check_file(target, form, f"{path}: {entry.path}", budget)
                 before, read = read, read + entry.bytes
@@ -587,7 +586,7 @@ def read_manifest(content: bytes, name: str, budget: Budget | None = None) -> Ma
     """Parse the manifest `content`; `name` is for messages.
 
     Raises:
-        WrongAnswerError: it is no manifest.
+        WrongAnswerError: it is not a manifest.
     """
     document = parse_json(content, name, budget or Budget(), MANIFEST_VALUES)
     _require_few(document, name)
@@ -603,7 +602,7 @@ def read_manifest(content: bytes, name: str, budget: Budget | None = None) -> Ma
 
 
 def _require_few(document: Any, name: str) -> None:
-    """Refuse long lists before pydantic sees them: it would report an error for each of a million members."""
+    """Refuse long lists before pydantic reads them: it would report an error for each of a million members."""
     waiting = [document]
     while waiting:
         value = waiting.pop()
@@ -614,7 +613,7 @@ def _require_few(document: Any, name: str) -> None:
 
 
 def _shown(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield the texts that people will read, each with its name."""
+    """Yield the texts that reports show, each with its name."""
     for what in ("created", "system", "organisation", "contact", "accelerators", "framework", "benchmark", "edition"):
         text = getattr(manifest, what)
         if text is not None:
@@ -634,10 +633,10 @@ def _checked_layout(reader: ZipReader) -> dict[str, Kind]:
         place = f"{reader.path}: {entry.path}"
         kind = kind_of(entry.path)
         if kind is None:
-            raise WrongAnswerError(f"{place}: no file that a submission holds: see docs/submission-format.md")
+            raise WrongAnswerError(f"{place}: not a file of a submission: see docs/submission-format.md")
         # On a file system that ignores case, the second would replace the first.
         if entry.path.lower() in folded:
-            raise WrongAnswerError(f"{place}: comes twice")
+            raise WrongAnswerError(f"{place}: occurs twice")
         folded.add(entry.path.lower())
         kinds[entry.path] = kind
         _check_size(entry, kind, place)
@@ -646,7 +645,7 @@ def _checked_layout(reader: ZipReader) -> dict[str, Kind]:
         raise WrongAnswerError(f"{reader.path}: not a submission: {missing} is missing")
     for path in kinds:
         if any(str(above).lower() in folded for above in PurePosixPath(path).parents):
-            raise WrongAnswerError(f"{reader.path}: {path}: lies in what is a file")
+            raise WrongAnswerError(f"{reader.path}: {path}: its folder is a file, too")
     _check_total(reader, kinds)
     return kinds
 
@@ -655,8 +654,8 @@ def _check_size(entry: Entry, kind: Kind, place: str) -> None:
     if kind.most_bytes is not None and entry.bytes > kind.most_bytes:
         raise WrongAnswerError(f"{place}: {entry.bytes} bytes, expected at most {kind.most_bytes}")
     if kind.most_bytes is None and entry.method != STORED:
-        raise WrongAnswerError(f"{place}: compressed: checkpoints are stored as they are")
-    # Deflate adds five bytes to 16 KiB that it cannot make smaller.
+        raise WrongAnswerError(f"{place}: compressed: checkpoints must be stored uncompressed")
+    # Deflate adds five bytes to 16 KiB that it cannot compress.
     if entry.packed_bytes > entry.bytes + entry.bytes // 1000 + KIB:
         raise WrongAnswerError(f"{place}: larger packed than unpacked")
 
@@ -666,10 +665,10 @@ def _check_total(reader: ZipReader, kinds: Mapping[str, Kind]) -> None:
     total, packed = sum(entry.bytes for entry in text), sum(entry.packed_bytes for entry in text)
     if total > MOST_EXTRACTED_BYTES:
         raise WrongAnswerError(
-            f"{reader.path}: {total} bytes without its checkpoints, expected at most {MOST_EXTRACTED_BYTES}"
+            f"{reader.path}: {total} bytes without checkpoints, expected at most {MOST_EXTRACTED_BYTES}"
         )
     if total > RATIO_FREE_BYTES + HIGHEST_RATIO * packed:
-        raise WrongAnswerError(f"{reader.path}: {packed} bytes that would become {total}: a ZIP bomb")
+        raise WrongAnswerError(f"{reader.path}: {packed} bytes that would unpack to {total}: a ZIP bomb")
 
 
 def _checked_list(path: Path, manifest: Manifest, entries: Mapping[str, Entry]) -> dict[str, FileEntry]:
@@ -677,8 +676,11 @@ def _checked_list(path: Path, manifest: Manifest, entries: Mapping[str, Entry]) 
     named = {file.path: file for file in manifest.files}
     if [*named] != sorted(file.path for file in manifest.files):
         raise WrongAnswerError(f"{path}: {MANIFEST}: files: expected each path once, in order")
-    there = entries.keys() - {MANIFEST, SIGNATURE}
-    for wrong, what in ((there - named.keys(), "not in the manifest"), (named.keys() - there, "missing from the ZIP")):
+    present = entries.keys() - {MANIFEST, SIGNATURE}
+    for wrong, what in (
+        (present - named.keys(), "not in the manifest"),
+        (named.keys() - present, "missing from the ZIP"),
+    ):
         if wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise WrongAnswerError(f"{path}: {min(wrong)}: {what}{more}")
@@ -707,6 +709,6 @@ def _copy(reader: ZipReader, entry: Entry, target: Path | None) -> str:
 
 
 def _new_file(path: Path) -> IO[bytes]:
-    """Create a file; one that exists is not opened, and no link is followed."""
+    """Create a new file: existing files are not opened, and links are not followed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb")

@@ -1,4 +1,4 @@
-"""Computes what a manifest says of a campaign: the claim, and what its records say of the system."""
+"""Computes the facts of a campaign for its manifest: the claim, and the system that its records describe."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Level = Literal["hardware", "system", "free"]
 
 
 def claim_of(campaign: Campaign) -> Claim:
-    """Compute level, metrics and whether the rules are kept, all from the records' events."""
-    stands = standing(campaign)
-    metrics = summarise_trials(stands.results) if stands.results else {}
+    """Compute level, metrics and whether the campaign is rankable, all from the records' events."""
+    state = standing(campaign)
+    metrics = summarise_trials(state.results) if state.results else {}
     return Claim(
-        level=level_of(stands.results),
-        rankable=stands.rankable,
-        reasons=[plain(reason) for reason in stands.reasons],
+        level=level_of(state.results),
+        rankable=state.rankable,
+        reasons=[plain(reason) for reason in state.reasons],
         metrics={name: Metric(**asdict(summary)) for name, summary in metrics.items()},
     )
 
 
 def level_of(results: Sequence[Result]) -> Level | None:
-    """Return the strictest level that allows all of `results`; None where none does, or there is no result."""
+    """Return the strictest level that allows all of `results`; None if none does, or without results."""
     levels = [result.level for result in results]
     if not levels or any(level not in LEVELS for level in levels):
         return None
@@ -44,9 +44,9 @@ def level_of(results: Sequence[Result]) -> Level | None:
 
 
 def with_level(claim: Claim, level: Level | None, place: str) -> Claim:
-    """Return `claim` for `level`, which is looser than the one computed from the recipes; None leaves it as computed.
+    """Return `claim` with `level`, which may be looser than the one computed from the recipes; None changes nothing.
 
-    Changed code can need a looser level, which no record tells. `place` is named in errors.
+    Changed code can need a looser level, which records do not show. `place` is named in errors.
 
     Raises:
         UsageError: `level` is stricter than what the recipes need.
@@ -69,12 +69,12 @@ def done_records(campaign: Campaign) -> list[Record]:
     """Read the records of finished runs.
 
     Raises:
-        UsageError: there is none, or the folder of one is missing.
-        RecordError: one cannot be read.
+        UsageError: no run is finished, or the folder of one is missing.
+        RecordError: a record cannot be read.
     """
     done = campaign.done()
     if not done:
-        raise UsageError(f"{campaign.path}: no run has come to its end: see `hpcai500 campaign status {campaign.path}`")
+        raise UsageError(f"{campaign.path}: no run is finished: see `hpcai500 campaign status {campaign.path}`")
     for attempt in done:
         if not campaign.record(attempt).is_dir():
             raise UsageError(f"{campaign.path}: {attempt.name}: {attempt.record}: {FOLDER_MISSING}")
@@ -82,18 +82,18 @@ def done_records(campaign: Campaign) -> list[Record]:
 
 
 def package_of(record: Record) -> Mapping[str, Any]:
-    """Version and hashes of the software that ran; empty where the record does not tell."""
+    """Version and hashes of the software that ran; empty if the record lacks them."""
     return table(table(record.system.get("installation")).get("package"))
 
 
 def image_of(record: Record) -> str | None:
-    """Hash of the content of the container image; None where none is told."""
+    """Hash of the content of the container image; None without one."""
     found = table(table(record.system.get("installation")).get("image")).get("content_sha256")
     return found if isinstance(found, str) else None
 
 
 def accelerators_of(record: Record) -> str:
-    """`16 x NVIDIA H100 80GB HBM3`; for a run on processors alone, `none` and these."""
+    """`16 x NVIDIA H100 80GB HBM3`; for a run without accelerators, `none` and the processors."""
     nodes = _nodes(record)
     devices = counted(str(device.get("name")) for node in nodes for device in node.get("accelerators") or [])
     if devices:
@@ -116,7 +116,7 @@ def framework_of(record: Record) -> str:
 
 
 def plain(text: str) -> str:
-    """Return `text` in one printable line, cut to the length that a manifest allows."""
+    """Return `text` as one printable line, cut to the length that a manifest allows."""
     shown = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(shown.split())[:_LONGEST].strip()
 
@@ -127,15 +127,15 @@ def require_one_code(campaign: Campaign, records: Iterable[Record], ours: str, p
     `ours` is the code hash of the sources in `package`, which would be packed.
 
     Raises:
-        UsageError: a record was made by other sources; with the way out.
+        UsageError: a record was made by other sources.
     """
     for record in records:
         ran = package_of(record).get("code_sha256")
         if ran is not None and ran != ours:
             version = package_of(record).get("version")
             raise UsageError(
-                f"{record.path}: was run by hpcai500 {version} with the code {str(ran)[:12]}…, and {package} has "
-                f"{ours[:12]}…: call the `hpcai500 submit` of the installation or image that ran the campaign "
+                f"{record.path}: was run by hpcai500 {version} with the code {str(ran)[:12]}…, but {package} has "
+                f"{ours[:12]}…: run `hpcai500 submit` in the installation or image that ran the campaign "
                 f"(`apptainer exec IMAGE hpcai500 submit {campaign.path} …`)"
             )
 

@@ -1,4 +1,4 @@
-"""Writes docs/submission-format.md from the schema that submissions are read by: the two cannot drift apart.
+"""Writes docs/submission-format.md from the schema that checks submissions, so that the two always agree.
 
 python -m hpcai500.results.submission.format_page > docs/submission-format.md
 """
@@ -127,7 +127,7 @@ def _size(size: int | None) -> str:
 
 
 def _fields(table: Mapping[str, Any], parts: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield a row for each field of `table`, and after it those of the part that it holds, if any."""
+    """Yield a row for each field of `table`, followed by the fields of its part, if any."""
     for field, about in table["properties"].items():
         name = prefix + field
         yield f"| `{name}` | {_type(about)} | {about.get('description', '')} |"
@@ -136,7 +136,7 @@ def _fields(table: Mapping[str, Any], parts: Mapping[str, Any], prefix: str = ""
 
 
 def _parts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the names of the parts that a field holds, each with how it is reached: `[]` in a list, `.NAME` by name."""
+    """Yield the names of the parts in a field, each with the path to it: `[]` in a list, `.NAME` by name."""
     if "$ref" in about:
         yield about["$ref"].rpartition("/")[2], ""
     for one in about.get("anyOf", []):

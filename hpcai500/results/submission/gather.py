@@ -1,6 +1,6 @@
 """Gathers what goes into a submission: a campaign and its records, the sources, logs, and Slurm's accounting.
 
-What stays out is kept with the reason.
+Files that are left out are listed with the reason.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from hpcai500.system.looking import run
 from hpcai500.system.software import code_files
 
 Content = Path | bytes
-"""A file to be packed, or what it holds."""
+"""A file to be packed, or its content."""
 
 _CHECKPOINTS = "checkpoints"
 _FOLDERS = ("pictures", "power", "predictions", "trace")
-_FOREIGN = "no file of a record or a campaign"
-NOT_NEEDED = "of checkpoints only the last one of a run that is done is needed, and the first at its target quality"
+_FOREIGN = "not a file of a record or a campaign"
+NOT_NEEDED = "only the last checkpoint of a finished run is needed, and the first at its target quality"
 
 
 @dataclass
 class Gathered:
-    """Files by their path in the submission, and what was left out."""
+    """Files by their path in the submission, and the files that were left out."""
 
     files: dict[str, Content] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -62,7 +62,7 @@ def content_bytes(source: Content) -> int:
 
 
 def gather_campaign(campaign: Campaign, *, with_checkpoints: bool) -> Gathered:
-    """Gather recipe, journal and records of `campaign`, those of failed and stopped attempts too."""
+    """Gather recipe, journal and all records of `campaign`, including failed and stopped attempts."""
     found = Gathered()
     for name in (RECIPE, JOURNAL):
         found.files[f"{CAMPAIGN}/{name}"] = campaign.path / name
@@ -76,18 +76,18 @@ def gather_campaign(campaign: Campaign, *, with_checkpoints: bool) -> Gathered:
 
 
 def gather_code(package: Path) -> dict[str, Content]:
-    """Read the Python sources below `package`, over which the code hash is computed.
+    """Read the Python sources below `package`.
 
-    They are read at once, so that what is hashed is what is packed.
+    They are read now, so that the hashed content is the packed content.
     """
     return {f"{CODE}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in code_files(package)}
 
 
 def gather_logs(logs: Sequence[Path]) -> dict[str, Content]:
-    """Read logs that were given by hand, as text in UTF-8; what is no text is replaced.
+    """Read logs given with --log as text in UTF-8; invalid bytes are replaced.
 
     Raises:
-        UsageError: one is missing or too large, or two have one name.
+        UsageError: a log is missing or too large, or two have the same name.
     """
     found: dict[str, Content] = {}
     for log in logs:
@@ -100,7 +100,7 @@ def gather_logs(logs: Sequence[Path]) -> dict[str, Content]:
         except OSError as error:
             raise UsageError(f"--log {log}: cannot be read: {error.strerror}") from error
         _require_room(path, len(content), f"--log {log}")
-        # Programs sometimes print bytes that are no text; a packed log must be text.
+        # Programs sometimes print invalid UTF-8; a packed log must be text.
         found[path] = content.decode("utf-8", errors="replace").replace("\0", "\ufffd").encode()
     return found
 
@@ -120,7 +120,7 @@ def _gather_record(found: Gathered, folder: Path, attempt: Attempt | None, *, wi
 def _take(found: Gathered, path: str, file: Path) -> None:
     kind = kind_of(path)
     if kind is None or not file.is_file():
-        if file.name != PROGRESS:  # how far the run was, for whoever looked at it: nothing is scored by it
+        if file.name != PROGRESS:  # no score depends on it
             found.leave(path, _FOREIGN)
         return
     _require_room(path, file.stat().st_size, str(file))
@@ -130,7 +130,7 @@ def _take(found: Gathered, path: str, file: Path) -> None:
 def _require_room(path: str, size: int, name: str) -> None:
     kind = kind_of(path)
     if kind and kind.most_bytes is not None and size > kind.most_bytes:
-        raise UsageError(f"{name}: {size} bytes; a submission holds at most {kind.most_bytes} of such a file")
+        raise UsageError(f"{name}: {size} bytes; a submission allows at most {kind.most_bytes} for such a file")
 
 
 def _gather_checkpoints(found: Gathered, record: Path, attempt: Attempt | None, *, with_checkpoints: bool) -> None:
@@ -149,38 +149,38 @@ def _gather_checkpoints(found: Gathered, record: Path, attempt: Attempt | None, 
 
 
 def _needed_checkpoints(record: Path) -> set[str]:
-    """Names of the checkpoints that a replay evaluates."""
+    """Names of the checkpoint files that a replay evaluates."""
     try:
         read = read_record(record)
         saved = [event["value"] for event in iterate(read.events, "checkpoint")]
         target = target_checkpoint(read.events, read.tables["problem"]["target_quality"])
-        names = [told["file"] for told in (target, *saved[-1:]) if told]
+        names = [one["file"] for one in (target, *saved[-1:]) if one]
     except (RecordError, KeyError, TypeError):
-        # The campaign's standing says what is wrong with the record.
+        # The campaign's standing reports what is wrong with the record.
         return set()
     return {name for name in names if isinstance(name, str) and FILE_NAME.fullmatch(name)}
 
 
 def _listed(folder: Path) -> Iterator[Path]:
-    """Content of `folder` by name, without dot files, which a crash or an editor left there."""
+    """Entries of `folder` by name, without dot files, which crashes and editors leave behind."""
     if not folder.is_dir():
         return iter(())
     return iter(sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda one: one.name))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Slurm's accounting of a campaign's jobs: a second witness of when and where they ran.
+# Slurm's accounting of a campaign's jobs: independent evidence of when and where they ran.
 
 
-# As `sacct --helpformat` names them; nothing of users and accounts.
+# As named by `sacct --helpformat`; without users and accounts.
 _FIELDS = ("JobIDRaw", "Submit", "Start", "End", "ElapsedRaw", "NNodes", "NodeList", "State", "ExitCode")
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 _JOB = re.compile(r"[0-9]{1,18}(?:[_+.][0-9]{1,9})?")
 _UNKNOWN = ("", "Unknown", "None", "None assigned")
 
 
 def add_accounting(gathered: Gathered, campaign: Campaign) -> None:
-    """Add what `sacct` says of each job that the journal names, or the reason why it says nothing."""
+    """Add the accounting of each job that the journal names, or the reason why it is missing."""
     jobs = dict.fromkeys(job for attempt in campaign.attempts for job in attempt.slurm_jobs)
     for job in jobs:
         path = f"{ACCOUNTING}/{plain(str(job))}.json"
@@ -194,42 +194,42 @@ def ask_accounting(job: str, environment: Mapping[str, str] | None = None) -> di
     """Ask `sacct` for the accounting of `job`.
 
     Raises:
-        EnvironmentLacksError: it is not available here; with the reason.
+        EnvironmentLacksError: the accounting is not available here.
     """
     environment = os.environ if environment is None else environment
     program = shutil.which("sacct", path=environment.get("PATH"))
     if program is None:
-        raise EnvironmentLacksError("no sacct here: call `hpcai500 submit` where Slurm's commands are")
+        raise EnvironmentLacksError("sacct is missing: run `hpcai500 submit` on a node with Slurm's commands")
     if not _JOB.fullmatch(job):
-        raise EnvironmentLacksError(f"no id of a Slurm job: {job[:40]!r}")
+        raise EnvironmentLacksError(f"not the ID of a Slurm job: {job[:40]!r}")
     # --duplicates gives all runs of a job that was requeued; TZ gives times in UTC.
     options = ["-j", job, "--duplicates", "--parsable2", "--noheader", f"--format={','.join(_FIELDS)}"]
     try:
-        told = {**environment, "TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
-        ended = run([program, *options], _PATIENCE_SECONDS, told)
+        variables = {**environment, "TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+        ended = run([program, *options], _TIMEOUT_SECONDS, variables)
     except TimeoutError as error:
-        raise EnvironmentLacksError(f"sacct did not answer within {_PATIENCE_SECONDS:g} s") from error
+        raise EnvironmentLacksError(f"sacct did not answer within {_TIMEOUT_SECONDS:g} s") from error
     except OSError as error:
         raise EnvironmentLacksError(f"{program} cannot be started: {error.strerror}") from error
     if ended.code != 0:
-        said = ended.errors.strip().splitlines()[-1:] or [f"exit code {ended.code}"]
-        raise EnvironmentLacksError(f"sacct: {said[0].removeprefix('sacct: ')[:200]}")
+        message = ended.errors.strip().splitlines()[-1:] or [f"exit code {ended.code}"]
+        raise EnvironmentLacksError(f"sacct: {message[0].removeprefix('sacct: ')[:200]}")
     return parse_accounting(ended.output, job)
 
 
 def parse_accounting(text: str, job: str) -> dict[str, Any]:
-    """Parse what `sacct --parsable2 --noheader` printed of `job` into what the submission holds.
+    """Parse the output of `sacct --parsable2 --noheader` for `job`.
 
-    {job_id, submit, start, end, elapsed_seconds, nodes, node_list, state, exit_code, steps: [the same], earlier: [the
-    same]}: `earlier` are the runs of a job before it was requeued. Times are UTC, null where they are unknown.
+    Returns {job_id, submit, start, end, elapsed_seconds, nodes, node_list, state, exit_code, steps: [the same],
+    earlier: [the same]}; `earlier` are the runs of a job before it was requeued. Times are UTC, None if unknown.
 
     Raises:
-        EnvironmentLacksError: it tells nothing of this job.
+        EnvironmentLacksError: the output lacks this job.
     """
     rows = [_row(line.split("|")) for line in text.splitlines() if line.count("|") == len(_FIELDS) - 1]
     runs = [row for row in rows if row["job_id"] == job]
     if not runs:
-        raise EnvironmentLacksError("sacct knows no such job")
+        raise EnvironmentLacksError("sacct does not know this job")
     steps = [row for row in rows if row["job_id"].startswith(f"{job}.")]
     return {**runs[-1], "steps": steps, "earlier": runs[:-1]}
 
@@ -250,5 +250,5 @@ def _row(cells: Sequence[str]) -> dict[str, Any]:
 
 
 def _time(text: str) -> str | None:
-    """Return `2026-11-22T03:00:00Z`; None where it is unknown."""
+    """Return `2026-11-22T03:00:00Z`; None if unknown."""
     return None if text in _UNKNOWN else f"{text}Z"

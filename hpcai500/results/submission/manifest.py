@@ -1,13 +1,13 @@
-"""What a submission says of itself: `manifest.json`, the one file that is signed; it holds the hashes of all others.
+"""`manifest.json` of a submission: the only signed file, which holds the hashes of all others.
 
 SUBMISSION.zip
     manifest.json        this
     manifest.json.sig    its SSH signature, namespace `hpcai500`
     campaign/            the campaign's folder: recipe, journal, records with checkpoints to be replayed
     code/hpcai500/       the Python sources that ran
-    accounting/JOB.json  what Slurm's accounting says of each job
-    logs/                logs that were given by hand
-    README.txt           how a person checks all this
+    accounting/JOB.json  Slurm's accounting of each job
+    logs/                logs that the submitter added
+    README.txt           how to check the file with standard tools
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Part(BaseModel):
 
 
 class FileEntry(_Part):
-    """One file of the submission, the manifest and its signature aside."""
+    """One file of the submission other than the manifest and its signature."""
 
     path: Annotated[str, Field(max_length=500, description="with `/` between its parts")]
     bytes: Annotated[int, Field(ge=0, description="length")]
@@ -51,7 +51,7 @@ class FileEntry(_Part):
 
 
 class LeftOut(_Part):
-    """A file that the campaign has and the submission has not."""
+    """A file of the campaign that is not in the submission."""
 
     path: Text = Field(description="its path")
     reason: Text = Field(description="why it is left out")
@@ -68,7 +68,7 @@ class Metric(_Part):
 
 
 class Claim(_Part):
-    """What is claimed, to be computed again by who verifies."""
+    """The claim, which verification computes again."""
 
     level: Literal["hardware", "system", "free"] | None = Field(description="null: no level allows the changes")
     rankable: bool = Field(description="whether the edition's rules hold")
@@ -86,7 +86,7 @@ class Code(_Part):
 
 
 class Anonymised(_Part):
-    """That names of hosts were replaced, and what they were hashed as before."""
+    """That host names were replaced, with the hashes from before."""
 
     original_campaign: Sha256 = Field(description="original identity")
     hosts: Annotated[int, Field(ge=0, description="replaced host names")]
@@ -116,35 +116,34 @@ class Manifest(_Part):
 
     @property
     def accelerators_in_words(self) -> str:
-        """The accelerators for people. Of a run on processors alone the manifest says `none (2 x AMD EPYC)`."""
+        """The accelerators in words. Without accelerators, the manifest says `none (2 x AMD EPYC)`."""
         alone = re.fullmatch(r"none \((.*)\)", self.accelerators)
         return f"no accelerators; processors: {alone[1]}" if alone else self.accelerators
 
 
 # ----------------------------------------------------------------------------------------------------
-# Limits: how much of a submission is read. It is untrusted input, and no honest one is near these numbers.
+# Limits: how much of a submission is read. It is untrusted input; no honest one comes near these numbers.
 #
-# Sizes and counts are checked before content is read, so each limit bounds memory and time, whatever a file says of
-# itself.
+# Sizes and counts are checked before content is read, so that each limit bounds memory and time.
 
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 MOST_ENTRIES = 65_535
-"""Files: what ZIP counts without its 64-bit form; ten runs on 6,000 metered nodes have fewer."""
+"""Number of files: the most that ZIP counts without its 64-bit form; ten runs on 6,000 metered nodes have fewer."""
 LONGEST_PATH = 500
 """Characters of a path: the manifest's own limit."""
 MOST_EXTRACTED_BYTES = 4 * GIB
-"""All files but checkpoints: ten records of a thousand nodes take 1 GB."""
+"""All files except checkpoints: ten records of a thousand nodes take 1 GB."""
 HIGHEST_RATIO = 400
 """Of extracted to packed bytes, over all deflated files: descriptions of a thousand equal nodes reach 136."""
 RATIO_FREE_BYTES = 16 * MIB
-"""So little is no bomb at whatever ratio."""
+"""Less is not a bomb at any ratio."""
 
 MANIFEST_BYTES = 16 * MIB
 """256 bytes for each of the most files."""
 MANIFEST_VALUES = 1_000_000
-"""Seven for each of the most files, and as many as that again for what was left out."""
+"""Seven for each of the most files, and as many again for files that were left out."""
 SIGNATURE_BYTES = 64 * KIB
 """An RSA signature of 16,384 bits is 6 KB."""
 TEXT_BYTES = 1 * MIB
@@ -154,34 +153,34 @@ RECIPE_BYTES = 64 * KIB
 SYSTEM_BYTES = 64 * MIB
 """`system.json`: 1,024 nodes of 60 KB each, indented."""
 LOG_BYTES = 128 * MIB
-"""A log of events: twice the description of such a system (a resumed run tells it again), and 40 MB of the rest."""
+"""A log of events: twice the description of such a system (a resumed run repeats it), and 40 MB for the rest."""
 LINE_BYTES = 64 * MIB
-"""One event: that description."""
+"""One event: such a description."""
 MOST_EVENTS = 100_000
-"""Of one log: 90 epochs of 9 events, and a hundred resumptions, make fewer than 10,000."""
+"""In one log: 90 epochs of 9 events and a hundred resumptions have fewer than 10,000."""
 POWER_BYTES = 128 * MIB
-"""A day of samples, ten a second, of eight devices."""
+"""A day of samples of eight devices, ten a second."""
 POWER_ROWS = 2_000_000
-"""The same: 864,000 rows; twice that and more for a run of two days."""
+"""Such a day has 864,000 rows; two days have fewer."""
 CELL_BYTES = 64 * KIB
 """A row of samples: 8 devices take 200 bytes."""
 PICTURE_BYTES = 64 * MIB
 """A picture of detections has 2 MB."""
 PREDICTION_BYTES = 512 * MIB
-"""What a member says of the 50,000 images of ImageNet's evaluation set: 200 MB."""
+"""A member's predictions for the 50,000 images of ImageNet's evaluation set: 200 MB."""
 TRACE_BYTES = 512 * MIB
 """A timeline of 4,096 ranks."""
 ATTACHED_LOG_BYTES = 256 * MIB
-"""A log given by hand."""
+"""A log given with --log."""
 
 MOST_VALUES = 4_000_000
-"""JSON values of one file: 1,024 nodes of 1,500 values each, twice; so many take about 0.5 GB of memory in Python."""
+"""JSON values of one file: twice 1,024 nodes of 1,500 values each; this takes about 0.5 GB of memory in Python."""
 MOST_VALUES_IN_ALL = 40_000_000
 """JSON values of all files: ten such records."""
 DEEPEST = 60
 """Levels of JSON: an honest event has 8."""
 LARGEST_INTEGER = 2**64
-"""No counter of a computer has more; beyond 2**1024 an integer is no float."""
+"""No counter of a computer is larger; an integer over 2**1024 cannot become a float."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -190,7 +189,7 @@ LARGEST_INTEGER = 2**64
 
 Form = Literal["json", "json lines", "toml", "csv", "text", "bytes", "checkpoint"]
 
-# ASCII only, and nothing that a shell or a file system could take for something else.
+# ASCII only, and nothing with a special meaning to a shell or a file system.
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+=@,-]{0,199}"
 _RECORD = r"trial-[0-9]{1,6}(?:-attempt-[0-9]{1,6})?"
 RECORD_NAME = re.compile(_RECORD)
@@ -199,11 +198,11 @@ FILE_NAME = re.compile(_NAME)
 
 @dataclass(frozen=True)
 class Kind:
-    """Files of one sort.
+    """A kind of file.
 
     Attributes:
-        shown: their path with placeholders, for people.
-        most_bytes: of one file; None for checkpoints, which are stored as they are.
+        shown: path with placeholders, for documents.
+        most_bytes: of one file; None for checkpoints, which are not compressed.
         meaning: one line for docs/submission-format.md.
     """
 
@@ -223,7 +222,7 @@ def _kind(shown: str, form: Form, most_bytes: int | None, meaning: str, **parts:
 
 
 _RUN = f"{CAMPAIGN}/RECORD"
-# Limited in length and depth, so that a file system here can hold it and does not fill with folders.
+# Limited in length and depth, so that a file system can hold it and does not fill with folders.
 _MODULES = r"(?:[A-Za-z0-9_]{1,100}/){0,9}[A-Za-z0-9_]{1,100}"
 KINDS = (
     _kind(MANIFEST, "json", MANIFEST_BYTES, "the claim, and the hash of every file"),

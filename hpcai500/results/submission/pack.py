@@ -1,7 +1,6 @@
-"""Packs a campaign into one signed file, and opens that file again before it gets its name.
+"""Packs a campaign into one signed file, and opens that file again before it replaces the output.
 
-The same content gives the same bytes, apart from the time in the manifest. The file is written beside the output and
-replaces it only when all went well.
+The same content gives the same bytes, except for the time in the manifest.
 """
 
 from __future__ import annotations
@@ -70,18 +69,18 @@ from hpcai500.system.software import code_hash
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644
 _CHUNK = 1 << 20
-# zipfile reserves room for 64-bit sizes only where it is told to; the file may still grow.
+# zipfile reserves room for 64-bit sizes only on request; the file may still grow.
 _WIDE_BYTES = 1 << 30
 
 
 def add_file(
-    target: zipfile.ZipFile, path: str, source: Content, told: Callable[[int], object] = lambda _: None
+    target: zipfile.ZipFile, path: str, source: Content, advance: Callable[[int], object] = lambda _: None
 ) -> FileEntry:
-    """Add `source` to the ZIP as `path`; `told` is called with the bytes of each piece."""
+    """Add `source` to the ZIP as `path`; `advance` is called with the length of each piece, in bytes."""
     info = zipfile.ZipInfo(path, _TIME)
     info.create_system, info.external_attr = 3, _MODE << 16
     kind = kind_of(path)
-    # Weights do not compress, and are read in place when they are stored.
+    # Weights do not compress.
     is_text = kind is not None and kind.form != "checkpoint"
     info.compress_type = zipfile.ZIP_DEFLATED if is_text else zipfile.ZIP_STORED
     digest, length = hashlib.sha256(), 0
@@ -93,12 +92,12 @@ def add_file(
             digest.update(chunk)
             length += len(chunk)
             packed.write(chunk)
-            told(len(chunk))
+            advance(len(chunk))
     return FileEntry(path=path, bytes=length, sha256=digest.hexdigest())
 
 
 # ----------------------------------------------------------------------------------------------------
-# README.txt: for a reader who has the file and not yet this program.
+# README.txt: for a reader who does not have this program.
 
 
 def readme(system: str, organisation: str, version: str) -> bytes:
@@ -110,28 +109,27 @@ System:        {system}
 Organisation:  {organisation}
 Written by:    hpcai500 {version}, `hpcai500 submit`
 
-{MANIFEST} says what is claimed, and holds length and SHA-256 of every other file. It is the one file that is signed,
-so that its signature vouches for all of them.
+{MANIFEST} holds the claim, and length and SHA-256 of every other file. Its signature therefore covers all files.
 
-To check everything, down to the recomputation of each number from the events of the runs:
+To check everything, and to compute each number again from the events of the runs:
 
     hpcai500 verify SUBMISSION.zip
 
 With standard tools alone:
 
     unzip SUBMISSION.zip -d submission && cd submission
-    # each file is the one that the manifest names (prints nothing that is not OK)
+    # compare each file with its hash in the manifest (prints only files that differ)
     python3 -I -c 'import json, hashlib; [print(f["path"], "DIFFERS") for f in json.load(open("{MANIFEST}"))["files"]
       if hashlib.sha256(open(f["path"], "rb").read()).hexdigest() != f["sha256"]]'
-    # who signed it: compare the fingerprint with the one that the submitter tells you
+    # the signer: compare the fingerprint with the one that you received from the submitter
     ssh-keygen -Y check-novalidate -n {NAMESPACE} -s {SIGNATURE} < {MANIFEST}
     # or, with a file of keys that you trust (man ssh-keygen, ALLOWED SIGNERS)
     ssh-keygen -Y find-principals -s {SIGNATURE} -f ALLOWED_SIGNERS
     ssh-keygen -Y verify -n {NAMESPACE} -f ALLOWED_SIGNERS -I WHO -s {SIGNATURE} < {MANIFEST}
 
-campaign/    the plan, its journal, and the record of every run that was begun, failed ones included
+campaign/    the plan, its journal, and the record of every started run, including failed ones
 code/        the Python sources that ran
-accounting/  what Slurm says of the jobs
+accounting/  Slurm's accounting of the jobs
 logs/        logs that the submitter added
 
 docs/submission-format.md of hpcai500 explains every field.
@@ -150,19 +148,19 @@ Inspect = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class SubmitRequest:
-    """What is to be packed.
+    """What to pack.
 
     Attributes:
-        system: its name, as a ranking shows it.
-        organisation: who submits.
-        contact: whom the committee asks.
-        level: that is claimed; None is the one that the recipe needs.
+        system: its name in rankings.
+        organisation: the submitter.
+        contact: contact of the submitter.
+        level: claimed level; None claims the one that the recipe needs.
         key: OpenSSH key that signs; None leaves the submission unsigned.
         anonymise: whether names of hosts and users are replaced.
         checkpoints: whether the last checkpoint of each done run, and the first at its target, are packed.
         logs: more files.
         created: UTC, ISO 8601; None is now.
-        demonstration: whether sources that did not run are packed; verification refuses such a submission.
+        demonstration: whether sources that did not run may be packed; verification refuses such a submission.
     """
 
     campaign: Path
@@ -192,14 +190,14 @@ class Packed:
 def pack(request: SubmitRequest, tracker: Tracker = silent, inspect: Inspect = lambda _: None) -> Packed:
     """Write the submission of `request`.
 
-    `inspect` looks at the whole file before it gets its name; if it raises, the file is deleted.
+    `inspect` checks the complete file before it replaces the output; if it raises, the file is deleted.
 
     Raises:
         UsageError: campaign, key, logs, names or output cannot be used, or this is not the code that ran.
         RecordError: a journal or a record of a done run cannot be read.
-        EnvironmentLacksError: it shall be signed, and ssh-keygen is missing.
+        EnvironmentLacksError: a signature was requested, but ssh-keygen is missing.
         RunError: the disk is full.
-        WrongAnswerError: what was written cannot be opened again; it is then deleted.
+        WrongAnswerError: the written file cannot be opened again; it is then deleted.
     """
     _check_request(request)
     campaign = read_campaign(request.campaign)
@@ -216,7 +214,7 @@ def pack(request: SubmitRequest, tracker: Tracker = silent, inspect: Inspect = l
         anonymised = None
         if request.anonymise:
             anonymised = anonymise(campaign, gathered, scratch / "anonymised", here=socket.getfqdn())
-            # The reasons of a claim name hosts and folders, so it is computed again.
+            # The reasons in a claim name hosts and folders, so that it is computed again.
             campaign = read_campaign(scratch / "anonymised" / CAMPAIGN)
             records, claim = facts.done_records(campaign), _claim(request, campaign)
         gathered.files |= sources
@@ -241,7 +239,7 @@ def _scratch() -> Iterator[Path]:
         if Path(tempfile.gettempdir()) not in (place, *place.parents):
             raise UsageError(f"{place}: cannot be read: {error.strerror}") from error
         raise RunError(
-            f"{place}: cannot be read or written: {error.strerror}; TMPDIR=FOLDER names another place for scratch"
+            f"{place}: cannot be read or written: {error.strerror}; set TMPDIR=FOLDER to use another scratch folder"
         ) from error
 
 
@@ -250,7 +248,7 @@ def _claim(request: SubmitRequest, campaign: Campaign) -> Claim:
 
 
 def _code_hash(sources: Mapping[str, Content], folder: Path) -> str:
-    """Compute the code hash of what is packed, as from the extracted submission."""
+    """Compute the code hash of the packed sources, as from the extracted submission."""
     for path, content in sources.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -259,7 +257,7 @@ def _code_hash(sources: Mapping[str, Content], folder: Path) -> str:
 
 
 def _check_request(request: SubmitRequest) -> None:
-    """Find out now what would otherwise fail after an hour of packing."""
+    """Check now what would otherwise fail after an hour of packing."""
     for option, name in (("--system", request.system), ("--organisation", request.organisation)):
         if not name.strip():
             raise UsageError(f"{option}: expected a name, got nothing")
@@ -268,7 +266,7 @@ def _check_request(request: SubmitRequest) -> None:
         if text is not None and text != plain(text):
             raise UsageError(f"{option}: expected one line of at most 1000 characters, got {text[:60]!r}")
     if request.key is not None:
-        # Asks for a passphrase now, while somebody is there.
+        # Ask for a passphrase now, while the user is present.
         with tempfile.NamedTemporaryFile() as probe:
             sign(Path(probe.name), request.key)
     require_file_or_nothing(request.output)
@@ -278,14 +276,14 @@ def _check_request(request: SubmitRequest) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{request.output}: the folder {folder} cannot be written; give another -o FILE")
     if is_campaign(request.campaign) and request.campaign.resolve() in request.output.resolve().parents:
-        raise UsageError(f"-o {request.output}: lies in the campaign itself; write it beside it")
+        raise UsageError(f"-o {request.output}: is in the campaign's folder; write it elsewhere")
 
 
 def require_file_or_nothing(output: Path) -> None:
     """Refuse to replace a device, a pipe, a link or a folder by a submission.
 
     Raises:
-        UsageError: one of them is at `output`, or nothing can be.
+        UsageError: `output` is one of them, or cannot be written.
     """
     try:
         mode = output.lstat().st_mode
@@ -296,7 +294,7 @@ def require_file_or_nothing(output: Path) -> None:
     if stat.S_ISDIR(mode):
         raise UsageError(f"{output}: a folder; give a file: -o {output}/submission.zip")
     if not stat.S_ISREG(mode):
-        kind = "a link" if stat.S_ISLNK(mode) else "no file, but a device, pipe or socket"
+        kind = "a link" if stat.S_ISLNK(mode) else "a device, pipe or socket"
         raise UsageError(f"{output}: {kind}, which would be replaced; give the name of a file: -o FILE")
 
 
@@ -340,7 +338,7 @@ def _manifest(
 
 @contextmanager
 def _temporary(output: Path) -> Iterator[Path]:
-    """A path beside `output`; its file replaces `output` if all goes well, and is deleted if not."""
+    """A path beside `output`; its file replaces `output`, or is deleted on an error."""
     temporary = output.absolute().with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -363,15 +361,15 @@ def _temporary(output: Path) -> Iterator[Path]:
 def _write_files(
     target: Path, manifest: Manifest, gathered: Gathered, key: Path | None, scratch: Path, tracker: Tracker
 ) -> Manifest:
-    """Write the ZIP; return the manifest with what the ZIP holds besides that and its signature."""
+    """Write the ZIP; return the manifest with the list of files."""
     total = sum(map(content_bytes, gathered.files.values()))
-    # A killed process with this ID may have left it; a link is removed, not followed.
+    # A killed process with this ID may have left a file; a link is removed, not followed.
     target.unlink(missing_ok=True)
     with target.open("x+b") as stream:
         with _zip(stream) as writer:
             with tracker(total // 10**6, "packing", "MB") as progress:
-                told = _in_megabytes(progress)
-                files = [add_file(writer, path, gathered.files[path], told) for path in sorted(gathered.files)]
+                advance = _in_megabytes(progress)
+                files = [add_file(writer, path, gathered.files[path], advance) for path in sorted(gathered.files)]
             manifest = manifest.model_copy(update={"files": files})
             content = _manifest_bytes(manifest)
             add_file(writer, MANIFEST, content)
@@ -390,7 +388,7 @@ def _zip(stream: IO[bytes]) -> Iterator[zipfile.ZipFile]:
     try:
         yield archive
     except BaseException:
-        # What is raised already counts; an unclosed ZipFile would complain again when it is collected.
+        # Close it now: an unclosed ZipFile would report another error when it is collected.
         with contextlib.suppress(OSError, ValueError):
             archive.close()
         raise
@@ -408,23 +406,23 @@ def _in_megabytes(progress: Progress) -> Callable[[int], None]:
     """Return a function that takes bytes, and advances `progress` in megabytes."""
     done = 0
 
-    def told(size: int) -> None:
+    def advance(size: int) -> None:
         nonlocal done
         before, done = done, done + size
         progress.advance(done // 10**6 - before // 10**6)
 
-    return told
+    return advance
 
 
 def _opened_again(path: Path, manifest: Manifest, scratch: Path, *, signed: bool, tracker: Tracker) -> Signer | None:
-    """Open the file as its receiver will, and return who signed it."""
+    """Open the file as its receiver will, and return the signer."""
     try:
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
             opened = open_submission(path, Path(folder, "opened"), tracker)
         if opened.manifest != manifest:
-            raise WrongAnswerError(f"{MANIFEST}: not what was written")
+            raise WrongAnswerError(f"{MANIFEST}: differs from what was written")
         if not signed or opened.signature is None:
             return None
         return check_signature(opened.manifest_bytes, opened.signature)
     except WrongAnswerError as error:
-        raise WrongAnswerError(f"what was packed would be refused: {error}".replace(f"{path}: ", "")) from error
+        raise WrongAnswerError(f"the packed file would be refused: {error}".replace(f"{path}: ", "")) from error

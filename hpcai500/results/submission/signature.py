@@ -1,4 +1,4 @@
-"""Signs submissions with OpenSSH keys (`ssh-keygen -Y`), which people have already, and tells whose key signed."""
+"""Signs submissions with OpenSSH keys (`ssh-keygen -Y`), and checks signatures."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from hpcai500.errors import EnvironmentLacksError, RunError, UsageError, WrongAn
 from hpcai500.results.submission.manifest import MANIFEST, NAMESPACE, SIGNATURE_BYTES
 from hpcai500.streams import spelt_out
 
-# A key on a hardware token waits for a touch; with nobody there, this ends the wait.
-_PATIENCE_SECONDS = 60.0
+# A key on a hardware token waits for a touch at most so long.
+_TIMEOUT_SECONDS = 60.0
 _FINGERPRINT = re.compile(r"\b(?:SHA256|SHA512|MD5):[A-Za-z0-9+/=:]+")
 _UNKNOWN_OPTION = re.compile(r"(?:unknown|illegal|invalid) option|Unsupported operation", re.IGNORECASE)
 # PRINCIPALS [OPTIONS] KEYTYPE KEY [COMMENT]; principals and values of options may be quoted (`man ssh-keygen`).
@@ -38,13 +38,13 @@ _MAKE = "make one with `ssh-keygen -t ed25519 -f FILE`"
 
 @dataclass(frozen=True)
 class Signer:
-    """Whose key it was.
+    """The key that signed, and its owner.
 
     Attributes:
         fingerprint: as `ssh-keygen -l` shows it.
-        identity: the owner by the file of signers; None without such a file, or where it does not know the key.
-        trusted: whether that file vouches for the key.
-        refused: why that file does not vouch for a key that it names; None otherwise.
+        identity: the owner by the file of signers; None without such a file, or if the key is not in it.
+        trusted: whether the file of signers makes the key valid.
+        refused: why a key in the file of signers is not valid; None otherwise.
     """
 
     fingerprint: str
@@ -66,14 +66,14 @@ class _Listed:
 
 
 def sign(path: Path, key: Path) -> bytes:
-    """Sign the file `path` with `key`: a private key, or the public half of one that an agent holds.
+    """Sign the file `path` with `key`: a private key, or the .pub file of one that an agent holds.
 
     Raises:
         UsageError: the key cannot be used.
-        EnvironmentLacksError: there is no ssh-keygen, or one that is too old.
+        EnvironmentLacksError: ssh-keygen is missing or too old.
     """
     if not key.is_file():
-        raise UsageError(f"--key {key}: no such file; {_MAKE}, or name the .pub file of a key that your agent holds")
+        raise UsageError(f"--key {key}: no such file; {_MAKE}, or give the .pub file of a key that your agent holds")
     with _beside(path.read_bytes()) as copy:
         ended = _ssh_keygen(["sign", "-n", NAMESPACE, "-f", str(key.absolute()), str(copy)], may_ask=_has_terminal())
         signature = copy.with_name(f"{copy.name}.sig")
@@ -83,20 +83,20 @@ def sign(path: Path, key: Path) -> bytes:
 
 
 def check_signature(content: bytes, signature: bytes, signers: Path | None = None, name: str = MANIFEST) -> Signer:
-    """Return who signed `content`.
+    """Return the signer of `content`.
 
-    A key that is vouched for until or from a time must be valid now: a signature carries no date, and the time in a
-    manifest is the signer's word.
+    A key with a limited validity must be valid now: a signature has no date, and a signer can write any time into a
+    manifest.
 
     Args:
         signature: in OpenSSH's armour.
-        signers: file of keys that are vouched for (`man ssh-keygen`, ALLOWED SIGNERS); None asks for none.
-        name: of the file that holds `content`, for messages.
+        signers: file of trusted keys (`man ssh-keygen`, ALLOWED SIGNERS); None trusts no key.
+        name: of the file with `content`, for messages.
 
     Raises:
-        WrongAnswerError: it is no signature of this content.
+        WrongAnswerError: it is not a signature of this content.
         UsageError: the file of signers cannot be read, or has no signer.
-        EnvironmentLacksError: there is no ssh-keygen, or one that is too old.
+        EnvironmentLacksError: ssh-keygen is missing or too old.
     """
     if len(signature) > SIGNATURE_BYTES:
         raise WrongAnswerError(f"the signature has {len(signature)} bytes, expected at most {SIGNATURE_BYTES}")
@@ -107,22 +107,22 @@ def check_signature(content: bytes, signature: bytes, signers: Path | None = Non
         ended = _ssh_keygen(["check-novalidate", *named], content)
         found = _FINGERPRINT.search(ended.stdout.decode(errors="replace"))
         if ended.returncode != 0 or found is None:
-            raise WrongAnswerError(f"the signature is not one of {name}: {_last_line(ended)}")
+            raise WrongAnswerError(f"the signature is not valid for {name}: {_last_line(ended)}")
         identity = _identity(content, armour, signers) if signers else None
     refused = _why_refused(found.group(), signers) if signers and identity is None else None
     return Signer(found.group(), identity, trusted=identity is not None, refused=refused)
 
 
 def require_signers(signers: Path) -> None:
-    """Require that a list of signers names one at least: otherwise each honest key would look unknown.
+    """Require at least one signer in the file, as otherwise every key would look unknown.
 
     Raises:
-        UsageError: it cannot be read, or no line of it names a signer and a key.
+        UsageError: it cannot be read, or no line has a signer and a key.
     """
-    wanted = f'NAME namespaces="{NAMESPACE}" KEY'
+    expected = f'NAME namespaces="{NAMESPACE}" KEY'
     if not signers.is_file():
-        what = "no file" if signers.exists() else "no such file"
-        raise UsageError(f"--signers {signers}: {what}; expected one of lines `{wanted}`")
+        what = "not a file" if signers.exists() else "no such file"
+        raise UsageError(f"--signers {signers}: {what}; expected a file with lines `{expected}`")
     try:
         content = signers.read_bytes()
     except OSError as error:
@@ -131,19 +131,19 @@ def require_signers(signers: Path) -> None:
         return
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
     number = next((number for number, line in enumerate(lines, 1) if line and not line.startswith("#")), 1)
-    # Given a private key, the public half is meant; nothing of the private file may get into a list.
+    # If a private key was given, name its .pub file: a private key must not get into the list.
     public = f"{signers}.pub" if b"PRIVATE KEY" in content else str(signers)
     typed = f'echo "NAME namespaces=\\"{NAMESPACE}\\" $(cat {shlex.quote(public)})" > signers'
-    raise UsageError(f"--signers {signers}:{number}: no line `{wanted}`; for a .pub file: {typed}")
+    raise UsageError(f"--signers {signers}:{number}: expected a line `{expected}`; for a .pub file: {typed}")
 
 
 def listed_keys(signers: Path) -> frozenset[str]:
-    """Fingerprints of the keys in a list of signers, whether they are valid now or not."""
+    """Fingerprints of all keys in a file of signers, whether they are valid now or not."""
     return frozenset(one.fingerprint for _, one in _listed(signers))
 
 
 def _listed(signers: Path) -> Iterator[tuple[int, _Listed]]:
-    """Yield the lines in which OpenSSH would find a key, with their numbers."""
+    """Yield the lines in which OpenSSH finds a key, with their numbers."""
     for number, line in enumerate(signers.read_bytes().decode(errors="replace").splitlines(), 1):
         found = None if line.strip().startswith("#") else _ALLOWED_SIGNER.match(line.strip())
         if found is None:
@@ -159,7 +159,7 @@ def _listed(signers: Path) -> Iterator[tuple[int, _Listed]]:
 
 
 def _why_refused(fingerprint: str, signers: Path) -> str | None:
-    """Return why OpenSSH refuses a key that `signers` names; None where it does not name it."""
+    """Return why OpenSSH refuses a key that is in `signers`; None if it is not."""
     for number, one in _listed(signers):
         if one.fingerprint == fingerprint:
             return f"a key that {signers}:{number} lists for {one.who}, {_restriction(one)}"
@@ -168,21 +168,21 @@ def _why_refused(fingerprint: str, signers: Path) -> str | None:
 
 def _restriction(one: _Listed) -> str:
     now, after, before = datetime.now(UTC), *(_moment(one.options.get(f"valid-{name}")) for name in ("after", "before"))
-    unknown = "a signature carries no date, so the key must be valid today"
+    today = "a signature has no date, so that the key must be valid today"
     if before is not None and before < now:
-        return f"and that has expired on {before:%Y-%m-%d %H:%M} UTC (valid-before): {unknown}; ask for a new signature"
+        return f"but it expired on {before:%Y-%m-%d %H:%M} UTC (valid-before): {today}; ask for a new signature"
     if after is not None and now < after:
-        return f"and that is not valid before {after:%Y-%m-%d %H:%M} UTC (valid-after): {unknown}"
+        return f"but it is not valid before {after:%Y-%m-%d %H:%M} UTC (valid-after): {today}"
     if "cert-authority" in one.options:
-        return "as an authority that vouches for keys: list the key that signs, without cert-authority"
+        return "but as a certificate authority: list the key that signs, without cert-authority"
     namespaces = one.options.get("namespaces")
     if namespaces is not None and not any(fnmatchcase(NAMESPACE, name) for name in namespaces.split(",")):
-        return f'but not for the namespace {NAMESPACE} (namespaces="{namespaces}"): add it if that one may sign results'
+        return f'but not for the namespace {NAMESPACE} (namespaces="{namespaces}"): add it if this key may sign results'
     return "but OpenSSH cannot parse that line: `man ssh-keygen`, ALLOWED SIGNERS"
 
 
 def _moment(text: str | None) -> datetime | None:
-    """Parse a time of a list of signers; None where there is none, or OpenSSH does not accept it."""
+    """Parse a time in a file of signers; None if it is missing, or OpenSSH does not accept it."""
     digits = (text or "").removesuffix("Z")
     if len(digits) not in _TIMES or not digits.isdecimal():
         return None
@@ -193,7 +193,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _identity(content: bytes, armour: Path, signers: Path) -> str | None:
-    """Return who of `signers` signed, valid for this namespace and now; None where nobody did."""
+    """Return the name in `signers` of the signer, if valid for this namespace and now; None otherwise."""
     file = ["-s", str(armour), "-f", str(signers.absolute())]
     found = _ssh_keygen(["find-principals", *file])
     names = [name for line in found.stdout.decode(errors="replace").splitlines() for name in line.split(",")]
@@ -207,7 +207,7 @@ def _identity(content: bytes, armour: Path, signers: Path) -> str | None:
 
 @contextmanager
 def _beside(content: bytes) -> Iterator[Path]:
-    """A temporary file of `content`: ssh-keygen writes beside what it signs, and asks before it replaces."""
+    """A temporary file of `content`: ssh-keygen writes beside the file that it signs, and asks before it replaces."""
     with tempfile.TemporaryDirectory(prefix="hpcai500-sign-") as folder:
         path = Path(folder) / "manifest.json"
         path.write_bytes(content)
@@ -227,17 +227,17 @@ def _ssh_keygen(
     try:
         ended = subprocess.run(
             [program, "-Y", *arguments],
-            # ssh-keygen asks for a passphrase at the terminal, if there is one, and never reads it from here.
+            # ssh-keygen asks for a passphrase at the terminal, if any, and does not read it from here.
             input=content,
             capture_output=True,
             env=_environment(os.environ, may_ask=may_ask),
             start_new_session=not may_ask,
-            timeout=None if may_ask else _PATIENCE_SECONDS,
+            timeout=None if may_ask else _TIMEOUT_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise RunError(
-            f"ssh-keygen did not answer within {_PATIENCE_SECONDS:g} s: does the key wait for a finger?"
+            f"ssh-keygen did not answer within {_TIMEOUT_SECONDS:g} s: does the key wait for a touch?"
         ) from error
     except OSError as error:
         raise EnvironmentLacksError(f"{program} cannot be started: {error.strerror}") from error
@@ -247,23 +247,23 @@ def _ssh_keygen(
 
 
 def _environment(environment: Mapping[str, str], *, may_ask: bool) -> dict[str, str]:
-    """Keep ssh-keygen from opening a window for a passphrase, which nobody may be there to see."""
+    """Keep ssh-keygen from opening a window for a passphrase."""
     kept = {name: value for name, value in environment.items() if may_ask or name not in ("DISPLAY", "SSH_ASKPASS")}
     return {**kept, "LC_ALL": "C"} if may_ask else {**kept, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"}
 
 
 def _why_not_signed(ended: subprocess.CompletedProcess[bytes], key: Path) -> str:
-    said = _last_line(ended)
+    message = _last_line(ended)
     if b"UNPROTECTED" in ended.stderr:
-        return "others can read it: chmod 600 it"
-    if "passphrase" in said:
-        return f"{said}: load the key into an agent (`ssh-add KEY`) and give its .pub file"
-    if "No private key found" in said:
-        return f"{said}: load its private half into an agent (`ssh-add {key.with_suffix('')}`), or give that as --key"
-    if "load public key" in said or "invalid format" in said:
+        return "other users can read it: run chmod 600 on it"
+    if "passphrase" in message:
+        return f"{message}: load the key into an agent (`ssh-add KEY`) and give its .pub file"
+    if "No private key found" in message:
+        return f"{message}: load the private key into an agent (`ssh-add {key.with_suffix('')}`), or give it as --key"
+    if "load public key" in message or "invalid format" in message:
         # ssh-keygen's own message is about a missing .pub file, which misleads.
-        return "it is no OpenSSH key; `ssh-keygen -t ed25519 -f KEY` makes one"
-    return f"{said}: `ssh-keygen -t ed25519 -f KEY` makes a key that can"
+        return "not an OpenSSH key; make one with `ssh-keygen -t ed25519 -f KEY`"
+    return f"{message}: make another key with `ssh-keygen -t ed25519 -f KEY`"
 
 
 def _last_line(ended: subprocess.CompletedProcess[bytes]) -> str:

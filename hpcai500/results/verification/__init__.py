@@ -2,5 +2,5 @@
 
 `verify` opens a submission, makes the `context` that checks look at, and lists the checks: of its files
 (`archive`), its `campaign`, its `dates`, each run (`run_events`, `run_numbers`, `run_system`) and `copies`.
-`replay` is asked for apart.
+`replay` is optional.
 """

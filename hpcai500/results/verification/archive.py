@@ -1,4 +1,4 @@
-"""Checks of what is in a submission: hash chains, manifest, claim, results, code, core, image and power samples."""
+"""Checks of a submission's content: hash chains, manifest, claim, results, code, core, image and power samples."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hpcai500.campaign.standing import differing_keys
 from hpcai500.errors import RecordError, WrongAnswerError
 from hpcai500.record import Record, event_line, iterate, json_object, parse_events
 from hpcai500.results.submission.claim import accelerators_of, framework_of, package_of, plain
-from hpcai500.results.verification.context import Context
-from hpcai500.results.verification.facts import Facts, begun_on, image, is_of_our_version, nodes, values
+from hpcai500.results.verification.context import NO_STANDING, Context
+from hpcai500.results.verification.facts import Facts, image, is_of_our_version, nodes, on_first_system, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 from hpcai500.system.power import METER, SOURCES
 from hpcai500.system.power_samples import check_power
 from hpcai500.system.software import code_hash, core_hash, package_code_hash
 
 # ----------------------------------------------------------------------------------------------------
-# Archive, logs and manifest: what is here is what manifest, journal and events name.
+# Archive, logs and manifest: the files are those that manifest, journal and events name.
 
 
 def check_archive(context: Context) -> Iterator[Finding]:
-    """Report how much was compared, and what was left out or replaced before it was packed."""
+    """Report how much was compared, and what was left out or replaced before packing."""
     manifest = context.submission.manifest
     size = sum(entry.bytes for entry in manifest.files)
-    yield note("archive", f"{len(manifest.files)} files, {size} bytes: each has the SHA-256 that the manifest names")
+    yield note("archive", f"{len(manifest.files)} files, {size} bytes: each has its SHA-256 in the manifest")
     reasons: dict[str, list[str]] = {}
     for left in manifest.left_out:
         reasons.setdefault(left.reason, []).append(left.path)
@@ -42,8 +42,8 @@ def check_archive(context: Context) -> Iterator[Finding]:
         heads = manifest.anonymised.original_heads
         yield skipped(
             "anonymised",
-            f"{manifest.anonymised.hosts} host names were replaced; ask for the originals of {len(heads)} logs where "
-            "names matter: their last hashes must be those in the manifest",
+            f"{manifest.anonymised.hosts} host names were replaced; if names matter, ask for the {len(heads)} original "
+            "logs: their last hashes must be those in the manifest",
         )
 
 
@@ -51,7 +51,7 @@ _CHAIN, _FILES = "hash-chain", "record-files"
 
 
 def check_chains(context: Context) -> Iterator[Finding]:
-    """Check that the logs are whole, also of failed attempts: hash chains, and the files that the events name."""
+    """Check the logs, also of failed attempts: hash chains, and hashes of the files that the events name."""
     broken = False
     for name, reason in context.unreadable.items():
         broken = True
@@ -63,21 +63,21 @@ def check_chains(context: Context) -> Iterator[Finding]:
         content = path.read_bytes()
         lines = content.split(b"\n")[:-1]
         events += len(lines)
-        foreign = next((n for n, line in enumerate(lines, 1) if not _is_ours(line)), None)
-        if foreign:
+        edited = next((n for n, line in enumerate(lines, 1) if not _is_ours(line)), None)
+        if edited:
             broken = True
-            yield fail(_CHAIN, f"{name}:{foreign}: no line as hpcai500 writes it: it was edited")
+            yield fail(_CHAIN, f"{name}:{edited}: not written by hpcai500: the line was edited")
     for name, record in context.done.items():
         if record.torn_bytes:
             broken = True
-            yield fail(_CHAIN, f"{name}: done, and still {record.torn_bytes} bytes of a broken line are at its end")
+            yield fail(_CHAIN, f"{name}: done, but it ends with {record.torn_bytes} bytes of an incomplete line")
     if not broken:
         yield note(_CHAIN, f"the journal and {len(context.records)} records: {events} events, in unbroken chains")
-        yield note(_FILES, "recipes, systems, results' markers and power samples are those that the events name")
+        yield note(_FILES, "recipes, systems, DONE files and power samples are those that the events name")
 
 
 def _is_chain(record: Path) -> bool:
-    """Whether the log itself is broken, and not another file of the record."""
+    """Whether the log itself is broken, not another file of the record."""
     try:
         parse_events((record / "events.jsonl").read_bytes(), "")
     except RecordError:
@@ -88,7 +88,7 @@ def _is_chain(record: Path) -> bool:
 
 
 def _is_ours(line: bytes) -> bool:
-    """Whether reading and writing a line gives the same bytes; duplicate keys and odd numbers do not survive that."""
+    """Whether parsing and writing the line gives the same bytes; duplicate keys and odd numbers change."""
     try:
         return event_line(json.loads(line)) == line
     except ValueError:
@@ -99,7 +99,7 @@ _MANIFEST = "manifest"
 
 
 def check_manifest(context: Context) -> Iterator[Finding]:
-    """Compare each fact of the manifest that the campaign or the records have as well."""
+    """Compare each fact of the manifest that campaign or records hold, too."""
     manifest, campaign = context.submission.manifest, context.campaign
     pairs: dict[str, tuple[Any, Any]] = {
         "benchmark": (manifest.benchmark, campaign.benchmark),
@@ -115,22 +115,22 @@ def check_manifest(context: Context) -> Iterator[Finding]:
         pairs[f"code.core_sha256, in {name}"] = (manifest.code.core_sha256, ran.get("core_sha256"))
         pairs[f"code.image_sha256, in {name}"] = (manifest.code.image_sha256, image(record).get("content_sha256"))
         # A run that was resumed elsewhere has two systems. It is not ranked, and the manifest may name either.
-        either = (record, begun_on(record))
-        for what, told, told_by in (
+        either = (record, on_first_system(record))
+        for what, stated, of_record in (
             ("accelerators", manifest.accelerators, accelerators_of),
             ("framework", manifest.framework, framework_of),
         ):
-            found = [told_by(one) for one in either]
-            pairs[f"{what}, in {name}"] = (told, told if told in found else found[0])
+            found = [of_record(one) for one in either]
+            pairs[f"{what}, in {name}"] = (stated, stated if stated in found else found[0])
     wrong = {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
-    for what, (told, found) in wrong.items():
-        yield fail(_MANIFEST, f"{what}: the manifest says {told}, the campaign {found}")
+    for what, (stated, actual) in wrong.items():
+        yield fail(_MANIFEST, f"{what}: the manifest says {stated}, the campaign {actual}")
     if not wrong:
-        yield note(_MANIFEST, f"{len(pairs)} facts are those of the campaign and its records")
+        yield note(_MANIFEST, f"{len(pairs)} facts agree with the campaign and its records")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Claim and results: both are what the events give, computed again.
+# Claim and results: both must be what is computed from the events.
 
 
 _CLAIM = "claim"
@@ -140,62 +140,59 @@ _ROUNDING = 1e-9
 
 
 def check_claim(context: Context) -> Iterator[Finding]:
-    """Compare the metrics, and whether and why not the campaign may be ranked, under the claimed edition."""
+    """Compare the metrics, `rankable` and its reasons under the claimed edition."""
     found = [*_metrics(context), *_rankable(context)]
     yield from found
     if not any(one.severity == "fail" for one in found):
         claim = context.submission.manifest.claim
-        told = "rankable" if claim.rankable else "not rankable"
-        yield note(_CLAIM, f"{len(claim.metrics)} metrics within 1e-9, and {told}, as computed from the records")
+        state = "rankable" if claim.rankable else "not rankable"
+        yield note(_CLAIM, f"{len(claim.metrics)} metrics (within 1e-9) and the claim {state!r} agree with the records")
     if context.asked.edition != context.claimed.edition:
-        told = f"claimed under {context.claimed.edition}; level, metrics and rank told here are those of"
-        yield note("edition", f"{told} {context.asked.edition}, which was asked for")
+        claimed, asked = context.claimed.edition, context.asked.edition
+        yield note("edition", f"claimed under {claimed}; level, metrics and rank are those of {asked}, as requested")
 
 
 def _metrics(context: Context) -> Iterator[Finding]:
     claimed = context.submission.manifest.claim.metrics
     if context.claimed.metrics is None:
-        yield fail(_CLAIM, "the records give no metrics over the trials")
+        yield fail(_CLAIM, "metrics over the trials cannot be computed from the records")
         return
     for name in sorted(claimed.keys() | context.claimed.metrics.keys()):
-        told, found = claimed.get(name), context.claimed.metrics.get(name)
-        if told is None or found is None:
-            yield fail(_CLAIM, f"{name}: {_is_there(told)} in the claim, {_is_there(found)} by the records")
+        stated, found = claimed.get(name), context.claimed.metrics.get(name)
+        if stated is None or found is None:
+            where = "the claim" if stated is None else "the records"
+            yield fail(_CLAIM, f"{name}: missing in {where}")
             continue
         computed = asdict(found)
-        for key, value in told.model_dump().items():
+        for key, value in stated.model_dump().items():
             if not _same_number(value, computed[key]):
-                yield fail(_CLAIM, f"{name}.{key}: claimed is {value!r}; the records give {computed[key]!r}")
+                yield fail(_CLAIM, f"{name}.{key}: the claim says {value!r}; the records give {computed[key]!r}")
 
 
 def _rankable(context: Context) -> Iterator[Finding]:
     claim, standing = context.submission.manifest.claim, context.claimed.standing
     if standing is None:
-        yield fail(_CLAIM, "whether it may be ranked cannot be found out")
+        yield fail(_CLAIM, NO_STANDING)
         return
     short = [_plain(reason) for reason in standing.reasons]
     if claim.rankable != standing.rankable:
-        said = "rankable" if claim.rankable else "not rankable"
-        yield fail(_CLAIM, f"claimed is {said}; the records give: {'; '.join(short) or 'rankable'}")
+        state = "rankable" if claim.rankable else "not rankable"
+        yield fail(_CLAIM, f"the claim says {state}; the records give: {'; '.join(short) or 'rankable'}")
         return
-    told = [_plain(reason) for reason in claim.reasons]
-    only_claimed, only_found = sorted(set(told) - set(short)), sorted(set(short) - set(told))
+    stated = [_plain(reason) for reason in claim.reasons]
+    only_claimed, only_found = sorted(set(stated) - set(short)), sorted(set(short) - set(stated))
     if only_claimed or only_found:
-        evidence = f"reasons that are claimed only: {only_claimed}; that are found only: {only_found}"
-        # Another version may have more rules, and even this one said some reasons in other words once.
+        evidence = f"reasons only in the claim: {only_claimed}; only in the records: {only_found}"
+        # Other versions may have more rules, and this one may have used other words for a reason before its release.
         same_version = context.submission.manifest.code.version == __version__
-        left_out = same_version and len(set(told)) != len(set(short))
+        left_out = same_version and len(set(stated)) != len(set(short))
         yield fail(_CLAIM, evidence) if left_out else warning(_CLAIM, evidence)
 
 
-def _is_there(summary: object) -> str:
-    return "absent" if summary is None else "there"
-
-
 def _plain(reason: str) -> str:
-    """Return `reason` as manifests hold it, with records named without the path of their campaign.
+    """Return the beginning of `reason` as manifests hold it, with records named without the path of their campaign.
 
-    Only its beginning: a manifest cuts long ones, and whoever wrote them may have chosen their length.
+    A manifest cuts long reasons, and a forger may choose their length.
     """
     return plain(re.sub(r"\S*/(?=trial-\d)", "", reason[:_READ]))[:_COMPARED]
 
@@ -204,9 +201,9 @@ _RESULTS = "result"
 
 
 def check_results(context: Context) -> Iterator[Finding]:
-    """Compute the result of each done record from its events, under the edition that it was run under."""
+    """Compute the result of each done record from its events, under the edition of its run."""
     found = [
-        fail(_RESULTS, f"{name}: its events give no result: {reason}")
+        fail(_RESULTS, f"{name}: no result can be computed from its events: {reason}")
         for name, reason in context.claimed.unscored.items()
     ]
     for name, result in context.claimed.results.items():
@@ -220,12 +217,10 @@ def check_results(context: Context) -> Iterator[Finding]:
             continue
         found += _different(name, written, computed, sorted(written))
         if missing := sorted(computed.keys() - written.keys()):
-            found.append(fail(_RESULTS, f"{name}: result.json does not say {', '.join(missing)}: taken out"))
+            found.append(fail(_RESULTS, f"{name}: result.json lacks {', '.join(missing)}: removed"))
     yield from found
     if not found:
-        yield note(
-            _RESULTS, f"{len(context.claimed.results)} results, computed from their events, are those of result.json"
-        )
+        yield note(_RESULTS, f"{len(context.claimed.results)} results in result.json agree with their events")
 
 
 def _different(
@@ -239,14 +234,14 @@ def _different(
 
 
 def _same_number(one: Any, other: Any) -> bool:
-    """Whether both are the same number but for its rounding, or both unknown."""
+    """Whether both are the same number except for rounding, or both unknown."""
     if one is None or other is None:
         return one is other
     return math.isclose(one, other, rel_tol=_ROUNDING)
 
 
 def _same_document(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal but for the rounding of their numbers."""
+    """Whether two JSON values are equal except for the rounding of numbers."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same_document(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -257,45 +252,43 @@ def _same_document(one: Any, other: Any) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Code, compiled core and image: one in all records, and the code that ran is the code that is here.
+# Code, compiled core and image: the same in all records, and the code that ran is the packed code.
 
 
 _CODE, _CHANGED, _TRUST = "code", "code-changed", "measuring-code-changed"
 
 
 def check_code(context: Context) -> Iterator[Finding]:
-    """Compare the code hashes of sources, records and plan, then the sources with those installed here."""
-    yield from _is_one(context)
+    """Compare the code hashes of sources, records and plan, then the sources with this installation."""
+    yield from _code_hashes(context)
     changes = context.code_changes
     if changes is None:
         version = context.submission.manifest.code.version
         yield warning(
             _CODE,
-            f"of version {version}; here is {__version__}: what of it was changed is not seen. Install hpcai500 "
-            f"{version} and verify with that",
+            f"of version {version}, which this installation ({__version__}) cannot compare: install hpcai500 {version} "
+            "and verify with it",
         )
-        yield skipped(
-            _CHANGED, f"the sources of version {version} were not compared file by file: here is {__version__}"
-        )
+        yield skipped(_CHANGED, f"not compared: the sources have version {version}, this installation {__version__}")
         return
     for changed in changes:
         if changed.layer is None:
-            yield fail(_TRUST, f"hpcai500/{changed.path} is {changed.how}: it measures, records or judges")
+            yield fail(_TRUST, f"hpcai500/{changed.path} is {changed.how}: it measures, records or checks")
         else:
             yield warning(
-                _CHANGED, f"hpcai500/{changed.path} is {changed.how}: layer {changed.layer}; read it in the bundle"
+                _CHANGED, f"hpcai500/{changed.path} is {changed.how}: layer {changed.layer}; read it in the submission"
             )
     if not changes:
-        yield note(_CODE, f"the sources are those of hpcai500 {__version__} as it is installed here, file by file")
+        yield note(_CODE, f"the sources are those of this installation (hpcai500 {__version__}), file by file")
 
 
-def _is_one(context: Context) -> Iterator[Finding]:
-    bundled = code_hash(context.submission.code)
+def _code_hashes(context: Context) -> Iterator[Finding]:
+    packed = code_hash(context.submission.code)
     planned = context.campaign.start.get("code_sha256")
-    told = {name: package_of(record).get("code_sha256") for name, record in context.done.items()}
-    wrong = {name: found for name, found in told.items() if found != bundled}
+    ran = {name: package_of(record).get("code_sha256") for name, record in context.done.items()}
+    wrong = {name: found for name, found in ran.items() if found != packed}
     for name, found in wrong.items():
-        yield fail(_CODE, f"{name}: ran the code {found}; the sources here are {bundled}")
+        yield fail(_CODE, f"{name}: ran the code {found}; the packed sources are {packed}")
     versions = {
         str(event["value"].get("version"))
         for record in context.done.values()
@@ -304,22 +297,21 @@ def _is_one(context: Context) -> Iterator[Finding]:
     for version in sorted(versions - {context.submission.manifest.code.version}):
         yield fail(
             _CODE,
-            f"a record was begun by version {version}; the manifest says {context.submission.manifest.code.version}",
+            f"a record was started by version {version}; the manifest says {context.submission.manifest.code.version}",
         )
-    if planned != bundled:
-        yield warning(_CODE, f"planned with the code {planned}, and run with {bundled}")
-    if told and not wrong:
-        same = ", this installation's" if bundled == package_code_hash() else ""
-        yield note(_CODE, f"{len(told)} records ran the sources that are here ({bundled}{same})")
+    if planned != packed:
+        yield warning(_CODE, f"planned with the code {planned}, and run with {packed}")
+    if ran and not wrong:
+        same = ", this installation's" if packed == package_code_hash() else ""
+        yield note(_CODE, f"{len(ran)} records ran the packed sources ({packed}{same})")
 
 
 _CORE = "core"
 
 
 def check_core(context: Context) -> Iterator[Finding]:
-    """Compare the core's hash between the records, and with the one here; each machine builds its own."""
-    told = {name: package_of(record).get("core_sha256") for name, record in context.done.items()}
-    found = sorted({str(core) for core in told.values()})
+    """Compare the core's hash between the records, and with this installation's; each machine builds its own."""
+    found = sorted({str(package_of(record).get("core_sha256")) for record in context.done.values()})
     if len(found) > 1:
         yield fail(_CORE, f"the trials ran with {len(found)} compiled cores: {', '.join(found)}")
     elif found == [core_hash()]:
@@ -327,8 +319,8 @@ def check_core(context: Context) -> Iterator[Finding]:
     elif found:
         yield skipped(
             _CORE,
-            f"one compiled core in all records ({found[0]}), which is not this installation's: each machine builds its "
-            "own. That of a published image can be compared inside of that image: hpcai500 version",
+            f"all records have the compiled core {found[0]}; this installation's differs, as each machine builds its "
+            "own. If it is from a published image, compare it there (`hpcai500 version`)",
         )
 
 
@@ -336,7 +328,7 @@ _IMAGES = "image"
 
 
 def check_images(context: Context) -> Iterator[Finding]:
-    """Compare the hash of the image's content between records, and with each node that tells one."""
+    """Compare the hash of the image's content between records and nodes."""
     contents = {name: image(record).get("content_sha256") for name, record in context.done.items()}
     different = sorted({str(content) for content in contents.values()})
     if len(different) > 1:
@@ -351,17 +343,17 @@ def check_images(context: Context) -> Iterator[Finding]:
                     _IMAGES, f"{name}: {node.get('host')} ran in the image {content}, rank 0 in {contents[name]}"
                 )
     if different == ["None"]:
-        yield skipped(_IMAGES, "no image is named: what else was installed there is told by no hash")
+        yield skipped(_IMAGES, "the runs used no image, so that no hash covers the other installed software")
     elif different:
-        yield note(_IMAGES, f"all records ran in the image {different[0]}: it is the published one where hashes agree")
+        yield note(_IMAGES, f"all records ran in the image {different[0]}: compare it with the published image's hash")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Power: the energy is what the samples of power give.
+# Power: the energy must be the integral of the power samples.
 
 
 _POWER = "power-samples"
-# Offsets of clocks are told against the clock of the first node.
+# Clock offsets are relative to the clock of the first node.
 _SAME_CLOCK_SECONDS = 1.0
 _MOST_OFFSET_SECONDS = 60.0
 
@@ -374,43 +366,43 @@ def check_power_samples(context: Context) -> Iterator[Finding]:
             check_power(record)
         except (WrongAnswerError, RecordError) as error:
             found.append(fail(_POWER, str(error)))
-        told = values(record, "power")
-        measured += any(one.get("nodes") for one in told)
-        if len(told) > 1:
-            found.append(fail(_POWER, f"{name}: power is told {len(told)} times; a run tells it once, at its end"))
-        found += [fail(_POWER, f"{name}: {fault}") for fault in _faults(record, told)]
-        found += [warning(_POWER, f"{name}: {oddity}") for oddity in _oddities(told)]
+        powers = values(record, "power")
+        measured += any(one.get("nodes") for one in powers)
+        if len(powers) > 1:
+            found.append(fail(_POWER, f"{name}: has {len(powers)} power events; expected one, at its end"))
+        found += [fail(_POWER, f"{name}: {fault}") for fault in _faults(record, powers)]
+        found += [warning(_POWER, f"{name}: {oddity}") for oddity in _oddities(powers)]
     yield from found
     if not measured:
         yield skipped(_POWER, "no power was measured, and none is claimed")
     elif not found:
-        yield note(_POWER, f"the samples of {measured} records give the energies that they tell")
+        yield note(_POWER, f"the samples of {measured} records give their energies")
 
 
-def _faults(record: Record, told: Sequence[Facts]) -> Iterator[str]:
-    """Find what no source can tell: the power of other nodes or another scope, or a clock that is not its node's."""
+def _faults(record: Record, powers: Sequence[Facts]) -> Iterator[str]:
+    """Find impossible power: of other nodes, of another scope, or with a clock that is not the node's."""
     last = [*values(record, "run_start"), *values(record, "run_resume")][-1]
     first = next(iter(last.get("hosts") or []), None)
-    for node in _nodes(told):
+    for node in _nodes(powers):
         host, source = node["host"], node["source"]
         if source not in (None, METER, *SOURCES):
-            yield f"{host}: {source} is no source of power that hpcai500 reads"
-        # What we read ourselves measures its own node.
+            yield f"{host}: hpcai500 reads no power source {source}"
+        # All sources but the external meter measure their own node only.
         if source in SOURCES and node["covers"] != [host]:
-            yield f"{source} on {host} is told to measure {', '.join(map(str, node['covers']))}"
+            yield f"{source} on {host} cannot measure {', '.join(map(str, node['covers']))}"
         if source in SOURCES and node["scope"] != SOURCES[source].scope:
-            yield f"{source} on {host} is told to measure the scope {node['scope']}; it is {SOURCES[source].scope}"
+            yield f"{source} on {host} has the scope {node['scope']}; expected {SOURCES[source].scope}"
         if host == first and not abs(node["clock_offset_seconds"]) <= _SAME_CLOCK_SECONDS:
             offset = node["clock_offset_seconds"]
-            yield f"the clock of {host}, where the events were written, is told to be {offset} s off"
+            yield f"{host}: a clock offset of {offset} s; expected 0, as the events were written there"
 
 
-def _oddities(told: Sequence[Facts]) -> Iterator[str]:
-    for node in _nodes(told):
+def _oddities(powers: Sequence[Facts]) -> Iterator[str]:
+    for node in _nodes(powers):
         if not abs(node["clock_offset_seconds"]) <= _MOST_OFFSET_SECONDS:
             offset = node["clock_offset_seconds"]
-            yield f"the clock of {node['host']} is told to be {offset:.0f} s off: its samples are of another time"
+            yield f"the clock of {node['host']} is {offset:.0f} s off: its samples are from another time"
 
 
-def _nodes(told: Sequence[Facts]) -> Iterator[Facts]:
-    return (node for event in told[-1:] for node in event.get("nodes") or [])
+def _nodes(powers: Sequence[Facts]) -> Iterator[Facts]:
+    return (node for event in powers[-1:] for node in event.get("nodes") or [])

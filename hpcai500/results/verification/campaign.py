@@ -1,4 +1,4 @@
-"""Checks of a campaign: attempts, journal, plan, recipes, level, checkpoints, and whether its runs belong together.
+"""Checks of a campaign: attempts, journal, plan, recipes, level, checkpoints, and one system for all runs.
 
 docs/verification.md has a row for each name of a finding.
 """
@@ -20,26 +20,26 @@ from hpcai500.plugins import recipe_type
 from hpcai500.recipe import load_recipe, table_differences
 from hpcai500.record import Record
 from hpcai500.results.submission.manifest import CAMPAIGN, FileEntry
-from hpcai500.results.verification.context import Changed, Context, Scored
-from hpcai500.results.verification.facts import begun_on, codes_of, is_of_our_version, nodes, values
+from hpcai500.results.verification.context import NO_STANDING, Changed, Context, Scored
+from hpcai500.results.verification.facts import codes_of, is_of_our_version, nodes, on_first_system, values
 from hpcai500.results.verification.finding import SHORT_STARTS, Finding, fail, note, skipped, warning
 
 # ----------------------------------------------------------------------------------------------------
-# Attempts and journal: every run that was begun is here, and the journal was begun before the first.
+# Attempts and journal: every started run is present, and the journal was started before the first.
 
 
 _ATTEMPTS = "attempts"
-# As many starts as this, ended before this share of their epochs, may have been looked at and thrown away.
+# So many starts that ended before this share of their epochs may have been discarded for their speed.
 _MANY, _SHARE = 3, 0.1
-_TELL_SPEED = ("ceilings", "rehearsal", "parallel_efficiency", "run_start", "epoch_start")
+_SPEED_EVENTS = ("ceilings", "rehearsal", "parallel_efficiency", "run_start", "epoch_start")
 
 
 def check_attempts(context: Context) -> Iterator[Finding]:
     """Check the journal's attempts, one by one, and the folders of the campaign."""
     found = [
-        *_untold(context),
+        *_missing_fields(context),
         *_numbers(context),
-        *_missing(context),
+        *_missing_records(context),
         *(fail(_ATTEMPTS, reason) for reason in folder_reasons(context.campaign)),
         *_ends(context),
         *_short(context),
@@ -48,10 +48,9 @@ def check_attempts(context: Context) -> Iterator[Finding]:
     if not any(one.severity == "fail" for one in found):
         attempts = context.campaign.attempts
         counted = Counter(attempt.status for attempt in attempts)
-        told = ", ".join(f"{count} {status}" for status, count in counted.items()) or "none"
-        yield note(
-            _ATTEMPTS, f"{len(attempts)} attempts at {len(context.campaign.trials)} planned runs: {told}; all are here"
-        )
+        counts = ", ".join(f"{count} {status}" for status, count in counted.items()) or "none"
+        planned = len(context.campaign.trials)
+        yield note(_ATTEMPTS, f"{len(attempts)} attempts at {planned} planned runs, all present: {counts}")
 
 
 # Fields that this version writes into the journal, by event.
@@ -63,7 +62,7 @@ _FIELDS = {
 }
 
 
-def _untold(context: Context) -> Iterator[Finding]:
+def _missing_fields(context: Context) -> Iterator[Finding]:
     if not _has_our_version(context):
         return
     for event in context.campaign.events:
@@ -80,16 +79,16 @@ def _numbers(context: Context) -> Iterator[Finding]:
         if trial not in planned:
             yield fail(_ATTEMPTS, f"trial {trial} was run and is not in the plan")
         if numbers != list(range(1, len(numbers) + 1)):
-            yield fail(_ATTEMPTS, f"trial {trial} has the attempts {numbers}; expected 1, 2, 3 …: one was taken out")
+            yield fail(_ATTEMPTS, f"trial {trial} has the attempts {numbers}; expected 1, 2, 3 …: one was removed")
 
 
-def _missing(context: Context) -> Iterator[Finding]:
+def _missing_records(context: Context) -> Iterator[Finding]:
     for name, attempt in context.attempts.items():
         if name in context.records or name in context.unreadable:
             continue
-        # A folder in which nothing was written yet is in no submission.
+        # `submit` does not pack a record without events.
         if attempt.status == "done" or attempt.head not in (None, NO_EVENTS):
-            yield fail(_ATTEMPTS, f"{name}: the journal names it, and it is not here")
+            yield fail(_ATTEMPTS, f"{name}: is in the journal, but missing in the submission")
         else:
             yield warning(
                 _ATTEMPTS, f"{name}: {attempt.status} before it had a record: {attempt.reason or 'no reason'}"
@@ -100,7 +99,7 @@ def _ends(context: Context) -> Iterator[Finding]:
     done = Counter(attempt.trial for attempt in context.campaign.done())
     for trial in sorted(trial for trial, times in done.items() if times > 1):
         yield warning(
-            _ATTEMPTS, f"trial {trial} came to its end {done[trial]} times: the better one may have been wished for"
+            _ATTEMPTS, f"trial {trial} was finished {done[trial]} times: perhaps repeated for a better result"
         )
     for name, attempt in context.attempts.items():
         starts = (
@@ -109,32 +108,28 @@ def _ends(context: Context) -> Iterator[Finding]:
             else 0
         )
         if starts > len(attempt.commands):
-            yield warning(
-                _ATTEMPTS, f"{name}: {starts} processes worked on it, and the journal tells of {len(attempt.commands)}"
-            )
+            yield warning(_ATTEMPTS, f"{name}: has {starts} starts; the journal has {len(attempt.commands)}")
         if attempt.status == "running":
-            yield warning(_ATTEMPTS, f"{name}: the journal tells no end of it: it was killed, or runs still")
+            yield warning(_ATTEMPTS, f"{name}: has no end in the journal: it was killed, or is still running")
 
 
 def _short(context: Context) -> Iterator[Finding]:
-    """Find attempts that ended early, after they showed their speed: slow starts may have been thrown away."""
+    """Find attempts that ended early, after they showed their speed: slow starts may have been discarded."""
     short = [
         name
         for name, record in context.records.items()
         if context.attempts[name].status != "done"
-        and any(event["key"] in _TELL_SPEED for event in record.events)
+        and any(event["key"] in _SPEED_EVENTS for event in record.events)
         and sum(event["key"] == "eval_stop" for event in record.events)
         <= max(1, int(_SHARE * int(record.tables["problem"]["epochs"])))
     ]
     if len(short) >= _MANY:
-        what = (
-            f"{len(short)} of {len(context.attempts)} attempts ended in their first epochs, when their speed was known"
-        )
-        yield warning(SHORT_STARTS, f"{what}: starts may have been thrown away: {', '.join(short[:8])}")
+        what = f"{len(short)} of {len(context.attempts)} attempts ended in their first epochs, with their speed known"
+        yield warning(SHORT_STARTS, f"{what}: slow starts may have been discarded: {', '.join(short[:8])}")
 
 
 def _has_our_version(context: Context) -> bool:
-    """Whether the installed version planned the campaign, or made one of its runs."""
+    """Whether the installed version planned the campaign or ran part of it."""
     runs = (is_of_our_version(record) for record in context.records.values())
     return context.campaign.start.get("version") == __version__ or any(runs)
 
@@ -143,7 +138,7 @@ _BINDING = "journal-binding"
 
 
 def check_binding(context: Context) -> Iterator[Finding]:
-    """Check that journal and records carry each other's hashes: no record can be exchanged later."""
+    """Check that journal and records hold each other's hashes, so that no record can be replaced later."""
     found = []
     for name, record in context.records.items():
         attempt = context.attempts[name]
@@ -152,8 +147,7 @@ def check_binding(context: Context) -> Iterator[Finding]:
             found += [fail(_BINDING, reason) for reason in binding_reasons(context.campaign, outcome)]
     yield from found
     if not found:
-        told = f"{len(context.records)} records carry the hash of their line in the journal, and it carries theirs"
-        yield note(_BINDING, told)
+        yield note(_BINDING, f"{len(context.records)} records and the journal hold each other's hashes")
 
 
 _REGISTRATION = "registered"
@@ -169,19 +163,19 @@ def check_registration(context: Context) -> Iterator[Finding]:
     if asked is None:
         yield skipped(
             _REGISTRATION,
-            "not compared: the plan could have been made after the runs, or picked from several. With the identity "
-            f"from before the first run: --registered HASH (here {identity})",
+            "not compared: the plan may have been made after the runs, or chosen from several; give the identity that "
+            f"was registered before the first run: --registered HASH (here {identity})",
         )
     elif asked != identity:
         yield fail(_REGISTRATION, f"{asked} was registered, and this campaign is {identity}")
     elif anonymised:
         yield warning(
             _REGISTRATION,
-            f"says that it was {identity}, as was registered, before host names were replaced: ask for the first line "
-            "of the original journal, which has that hash",
+            f"claims to have been the registered {identity} before host names were replaced: ask for the first line of "
+            "the original journal, which must have that hash",
         )
     else:
-        yield note(_REGISTRATION, f"the campaign is the one that was registered as {identity}")
+        yield note(_REGISTRATION, f"this is the registered campaign ({identity})")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -192,26 +186,24 @@ _SEEDS = "seeds"
 
 
 def check_seeds(context: Context) -> Iterator[Finding]:
-    """Check that seeds are those of the plan, all different, none picked."""
+    """Check that seeds are those of the plan, consecutive, each once."""
     planned = {trial.trial: trial.seed for trial in context.campaign.trials}
     seeds = list(planned.values())
     found = []
     for seed in sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        found.append(fail(_SEEDS, f"the plan has the seed {seed} {seeds.count(seed)} times: those runs are one"))
+        found.append(fail(_SEEDS, f"the plan has the seed {seed} {seeds.count(seed)} times; expected once"))
     first = context.campaign.tables["hyperparameters"]["seed"]
     if not found and seeds != list(range(first, first + len(seeds))):
         found.append(
-            fail(_SEEDS, f"the plan has the seeds {seeds}; expected {first}, {first + 1}, …: they were picked")
+            fail(_SEEDS, f"the plan has the seeds {seeds}; expected {first}, {first + 1}, …: they were chosen")
         )
     for name, record in context.records.items():
         trial, seed = context.attempts[name].trial, record.tables["hyperparameters"]["seed"]
         if trial in planned and seed != planned[trial]:
-            found.append(fail(_SEEDS, f"{name}: ran with the seed {seed}; planned was {planned[trial]}"))
+            found.append(fail(_SEEDS, f"{name}: ran with the seed {seed}; the plan has {planned[trial]}"))
     yield from found
     if not found:
-        yield note(
-            _SEEDS, f"{len(seeds)} trials, each with its own seed from {first} on, and the records ran with them"
-        )
+        yield note(_SEEDS, f"the {len(seeds)} planned seeds are consecutive from {first}, and the records have them")
 
 
 _RECIPES = "recipes"
@@ -219,53 +211,53 @@ _SEED = "hyperparameters.seed"
 
 
 def check_recipes(context: Context) -> Iterator[Finding]:
-    """Check that records follow the campaign's recipe but for the seed, on as many ranks and nodes as the first."""
+    """Check that all records have the campaign's recipe, except for the seed, and equal numbers of ranks and nodes."""
     found = []
     for name, record in context.records.items():
         differences = [one for one in table_differences(record.tables, context.campaign.tables) if one.field != _SEED]
         for one in differences:
-            told = f"{one.field} is {one.value!r}; the campaign was planned with {one.reference!r}"
-            found.append(fail(_RECIPES, f"{name}: {told}"))
+            text = f"{one.field} is {one.value!r}; the campaign was planned with {one.reference!r}"
+            found.append(fail(_RECIPES, f"{name}: {text}"))
     done = list(context.done.values())
     for record in done[1:]:
         if different := world_difference(done[0], record):
             found.append(fail(_RECIPES, different.replace(f"{context.campaign.path}/", "")))
     yield from found
     if not found:
-        told = "follow the campaign's recipe but for the seed, on as many ranks and nodes"
-        yield note(_RECIPES, f"{len(context.records)} records {told}")
+        what = "have the campaign's recipe, except for the seed, and equal numbers of ranks and nodes"
+        yield note(_RECIPES, f"{len(context.records)} records {what}")
 
 
 _RECIPE_FIELDS = "recipe-fields"
 
 
 def check_recipe_fields(context: Context) -> Iterator[Finding]:
-    """Find values that this version refuses, and fields that it writes and its records lack.
+    """Find values that this version refuses, and records of this version that lack one of its fields.
 
-    An older record does not state fields that joined the reference later, and they count as no change
-    (`Judgement.absent`): whoever takes one out of a recipe of today hides a change of it.
+    An older record lacks fields that joined the reference later, and they count as unchanged (`Judgement.absent`).
+    Removing one from a recipe of today would hide a change of it.
     """
     if _has_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
         try:
             load_recipe(context.campaign.path / RECIPE)
         except RecipeError as error:
-            told = str(error).replace(f"{context.campaign.path}/", "")
-            yield fail(_RECIPE_FIELDS, f"hpcai500 {__version__} does not take the campaign's recipe: {told}")
+            reason = str(error).replace(f"{context.campaign.path}/", "")
+            yield fail(_RECIPE_FIELDS, f"hpcai500 {__version__} refuses the campaign's recipe: {reason}")
     for name, judgement in context.claimed.judgements.items():
         if judgement.absent and is_of_our_version(context.records[name]):
             yield fail(
                 _RECIPE_FIELDS,
-                f"{name}: its recipe does not state {', '.join(judgement.absent)}, which hpcai500 {__version__} writes "
-                "into every recipe: taken out, or written by a hand",
+                f"{name}: its recipe lacks {', '.join(judgement.absent)}, which hpcai500 {__version__} always writes: "
+                "the recipe was edited",
             )
 
 
 # ----------------------------------------------------------------------------------------------------
-# Level and standing: what recipes and code change, and whether the campaign may be ranked.
+# Level and standing: what recipes and code change, and whether the campaign is rankable.
 
 
 _LEVELS = "level"
-_NONE = "none that allows what was changed"
+_NONE = "no level"
 
 
 def check_levels(context: Context) -> Iterator[Finding]:
@@ -273,30 +265,30 @@ def check_levels(context: Context) -> Iterator[Finding]:
     claimed, scored = context.submission.manifest.claim.level, context.claimed
     order = _order(scored)
     if not order:
-        told = f"edition {scored.edition} has no levels of {context.campaign.benchmark}"
-        yield skipped(_LEVELS, told) if claimed is None else fail(_LEVELS, f"claimed is {claimed}, but {told}")
+        text = f"edition {scored.edition} has no levels of {context.campaign.benchmark}"
+        yield skipped(_LEVELS, text) if claimed is None else fail(_LEVELS, f"claims {claimed}, but {text}")
         return
     needed = needed_level(context, scored)
     if _rank(claimed, order) < _rank(needed, order):
         why = "; ".join(dict.fromkeys(_reasons(context, needed)))
-        yield fail(_LEVELS, f"claimed is {claimed}; needed is {needed or _NONE}: {why}")
+        problem = f"needs {needed}" if needed else "no level allows what was changed"
+        yield fail(_LEVELS, f"claims {claimed}, but {problem}: {why}")
     elif claimed != needed:
-        yield note(_LEVELS, f"claimed is {claimed or _NONE}, where {needed} would do")
+        yield note(_LEVELS, f"claims {claimed or _NONE}; {needed} would be enough")
     else:
         changes = {change.field for judgement in scored.judgements.values() for change in judgement.changes}
-        told = f"{len(changes)} fields are not the reference's" + (
-            f" ({', '.join(sorted(changes))})" if changes else ""
+        names = f" ({', '.join(sorted(changes))})" if changes else ""
+        code = "was not compared (see `code`)" if context.code_changes is None else "was compared, too"
+        yield note(
+            _LEVELS,
+            f"{claimed or _NONE}, as claimed: {len(changes)} fields differ from the reference{names}; the code {code}",
         )
-        code = (
-            "the code is not compared (see `code`)" if context.code_changes is None else "the code is compared as well"
-        )
-        yield note(_LEVELS, f"{claimed or _NONE}, as claimed: {told}; {code}")
 
 
 def level_of(context: Context) -> str | None:
-    """Return the level of the submission: the one that is needed, or a looser one where that is claimed.
+    """Return the level of the submission: the needed one, or a looser claimed one.
 
-    None where no level allows what was changed, and where the code was not compared.
+    None if no level allows what was changed, or if the code was not compared.
     """
     if not context.asked.judgements or not_compared(context):
         return None
@@ -305,18 +297,18 @@ def level_of(context: Context) -> str | None:
 
 
 def not_compared(context: Context) -> str | None:
-    """Return why nobody here can tell which level the code needs; None where it was compared."""
+    """Return why the code's level is unknown; None if the code was compared."""
     if context.code_changes is None:
         return (
-            f"its code is of version {context.submission.manifest.code.version}, which could not be compared here: "
-            "install that version and verify with it"
+            f"its code is of version {context.submission.manifest.code.version}, which this installation cannot "
+            "compare: install that version and verify with it"
         )
     mixed = next((name for name, record in context.done.items() if len(codes_of(record)) > 1), None)
-    return f"{mixed}: went on with other code than it had begun with, and only one of them is here" if mixed else None
+    return f"{mixed}: resumed with other code, and the submission has only one of the two" if mixed else None
 
 
 def needed_level(context: Context, scored: Scored) -> str | None:
-    """Return the strictest level that allows what recipes and code change; None where none does."""
+    """Return the strictest level that allows what recipes and code change; None if none does."""
     recipes = [judgement.level for judgement in scored.judgements.values()]
     code = [_level(changed, scored) for changed in _counted(context)]
     return _highest([*recipes, *code], _order(scored))
@@ -331,18 +323,18 @@ def _rank(level: str | None, order: Sequence[str]) -> int:
 
 
 def _highest(levels: Iterable[str | None], order: Sequence[str]) -> str | None:
-    """Return the least strict of `levels`; None where one of them is None."""
+    """Return the least strict of `levels`; None if one of them is None."""
     rank = max((_rank(level, order) for level in levels), default=0)
     return order[rank] if rank < len(order) else None
 
 
 def _counted(context: Context) -> list[Changed]:
-    """Changed files of a layer; other changed files are refused at any level."""
+    """Changed files that have a layer; a change of any other file is refused."""
     return [changed for changed in context.code_changes or () if changed.layer is not None]
 
 
 def _level(changed: Changed, scored: Scored) -> str | None:
-    """The strictest level that allows any change of the file's layer: what a change does, no program can tell."""
+    """The strictest level that allows any change of the file's layer, as a program cannot know what a change does."""
     layers = scored.rules["levels"]["layers"].values()
     level = next((str(row["level"]) for row in layers if row["layer"] == changed.layer), None)
     return level if level in _order(scored) else None
@@ -362,32 +354,30 @@ _STANDING = "standing"
 
 
 def check_standing(context: Context) -> Iterator[Finding]:
-    """Report why the campaign may not be ranked, as `hpcai500 campaign status` does, under the edition asked for.
+    """Report why the campaign is not rankable under the requested edition, as `hpcai500 campaign status` does.
 
-    That refuses nothing: it is no question of honesty.
+    A campaign that is not rankable can be honest, so that this refuses nothing.
     """
     scored, standing = context.asked, context.asked.standing
     if standing is None:
-        yield fail(
-            _STANDING, "whether the campaign may be ranked cannot be found out: its records are not of any known form"
-        )
+        yield fail(_STANDING, NO_STANDING)
     elif standing.rankable:
-        told = f"{len(scored.results)} finished runs of {len(context.campaign.trials)} planned"
-        yield note(_STANDING, f"rankable under {scored.edition}: {told}, at least {standing.least_runs} are wanted")
+        runs = f"{len(scored.results)} finished runs of {len(context.campaign.trials)} planned"
+        yield note(_STANDING, f"rankable under {scored.edition}: {runs}, at least {standing.least_runs} are required")
     else:
         for reason in standing.reasons:
             yield note(_STANDING, f"not rankable under {scored.edition}: {reason}")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Checkpoints: the last of each trial, and the first at its target, which `--replay` evaluates again.
+# Checkpoints: the last of each trial, and the first at the target, which `--replay` evaluates again.
 
 
 _CHECKPOINTS = "checkpoints"
 
 
 def check_checkpoints(context: Context) -> Iterator[Finding]:
-    """Check that the events name each checkpoint here, and that those for a replay are here."""
+    """Check that the events name each packed checkpoint, and that those for a replay are packed or left out."""
     left_out = {left.path for left in context.submission.manifest.left_out}
     good, absent = 0, 0
     for name, record in context.done.items():
@@ -397,64 +387,61 @@ def check_checkpoints(context: Context) -> Iterator[Finding]:
         yield from repeated
         last = last_checkpoint(record)
         if last is None or last.get("epoch") != record.tables["problem"]["epochs"] + 1 or last.get("step") != 0:
-            yield fail(_CHECKPOINTS, f"{name}: its last checkpoint is not that after the last epoch")
+            yield fail(_CHECKPOINTS, f"{name}: its last checkpoint is not from the end of its last epoch")
             continue
         at_target = earlier_at_target(record)
-        wanted = [last, at_target] if at_target and is_of_our_version(record) else [last]
-        missing = [told for told in wanted if path_of(name, told) not in context.submission.entries]
-        for told in missing:
-            if path_of(name, told) not in left_out:
-                yield fail(_CHECKPOINTS, f"{name}: {told.get('file')} is missing, and not said to be left out")
+        required = [last, at_target] if at_target and is_of_our_version(record) else [last]
+        missing = [one for one in required if path_of(name, one) not in context.submission.entries]
+        for one in missing:
+            if path_of(name, one) not in left_out:
+                yield fail(_CHECKPOINTS, f"{name}: {one.get('file')} is missing, and not in the manifest's left_out")
         good += not (found or missing)
         absent += bool(missing)
     if good:
-        yield note(_CHECKPOINTS, f"the checkpoints of {good} trials are here, as their events name them")
+        yield note(_CHECKPOINTS, f"the checkpoints of {good} trials are present and have the hashes in their events")
     if absent:
-        yield skipped(
-            _CHECKPOINTS,
-            f"those of {absent} trials were left out: ask for them to replay their quality (--replay DATA)",
-        )
+        yield skipped(_CHECKPOINTS, f"those of {absent} trials were left out: ask for them to use --replay DATA")
 
 
 def last_checkpoint(record: Record) -> Mapping[str, object] | None:
-    """Return what the events tell of the last checkpoint."""
-    told = values(record, "checkpoint")
-    return told[-1] if told else None
+    """Return the event value of the last checkpoint."""
+    checkpoints = values(record, "checkpoint")
+    return checkpoints[-1] if checkpoints else None
 
 
 def earlier_at_target(record: Record) -> Mapping[str, object] | None:
-    """Return what the events tell of the checkpoint that first reached the target, unless it is the last one."""
-    told, last = target_checkpoint(record.events, record.tables["problem"]["target_quality"]), last_checkpoint(record)
-    return told if told and last and told.get("file") != last.get("file") else None
+    """Return the event value of the checkpoint that first reached the target; None if it is the last one."""
+    first, last = target_checkpoint(record.events, record.tables["problem"]["target_quality"]), last_checkpoint(record)
+    return first if first and last and first.get("file") != last.get("file") else None
 
 
 def path_of(name: str, checkpoint: Mapping[str, object]) -> str:
-    """Where the checkpoint of the record `name` lies in a submission."""
+    """Path of a checkpoint of the record `name` in a submission."""
     return f"{CAMPAIGN}/{name}/checkpoints/{checkpoint.get('file')}"
 
 
 def _of(name: str, record: Record, entries: Mapping[str, FileEntry]) -> Iterator[Finding]:
-    """Find checkpoints that the events of their record do not name, or with another hash."""
-    told = {path_of(name, value): value for value in values(record, "checkpoint")}
+    """Find checkpoints that the events of their record do not name, or name with another hash."""
+    named = {path_of(name, value): value for value in values(record, "checkpoint")}
     for path in sorted(path for path in entries if path.startswith(f"{CAMPAIGN}/{name}/checkpoints/")):
-        expected = told.get(path)
+        expected = named.get(path)
         if expected is None:
-            yield fail(_CHECKPOINTS, f"{path}: no checkpoint that the events tell of")
+            yield fail(_CHECKPOINTS, f"{path}: the events name no such checkpoint")
         elif (entries[path].sha256, entries[path].bytes) != (expected.get("sha256"), expected.get("bytes")):
             yield fail(
-                _CHECKPOINTS, f"{path}: has the hash {entries[path].sha256}, the events tell {expected.get('sha256')}"
+                _CHECKPOINTS, f"{path}: has the hash {entries[path].sha256}, the events name {expected.get('sha256')}"
             )
 
 
 def _repeated(name: str, record: Record) -> Iterator[Finding]:
-    """Find equal checkpoints at two places of a run: nothing was learnt between them, or one was moved."""
+    """Find equal checkpoints of two steps of a run: nothing was learnt between them, or one was copied."""
     places: dict[object, tuple[object, object]] = {}
     for value in values(record, "checkpoint"):
         place = (value.get("epoch"), value.get("step"))
         before = places.setdefault(value.get("sha256"), place)
         if before != place:
-            told = " and ".join(f"epoch {epoch}, step {step}" for epoch, step in (before, place))
-            yield fail(_CHECKPOINTS, f"{name}: the checkpoints at {told} have one content")
+            both = " and ".join(f"epoch {epoch}, step {step}" for epoch, step in (before, place))
+            yield fail(_CHECKPOINTS, f"{name}: the checkpoints at {both} are equal")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -462,7 +449,7 @@ def _repeated(name: str, record: Record) -> Iterator[Finding]:
 
 
 _SYSTEMS, _DATA = "same-system", "same-data"
-_MOST_TOLD = 10
+_MOST_SHOWN = 10
 
 
 def check_systems(context: Context) -> Iterator[Finding]:
@@ -471,63 +458,60 @@ def check_systems(context: Context) -> Iterator[Finding]:
     names = list(done)
     if not names:
         return
-    # The result of a run that was resumed elsewhere says so, and is not ranked.
-    identities = {name: system_identity(begun_on(record).system) for name, record in done.items()}
+    # A run that was resumed on another system is not rankable, as its result says.
+    identities = {name: system_identity(on_first_system(record).system) for name, record in done.items()}
     wrong = False
     for name, identity in identities.items():
         first = identities[names[0]]
         changed = sorted(key for key in first | identity if first.get(key) != identity.get(key))
         if changed:
             wrong = True
-            told = "; ".join(f"{key}: {_cut(identity.get(key))}, then {_cut(first.get(key))}" for key in changed)
-            yield fail(_SYSTEMS, f"{name} ran on another system than {names[0]}: {told}")
+            both = "; ".join(f"{key}: {_cut(identity.get(key))}, then {_cut(first.get(key))}" for key in changed)
+            yield fail(_SYSTEMS, f"{name} ran on another system than {names[0]}: {both}")
     yield from _other_differences(context)
     if not wrong:
-        yield note(_SYSTEMS, f"{len(done)} records tell of the same processors, accelerators, software, code and image")
+        yield note(_SYSTEMS, f"{len(done)} records have the same processors, accelerators, software, code and image")
     yield from _same_facts(context)
 
 
 def _same_facts(context: Context) -> Iterator[Finding]:
-    """Compare data set, model and operations, which one recipe must have led to."""
+    """Compare data set, model and FLOPs, which must be equal as the recipe is."""
     names, wrong = list(context.done), False
     for key, fields in {
         "dataset": ("fingerprint", "training_samples", "evaluation_samples"),
         "model": ("parameters", "steps_per_epoch"),
         "flops": ("convention", "per_sample"),
     }.items():
-        told = {
+        found = {
             name: [[value.get(field) for field in fields] for value in values(context.done[name], key)]
             for name in names
         }
-        first = told[names[0]][:1]
+        first = found[names[0]][:1]
         for name in names:
-            if not told[name] or any([one] != first for one in told[name]):
+            if not found[name] or any([one] != first for one in found[name]):
                 wrong = True
-                yield fail(_DATA, f"{name}: {key} is {told[name]}, that of {names[0]} {first}")
-    # Checking the content between two starts makes its fingerprint known, and changes nothing.
-    told_contents = {
+                yield fail(_DATA, f"{name}: {key} is {found[name]}, that of {names[0]} {first}")
+    # Only a record made after `data check` has a content fingerprint.
+    contents = {
         value["content_fingerprint"]: name
         for name in names
         for value in values(context.done[name], "dataset")
         if value.get("content_fingerprint") is not None
     }
-    if len(told_contents) > 1:
+    if len(contents) > 1:
         wrong = True
-        yield fail(_DATA, f"the data set's content has several fingerprints: {told_contents}")
+        yield fail(_DATA, f"the data set's content has several fingerprints: {contents}")
     if not wrong:
         fingerprint = values(context.done[names[0]], "dataset")[0].get("fingerprint")
-        told_right = (
-            f"{len(names)} records tell of one data set ({fingerprint}), one model, one count of its operations"
-        )
-        yield note(_DATA, told_right)
+        yield note(_DATA, f"{len(names)} records have the same data set ({fingerprint}), model and FLOPs")
 
 
 def _other_differences(context: Context) -> Iterator[Finding]:
-    """Find settings of the first node that changed between trials: often harmless, seldom wanted."""
+    """Find settings of the first node that changed between trials: often harmless, seldom intended."""
     firsts = [{**nodes(record)[0], "host": name} for name, record in context.done.items() if nodes(record)]
     # Variables such as the job's number differ each time.
     found = [one for one in node_differences(firsts) if one.matters and not one.field.startswith("environment")]
-    for one in found[:_MOST_TOLD]:
+    for one in found[:_MOST_SHOWN]:
         yield warning(_SYSTEMS, f"between trials, on their first node: {one.sentence()}")
 
 
@@ -537,40 +521,38 @@ def _cut(value: object, longest: int = 80) -> str:
 
 
 _CEILINGS = "ceilings-agree"
-# The same devices repeat a matrix product within a few percent; a hot room, or a neighbour on a CPU, costs more.
-_TOLD_RATIO = 1.2
-# No accelerator halves its rate between two jobs without being another one, or in another mode.
+# The same devices repeat a matrix product within a few percent; heat, or another job on a CPU, costs more.
+_WARNING_RATIO = 1.2
+# An accelerator at half the rate is another one, or in another mode.
 _WRONG_RATIO = 2.0
 
 
 def check_ceilings(context: Context) -> Iterator[Finding]:
-    """Compare what the devices reached at best, at each start of each done run, with the median of all starts."""
-    told = [(name, value) for name, record in context.done.items() for value in values(record, "ceilings")]
-    silent = [name for name, record in context.done.items() if not values(record, "ceilings")]
-    if silent:
+    """Compare the ceiling measured at each start of each done run with the median of all starts."""
+    measured = [(name, value) for name, record in context.done.items() for value in values(record, "ceilings")]
+    without = [name for name, record in context.done.items() if not values(record, "ceilings")]
+    if without:
         yield warning(
-            _CEILINGS, f"{', '.join(silent)}: no ceilings were measured: a rate that is too high would not be seen"
+            _CEILINGS, f"{', '.join(without)}: no ceilings were measured, so that impossible rates are not detected"
         )
-    if not told:
+    if not measured:
         return
-    # Per rank, as a run may be resumed on fewer ranks; that it is then not ranked is said elsewhere.
-    each = [(name, value["flops"] / value["ranks"]) for name, value in told]
-    middle = statistics.median(flops for _, flops in each)
-    kinds = sorted({f"{value['precision']}, side {value['side']}" for _, value in told})
+    # Per rank, as a run may be resumed on fewer ranks (another check makes it not rankable).
+    each = [(name, value["flops"] / value["ranks"]) for name, value in measured]
+    median = statistics.median(flops for _, flops in each)
+    kinds = sorted({f"{value['precision']}, side {value['side']}" for _, value in measured})
     if len(kinds) > 1:
         yield fail(_CEILINGS, f"measured in {len(kinds)} ways: {'; '.join(kinds)}")
     for name, flops in each:
-        ratio = max(flops / middle, middle / flops)
-        if ratio > _TOLD_RATIO:
-            evidence = f"{name}: {flops:.4g} FLOPS a rank, the middle of all starts is {middle:.4g}"
+        ratio = max(flops / median, median / flops)
+        if ratio > _WARNING_RATIO:
+            evidence = f"{name}: {flops:.4g} FLOPS a rank; the median of all starts is {median:.4g}"
             wrong = ratio > _WRONG_RATIO and _has_accelerators(context, name)
             yield fail(_CEILINGS, evidence) if wrong else warning(_CEILINGS, evidence)
     if len(kinds) == 1:
-        yield note(
-            _CEILINGS, f"{len(told)} starts reach {middle:.4g} FLOPS a rank at best in the middle, in {kinds[0]}"
-        )
+        yield note(_CEILINGS, f"{len(measured)} starts; the median ceiling is {median:.4g} FLOPS a rank, in {kinds[0]}")
 
 
 def _has_accelerators(context: Context, name: str) -> bool:
-    """Whether the run had accelerators, which belong to a job alone; processors may be shared with others."""
+    """Whether the run had accelerators, which a job does not share; processors may be shared."""
     return any(node.get("accelerators") for node in nodes(context.done[name]))

@@ -1,6 +1,6 @@
-"""What checks look at: a submission that was opened, read and computed again, and each of its runs.
+"""What checks get: a submission that was opened, read and scored again, and each of its runs.
 
-Whatever is in a submission was written by whoever submits: no type and no value can be relied on.
+A submission is untrusted: no type and no value in it can be relied on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Changed code: which files of the package differ, and the layer of each.
 
 
-# The longest prefix wins. A file without one measures, records or judges: changing it changes the measurement itself.
+# The longest prefix wins. A file without one measures, records or checks: changing it changes the measurement itself.
 LAYERS: dict[str, int] = {
     "optim/": 8,
     "workloads/": 7,
@@ -49,7 +49,7 @@ LAYERS: dict[str, int] = {
     "hosts.py": 2,
     "streams.py": 2,
 }
-# Files in folders of a layer that take times, count, evaluate, or record, and so belong to none.
+# Files in folders of a layer that measure times, count, evaluate or record, and so have no layer.
 TRUSTED = (
     "comm/timeline.py",
     "engine/checkpoints.py",
@@ -68,7 +68,7 @@ How = Literal["changed", "added", "missing"]
 
 @dataclass(frozen=True)
 class Changed:
-    """One Python file that is not that of this version; its layer is None if it measures, records or judges."""
+    """A Python file that differs from this version; its layer is None if it measures, records or checks."""
 
     path: str
     how: How
@@ -76,7 +76,7 @@ class Changed:
 
 
 def layer_of(path: str) -> int | None:
-    """Return the layer of a file of the package; None for what measures, records or judges."""
+    """Return the layer of a file of the package; None if the file measures, records or checks."""
     if path.startswith(TRUSTED):
         return None
     prefixes = [prefix for prefix in LAYERS if path.startswith(prefix)]
@@ -84,9 +84,9 @@ def layer_of(path: str) -> int | None:
 
 
 def code_changes(folder: Path, version: str) -> tuple[Changed, ...] | None:
-    """Return the files of the package in `folder` that are not as in the installed one.
+    """Return the files of the package in `folder` that differ from the installed ones.
 
-    None where that is of another version than `version`, so that nothing can be said.
+    None if the installed version is not `version`, so that they cannot be compared.
     """
     if version != __version__:
         return None
@@ -105,21 +105,22 @@ def _how(theirs: Path, ours: Path) -> How | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A submission, opened and read, with all that was computed from it again.
+# A submission, opened and read, with its results computed again.
 
 
 Metrics = Mapping[str, TrialSummary]
+NO_STANDING = "its records are malformed, so whether it is rankable is unknown"
 
 
 @dataclass(frozen=True)
 class Question:
-    """What the committee asks for, beyond what the submission says of itself.
+    """What the committee gives to compare the submission with.
 
     Attributes:
-        signers: OpenSSH file of the keys that are vouched for (ssh-keygen's ALLOWED SIGNERS).
+        signers: OpenSSH file of the trusted keys (ssh-keygen's ALLOWED SIGNERS).
         registered: identity of the campaign as it was registered before its first run.
-        edition: rules to score under; None: those that are claimed.
-        heads: of journals, as they were given while campaigns ran; None: they were not collected.
+        edition: rules to score under; None: the claimed edition.
+        heads: of journals, received while campaigns ran; None: they were not collected.
     """
 
     signers: Path | None = None
@@ -130,15 +131,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a campaign amounts to under one edition of the rules; mappings are by record.
+    """A campaign scored under one edition of the rules; mappings are by record.
 
     Attributes:
         rules: all of them (`rulebook`).
         results: of done records, computed from their events.
-        unscored: why a done record gives no result.
-        judgements: what each done record's recipe changes, and the level that this forces.
-        metrics: over the trials; None where they give none.
-        standing: whether the campaign may be ranked; None where that cannot be found out.
+        unscored: why a done record has no result.
+        judgements: what each done record's recipe changes, and the level that this requires.
+        metrics: over the trials; None if they cannot be computed.
+        standing: whether the campaign is rankable; None if that cannot be computed.
     """
 
     edition: str
@@ -155,13 +156,13 @@ class Context:
     """One submission.
 
     Attributes:
-        submission: the opened file; its content, checkpoints excepted, is extracted.
-        campaign: as its journal tells, the chain checked.
+        submission: the opened file; its content is extracted, except checkpoints.
+        campaign: as read from its journal, whose hash chain was checked.
         records: those that could be read, by the names of their folders in the campaign.
         unreadable: why the others could not be read.
-        asked: scored under the edition that is asked for.
+        asked: scored under the requested edition.
         claimed: scored under the edition that the submission claims.
-        code_changes: files that are not those of this installation; None where that is of another version.
+        code_changes: files that differ from this installation; None if that has another version.
     """
 
     submission: Submission
@@ -180,12 +181,12 @@ class Context:
 
     @property
     def done(self) -> Mapping[str, Record]:
-        """Records of the attempts that came to their end and could be read, in order of their trials."""
+        """Readable records of the finished attempts, in order of their trials."""
         return done_records(self.campaign, self.records)
 
 
 def done_records(campaign: Campaign, records: Mapping[str, Record]) -> dict[str, Record]:
-    """Those of `records` that `campaign` has as done, in order of their trials."""
+    """Those of `records` whose attempts are done in the campaign's journal, in order of their trials."""
     return {one.record: records[one.record] for one in campaign.done() if one.record in records}
 
 
@@ -193,7 +194,7 @@ Check = Callable[[Context], Iterable[Finding]]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reading what was extracted into a Context, as far as it can be read.
+# Reading the extracted files into a Context, as far as they can be read.
 
 
 _Value = TypeVar("_Value")
@@ -201,19 +202,19 @@ _Value = TypeVar("_Value")
 _MOST_RUNS = 300
 
 
-def read_context(submission: Submission, question: Question, told: Callable[[], None]) -> Context:
-    """Read all that a check needs; `told` is called after each attempt.
+def read_context(submission: Submission, question: Question, advance: Callable[[], None]) -> Context:
+    """Read all that the checks need; `advance` is called after each attempt.
 
     Raises:
-        RecordError: the campaign cannot be read, so that there is nothing to look at.
-        RecipeError: there is no such edition as is asked for.
+        RecordError: the campaign cannot be read, so that nothing can be checked.
+        RecipeError: the requested edition does not exist.
     """
     campaign = _read_campaign(submission)
     read = {}
     for attempt in campaign.attempts:
         if campaign.record(attempt).is_dir():
             read[attempt.record] = _attempted(read_record, campaign.record(attempt))
-        told()
+        advance()
     records, unreadable = _parted(read)
     claimed = _scored(campaign, records, campaign.edition)
     asked = _scored(campaign, records, question.edition) if question.edition else claimed
@@ -233,8 +234,8 @@ def _read_campaign(submission: Submission) -> Campaign:
         raise RecordError(f"campaign: not what hpcai500 writes: {type(error).__name__}: {error}") from error
     if max(len(campaign.trials), len(campaign.attempts)) > _MOST_RUNS:
         raise RecordError(
-            f"campaign: {len(campaign.trials)} trials and {len(campaign.attempts)} attempts; more than {_MOST_RUNS} "
-            "are no campaign"
+            f"campaign: {len(campaign.trials)} trials and {len(campaign.attempts)} attempts; at most {_MOST_RUNS} "
+            "of each can be verified"
         )
     return campaign
 
@@ -245,7 +246,7 @@ def _scored(campaign: Campaign, records: Mapping[str, Record], edition: str) -> 
     results, unscored = _parted({name: _attempted(_score, record, rules, edition) for name, record in done.items()})
     judgements, _ = _parted({name: _attempted(judge, record.tables, rules) for name, record in done.items()})
     metrics = _attempted(summarise_trials, list(results.values())) if results else {}
-    stands = _attempted(standing, campaign, edition)
+    current = _attempted(standing, campaign, edition)
     return Scored(
         edition=edition,
         rules=rules,
@@ -253,7 +254,7 @@ def _scored(campaign: Campaign, records: Mapping[str, Record], edition: str) -> 
         unscored=unscored,
         judgements=judgements,
         metrics=None if isinstance(metrics, str) else metrics,
-        standing=None if isinstance(stands, str) else stands,
+        standing=None if isinstance(current, str) else current,
     )
 
 
@@ -262,10 +263,10 @@ def _score(record: Record, rules: Mapping[str, Any], edition: str) -> Result:
 
 
 def _attempted(function: Callable[..., _Value], *arguments: Any) -> _Value | str:
-    """Return what `function` returns, or in words why it cannot."""
+    """Return what `function` returns, or why it failed, as text."""
     try:
         return function(*arguments)
-    except Exception as error:  # noqa: BLE001 - the types of all that is read are the submitter's choice
+    except Exception as error:  # noqa: BLE001 - a submitter can write any type anywhere
         kind = "" if isinstance(error, RecordError) else f"{type(error).__name__}: "
         return one_line(f"{kind}{error}")
 
@@ -279,16 +280,16 @@ def _parted(read: Mapping[str, _Value | str]) -> tuple[dict[str, _Value], dict[s
 # One run.
 
 
-_MOST_TOLD = 3
+_MOST_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that came to its end, its events with typed values.
+    """A finished run, its events with typed values.
 
     Attributes:
         rules: of the edition; empty for a benchmark that it does not know.
-        result: what its events give; None where they give none.
+        result: computed from its events; None if that is impossible.
     """
 
     record: Record
@@ -298,7 +299,7 @@ class Run:
 
     @cached_property
     def passes(self) -> dict[int, Pass]:
-        """Each epoch as it was trained last."""
+        """The last pass of each epoch."""
         return last_passes(self.log)
 
     @property
@@ -310,7 +311,7 @@ class Run:
         """Return a field of the recipe.
 
         Raises:
-            KeyError: there is no such field.
+            KeyError: the recipe lacks it.
         """
         return self.record.tables[table][key]
 
@@ -323,14 +324,8 @@ class Run:
 RunCheck = Callable[[Run], Iterable[Finding]]
 
 
-def few(faults: Iterable[str]) -> str | None:
-    """Return the first of `faults` in one line, and how many more there are; None where there is none."""
+def one_finding(name: str, faults: Iterable[str], make: Callable[[str, str], Finding]) -> Iterable[Finding]:
+    """Return one finding, made by `make`, with the first of `faults` and how many more there are; none without them."""
     found = list(faults)
-    more = f" (and {len(found) - _MOST_TOLD} more)" if len(found) > _MOST_TOLD else ""
-    return "; ".join(found[:_MOST_TOLD]) + more if found else None
-
-
-def judged(name: str, faults: Iterable[str], make: Callable[[str, str], Finding]) -> Iterable[Finding]:
-    """Return one finding that `make` makes of all `faults`; none where there is none."""
-    told = few(faults)
-    return [make(name, told)] if told else []
+    more = f" (and {len(found) - _MOST_SHOWN} more)" if len(found) > _MOST_SHOWN else ""
+    return [make(name, "; ".join(found[:_MOST_SHOWN]) + more)] if found else []

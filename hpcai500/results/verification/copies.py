@@ -1,8 +1,8 @@
-"""Finds copied runs, within a submission and between submissions, whatever names, journals and signatures they have.
+"""Finds copied runs, within a submission and between submissions, whatever their names, journals and signatures.
 
-Two runs that were made never tell the same losses, times or weights in more epochs than chance allows, and never have
-one machine or one accelerator at the same time (`dates`). For comparisons between submissions all of that is kept as
-hashes of 8 bytes, which a site can publish.
+Two real runs never have the same losses, times or weights in more epochs than chance allows, and never use the same
+machine or accelerator at the same time (`dates`). For comparisons between submissions, all of this is kept as hashes of
+8 bytes, which a site can publish.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding, fail, no
 from hpcai500.results.verification.run_numbers import FINE_GRID
 
 # ----------------------------------------------------------------------------------------------------
-# Within a submission: two seeds give no losses, weights or times in common.
+# Within a submission: runs with two seeds have no losses, weights or times in common.
 
 
 _COPIES = "copied-runs"
-# Two lists of at least so many numbers that are equal but for a factor and an offset were not both measured.
+# Of two lists with at least so many numbers that differ only by a factor and an offset, one was not measured.
 _LEAST_EPOCHS = 6
 _SAME_SHAPE = 1e-4
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that an epoch tells of itself, in `field` of the event `key`.
+    """A value of each epoch: `field` of the event `key`.
 
     Attributes:
-        what: in words.
-        most: so many epochs of two runs may tell the same.
-        most_share: or this share of their epochs, if that is more.
+        what: its name in sentences.
+        most: number of epochs in which two runs may have the same value.
+        most_share: the same as a share of their epochs; the larger limit counts.
     """
 
     what: str
@@ -52,14 +52,14 @@ class Fact:
     most_share: float = 0.0
 
     def copied(self, shared: int, epochs: int) -> bool:
-        """Whether two runs, of which the shorter one has `epochs` of them, tell the same in too many epochs."""
+        """Whether two runs have too many equal values; `epochs` is the number of values of the shorter run."""
         return shared > max(self.most, self.most_share * epochs)
 
 
 FACTS = (
-    # Means of thousands of numbers in full precision: one that is equal is chance, a second one is not.
+    # Means of thousands of numbers in full precision: one may be equal by chance, two may not.
     Fact("losses", "epoch_stop", "loss", most=1),
-    # Written in microseconds; those of short epochs are equal now and then.
+    # Written in microseconds; those of short epochs are sometimes equal.
     Fact("times", "epoch_stop", "seconds", most_share=0.5),
     # Hashes of all weights: not even one may be equal.
     Fact("weights", "replicas", "digest"),
@@ -68,9 +68,9 @@ FACTS = (
 
 
 def check_copies(context: Context) -> Iterator[Finding]:
-    """Compare what epochs tell, and the shape of their times, between all records."""
+    """Compare losses, times, weights and checkpoints of epochs between all records."""
     found = []
-    # Two attempts at one trial have one seed: a deterministic machine gives them the same losses.
+    # Attempts at one trial have the same seed: a deterministic machine gives them the same losses.
     runs = {name: context.attempts[name].trial for name in context.records}
     for fact in FACTS:
         series = {name: series_of(record, fact) for name, record in context.records.items()}
@@ -81,7 +81,7 @@ def check_copies(context: Context) -> Iterator[Finding]:
                     fail(_COPIES, f"{name} and {other}: {shared} of {least} {fact.what} of epochs are the same")
                 )
         if fact.what == "times" and not found:
-            found += _of_one_shape(series)
+            found += _scaled_times(series)
     qualities = {name: _qualities(record) for name, record in context.records.items()}
     for (name, other), shared in _shared(qualities, runs).items():
         least = min(len(qualities[name]), len(qualities[other]))
@@ -96,8 +96,8 @@ def _shared(series: Mapping[str, Mapping[int, object]], runs: Mapping[str, int])
     """Count the values that each series shares with the first one that has them at the same epoch."""
     first: dict[tuple[int, object], str] = {}
     shared: Counter[tuple[str, str]] = Counter()
-    for name, told in series.items():
-        for epoch, value in told.items():
+    for name, by_epoch in series.items():
+        for epoch, value in by_epoch.items():
             other = first.setdefault((epoch, value), name)
             if runs[other] != runs[name]:
                 shared[name, other] += 1
@@ -105,28 +105,29 @@ def _shared(series: Mapping[str, Mapping[int, object]], runs: Mapping[str, int])
 
 
 def _qualities(record: Record) -> dict[int, object]:
-    """The quality of each epoch; empty where so few samples were judged that two runs often have as many right."""
-    told = values(record, "eval_accuracy")
-    fine = all(value["samples"] >= FINE_GRID for value in told)
-    return {value["epoch"]: value["value"] for value in told} if fine else {}
+    """The quality of each epoch; empty with so few samples that two runs often have equally many right answers."""
+    evaluations = values(record, "eval_accuracy")
+    fine = all(value["samples"] >= FINE_GRID for value in evaluations)
+    return {value["epoch"]: value["value"] for value in evaluations} if fine else {}
 
 
-def _of_one_shape(series: Mapping[str, Mapping[int, object]]) -> Iterator[Finding]:
-    shapes = {name: _standardised(list(told.values())) for name, told in series.items() if len(told) >= _LEAST_EPOCHS}
+def _scaled_times(series: Mapping[str, Mapping[int, object]]) -> Iterator[Finding]:
+    """Find epoch times that equal those of another run except for a factor and an offset."""
+    shapes = {name: _standardised(list(own.values())) for name, own in series.items() if len(own) >= _LEAST_EPOCHS}
     for (name, one), (other, two) in combinations(shapes.items(), 2):
         if len(one) == len(two) and all(abs(a - b) < _SAME_SHAPE for a, b in zip(one, two, strict=True)):
-            yield fail(_COPIES, f"{name} and {other}: the times of their epochs are the same but for a scale")
+            yield fail(_COPIES, f"{name} and {other}: the times of their epochs are the same except for a scale")
             return
 
 
 def series_of(record: Record, fact: Fact) -> dict[int, object]:
-    """The value of each epoch that has one, as it was last told, in the order of epochs."""
-    told = {value["epoch"]: value.get(fact.field) for value in values(record, fact.key)}
-    return {epoch: told[epoch] for epoch in sorted(told) if _says_something(told[epoch])}
+    """The last value of each epoch that has one, in the order of epochs."""
+    found = {value["epoch"]: value.get(fact.field) for value in values(record, fact.key)}
+    return {epoch: found[epoch] for epoch in sorted(found) if _is_distinctive(found[epoch])}
 
 
-def _says_something(value: object) -> bool:
-    """A loss of 0, or none, is common: to models that know their set by heart, and to plug-ins without a loss."""
+def _is_distinctive(value: object) -> bool:
+    """Whether equal values suggest a copy. Overfitted models have a loss of 0, plug-ins may have no loss."""
     return value is not None and (not isinstance(value, int | float) or (value != 0 and math.isfinite(value)))
 
 
@@ -141,24 +142,24 @@ def _standardised(series: Sequence[object]) -> list[float]:
 
 
 _DIGITS = 16
-# Of thousands of accelerators, those with the lowest hashes are kept: two runs on all of them keep the same ones.
+# Of more accelerators, those with the lowest hashes are kept: two runs on all of them keep the same ones.
 _MOST_DEVICES = 64
 _AT_ONCE = "moments on one machine"
 _KINDS = (*(fact.what for fact in FACTS), _AT_ONCE)
-# A deterministic machine repeats losses and weights from one seed; it repeats neither times nor moments.
+# With the same seed, a deterministic machine repeats losses and weights, but neither times nor moments.
 _MEASURED = frozenset({"times", _AT_ONCE})
 
 Digest = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{_DIGITS}}}$")]
 
 
 class Part(BaseModel):
-    """Part of a JSON document of ours: unknown keys and wrong types are refused."""
+    """Part of one of our JSON documents: unknown keys and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Job(Part):
-    """Where and when a run was, from one of its starts to the next."""
+    """Where and when a run ran, from one of its starts to the next."""
 
     start_ms: int
     stop_ms: int
@@ -168,7 +169,7 @@ class Job(Part):
 
 
 class RunFacts(Part):
-    """What identifies a run: of each `Fact` a hash for each epoch, hashes of its accelerators, and its jobs."""
+    """What identifies a run: for each `Fact` a hash of each epoch (`told`), hashes of accelerators, and jobs."""
 
     told: dict[str, list[Digest]]
     devices: list[Digest]
@@ -183,9 +184,9 @@ class Shared:
     """What one submission has in common with another one.
 
     Attributes:
-        runs: names of those of its runs that the other one shows too.
+        runs: names of its runs that the other one has, too.
         every: whether these are all of its runs.
-        what: is the same, in words.
+        what: names of the equal facts.
     """
 
     runs: frozenset[str]
@@ -194,13 +195,13 @@ class Shared:
 
     @property
     def measured(self) -> bool:
-        """Whether times or moments are the same, which no machine repeats even with the same seed."""
+        """Whether times or moments are equal, which no machine repeats, even with the same seed."""
         return not _MEASURED.isdisjoint(self.what)
 
 
 @dataclass(frozen=True)
-class _Held:
-    """Use of a machine or a device by the run at index `place`, by a clock that all its users share."""
+class _Use:
+    """Use of a machine or a device by the run at index `place`, on a clock that all its users share."""
 
     place: int
     devices: frozenset[str]
@@ -212,34 +213,34 @@ def run_facts(record: Record) -> RunFacts:
     """Compute the facts of one run.
 
     Raises:
-        KeyError, TypeError: an event is not what hpcai500 writes.
+        KeyError, TypeError: an event was not written by hpcai500.
     """
-    told = {
+    hashes = {
         fact.what: [_digest(fact.what, epoch, value) for epoch, value in series_of(record, fact).items()]
         for fact in FACTS
     }
     stretches = [*stretches_of(record.path.name, record)]
     # All stretches of one record have the same devices.
     devices = sorted(_digest("device", device) for device in stretches[0].devices) if stretches else []
-    return RunFacts(told=told, devices=devices[:_MOST_DEVICES], jobs=[_job(one) for one in stretches])
+    return RunFacts(told=hashes, devices=devices[:_MOST_DEVICES], jobs=[_job(one) for one in stretches])
 
 
 def shared_runs(submissions: Sequence[Runs]) -> dict[int, dict[int, Shared]]:
-    """For each submission, by index: what it shares with others, by their index."""
+    """For each submission, by index: what it shares with each other submission, by index."""
     owners = [(number, name) for number, runs in enumerate(submissions) for name in runs]
     facts = [one for runs in submissions for one in runs.values()]
     same: dict[tuple[int, int], set[str]] = defaultdict(set)
-    for what, (one, other) in (*_told_alike(facts), *((_AT_ONCE, pair) for pair in _at_once(facts))):
-        # Runs of one submission were compared by its verification.
+    for what, (one, other) in (*_equal_facts(facts), *((_AT_ONCE, pair) for pair in _simultaneous(facts))):
+        # Verification compares the runs of one submission.
         if owners[one][0] != owners[other][0]:
             same[one, other].add(what)
             same[other, one].add(what)
     runs: dict[tuple[int, int], set[str]] = defaultdict(set)
     kinds: dict[tuple[int, int], set[str]] = defaultdict(set)
-    for (one, other), told in same.items():
+    for (one, other), what_is_same in same.items():
         pair = owners[one][0], owners[other][0]
         runs[pair].add(owners[one][1])
-        kinds[pair] |= told
+        kinds[pair] |= what_is_same
     found: dict[int, dict[int, Shared]] = {number: {} for number in range(len(submissions))}
     for (number, other), names in runs.items():
         alike = tuple(kind for kind in _KINDS if kind in kinds[number, other])
@@ -247,34 +248,34 @@ def shared_runs(submissions: Sequence[Runs]) -> dict[int, dict[int, Shared]]:
     return found
 
 
-def _told_alike(facts: Sequence[RunFacts]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield what two of the runs tell alike in too many epochs, with their indices."""
+def _equal_facts(facts: Sequence[RunFacts]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield each fact that is equal in too many epochs of two runs, with the indices of the runs."""
     for fact in FACTS:
-        told = [run.told.get(fact.what, []) for run in facts]
+        hashes = [run.told.get(fact.what, []) for run in facts]
         holders: dict[str, list[int]] = defaultdict(list)
-        for place, digests in enumerate(told):
+        for place, digests in enumerate(hashes):
             for digest in digests:
                 holders[digest].append(place)
         equal = Counter(pair for places in holders.values() for pair in combinations(places, 2))
         for (one, other), number in equal.items():
-            if fact.copied(number, min(len(told[one]), len(told[other]))):
+            if fact.copied(number, min(len(hashes[one]), len(hashes[other]))):
                 yield fact.what, (one, other)
 
 
-def _at_once(facts: Sequence[RunFacts]) -> Iterator[tuple[int, int]]:
-    """Yield two runs that had one machine, by its own clock, or one accelerator, by the wall clock, at one time."""
-    held: dict[str, list[_Held]] = defaultdict(list)
+def _simultaneous(facts: Sequence[RunFacts]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of runs that used one machine (by its own clock) or one accelerator (by wall clock) at one time."""
+    uses: dict[str, list[_Use]] = defaultdict(list)
     for place, run in enumerate(facts):
-        # A list of that length was cut, and cannot show that two jobs used different ones.
+        # A list of this length was cut, so that it cannot show that two jobs used different devices.
         devices = frozenset(run.devices if len(run.devices) < _MOST_DEVICES else ())
         for job in run.jobs:
             for device in run.devices:
-                held[device].append(_Held(place, devices, job.start_ms, job.stop_ms))
+                uses[device].append(_Use(place, devices, job.start_ms, job.stop_ms))
             if job.boot:
-                held[job.boot].append(_Held(place, devices, job.boot_start_ms, job.boot_stop_ms))
-    for stretches in held.values():
-        running: list[_Held] = []
-        for one in sorted(stretches, key=lambda one: one.start_ms):
+                uses[job.boot].append(_Use(place, devices, job.boot_start_ms, job.boot_stop_ms))
+    for of_one in uses.values():
+        running: list[_Use] = []
+        for one in sorted(of_one, key=lambda one: one.start_ms):
             running = [before for before in running if before.stop_ms > one.start_ms]
             for before in running:
                 if _is_long(before, one) and not are_apart(before.devices, one.devices):
@@ -282,8 +283,8 @@ def _at_once(facts: Sequence[RunFacts]) -> Iterator[tuple[int, int]]:
             running.append(one)
 
 
-def _is_long(before: _Held, one: _Held) -> bool:
-    """Whether both have it for longer than clocks of nodes are apart, or for half of the shorter job."""
+def _is_long(before: _Use, one: _Use) -> bool:
+    """Whether both last longer than the difference of clocks, or half of the shorter job."""
     both = min(before.stop_ms, one.stop_ms) - one.start_ms
     shorter = min(before.stop_ms - before.start_ms, one.stop_ms - one.start_ms)
     return both > min(SKEW_MS, shorter / 2)

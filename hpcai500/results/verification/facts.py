@@ -1,4 +1,4 @@
-"""Reads what records tell of software, code and nodes, where anything may be missing."""
+"""Reads software, code and nodes from records, where anything may be missing."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def values(record: Record, key: str) -> list[Facts]:
     """Values of the events named `key`, in order.
 
     Raises:
-        TypeError: one is no table, as all that are asked for are.
+        TypeError: a value is not a table.
     """
     return [_required(event) for event in iterate(record.events, key)]
 
 
 def image(record: Record) -> Facts:
-    """The image that it ran in; empty where there was none."""
+    """The container image that it ran in; empty without one."""
     return table(table(record.system.get("installation")).get("image"))
 
 
 def nodes(record: Record) -> Sequence[Facts]:
-    """What is told of each node."""
+    """The description of each node."""
     found = record.system.get("nodes")
     return [table(node) for node in found] if isinstance(found, list) else []
 
 
-def begun_on(record: Record) -> Record:
-    """The record with the system that its first process ran on; a resumed run may have several."""
+def on_first_system(record: Record) -> Record:
+    """The record with the system of its first process; a resumed run may have several."""
     return replace(record, system=table(next(iterate(record.events, "system"), {}).get("value")))
 
 
@@ -47,32 +47,32 @@ def _required(event: Event) -> Facts:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The version of the software, and the code, that wrote a record.
+# The version and the code that wrote a record.
 
 
 def is_of_our_version(record: Record) -> bool:
-    """Whether any place of it names the installed version: such a record holds all that this version writes.
+    """Whether the record names the installed version anywhere: it must then hold all that this version writes.
 
-    The hash of its code is not compared: changing one comment in a file of a free layer gives another one.
+    The hash of its code is not compared: changing one comment in a file of a free layer changes it.
     """
     started = {str(value.get("version")) for value in values(record, "init_start")}
     return __version__ in started | {str(package_of(record).get("version"))}
 
 
 def other_code(record: Record, level: str | None, ours: str) -> str | None:
-    """Return why nobody can tell a record's level without its sources; None where its code is the installed one.
+    """Return why a record's level is unknown without its sources; None if its code is the installed code.
 
-    `level` is that by its recipe; `ours` is `package_code_hash`, which takes a while.
+    `level` is that of its recipe; `ours` is `package_code_hash()`, which is slow.
     """
     if codes_of(record) == {ours}:
         return None
     return (
-        f"its code is not that of this installation: level {level or 'none'} by its recipe alone; give the submission "
-        "(`hpcai500 submit`) and let verification compare the sources"
+        f"its code differs from this installation (by its recipe alone, the level would be {level or 'none'}): give "
+        "its submission instead (`hpcai500 submit`), so that the sources can be compared"
     )
 
 
 def codes_of(record: Record) -> frozenset[str]:
-    """Hashes of the code that each process of the run names; the text `None` of one that names none."""
-    told = (replace(record, system=table(event.get("value"))) for event in iterate(record.events, "system"))
-    return frozenset(str(package_of(one).get("code_sha256")) for one in told)
+    """Code hashes of all processes of the run; the text `None` for a process that names none."""
+    processes = (replace(record, system=table(event.get("value"))) for event in iterate(record.events, "system"))
+    return frozenset(str(package_of(one).get("code_sha256")) for one in processes)

@@ -1,4 +1,4 @@
-"""Findings of verification, the verdict that they lead to, and what keeps hostile data from doing harm."""
+"""Findings of a verification, the verdict that follows from them, and guards against hostile data."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from hpcai500.streams import spelt_out
 # Findings and the verdict.
 
 
-# `fail` refuses the submission; `warning` is for people to judge; `note` holds; `skipped` could not be looked at, or
-# was not asked for: it says nothing for the submission and nothing against it.
+# `fail` refuses the submission; a person must look at a `warning`; a `note` passed; `skipped` was not checked, and
+# counts neither for nor against the submission.
 Severity = Literal["fail", "warning", "note", "skipped"]
 WORST_FIRST: tuple[Severity, ...] = ("fail", "warning", "note", "skipped")
-# Warnings of these names say that no honest run has shown this: they are shown wherever the verdict is.
+# Warnings with these names report what no honest run has shown. They appear wherever the verdict does.
 IMPLAUSIBLE, SHORT_STARTS = "implausible", "short-starts"
 DOUBTS = (IMPLAUSIBLE, SHORT_STARTS)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, or was not.
+    """What one check found, or that it was skipped.
 
     Attributes:
         name: of the check, in words with hyphens (`hash-chain`): docs/verification.md has a row for each.
-        evidence: one line: where, what was expected, what is there.
+        evidence: one line: where, what was expected, what was found.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Verification:
 
     Attributes:
         findings: worst first.
-        manifest: None where it cannot be read.
+        manifest: None if it cannot be read.
         results: by record (its name in the campaign), computed from its events.
         metrics: over the trials, computed from the results.
-        level: lowest level that allows what differs from the reference, in recipes and code; None where none does, or
-            where the code could not be compared.
+        level: lowest level that allows all differences from the reference, in recipes and code; None if no level
+            does, or if the code could not be compared.
         reasons: why it is not rankable.
-        signer: fingerprint of the key that signed it, and its owner where one is known.
+        signer: fingerprint of the key that signed it, and the key's owner if known.
     """
 
     findings: tuple[Finding, ...]
@@ -68,7 +68,7 @@ class Verification:
 
     @property
     def failures(self) -> tuple[Finding, ...]:
-        """Findings that refuse the submission."""
+        """The findings that refuse the submission."""
         return tuple(one for one in self.findings if one.severity == "fail")
 
     @property
@@ -77,12 +77,12 @@ class Verification:
 
     @property
     def doubts(self) -> tuple[Finding, ...]:
-        """Findings that no honest run has shown."""
+        """Warnings of what no honest run has shown."""
         return tuple(one for one in self.findings if one.name in DOUBTS)
 
     @property
     def exit_code(self) -> int:
-        """0, or 2 where it is refused."""
+        """0, or 2 if it is refused."""
         return ExitCode.PASS if self.verdict == "verified" else ExitCode.WRONG_ANSWER
 
     def document(self) -> dict[str, Any]:
@@ -98,25 +98,25 @@ class Verification:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Looking at untrusted data: no submission may end its verification early, or control a terminal.
+# Checks of untrusted data: no submission may end its verification early, or control a terminal.
 
 
 MALFORMED = "malformed"
 _MOST_CHARACTERS = 600
-# Findings of one name and severity for one subject; a hostile file could cause a million.
+# Findings with one name and severity for one subject; a hostile file could cause a million.
 _MOST_OF_A_KIND = 100
 
 
-def guarded(subject: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return what `look` finds; where it stumbles over the data of `subject`, only one finding that says so.
+def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return the findings of `check`; if it crashes on the data of `subject`, one finding that says so.
 
     Raises:
-        EnvironmentLacksError, DataError, RunError: as `look`: this machine lacks something.
+        EnvironmentLacksError, DataError, RunError: as `check`: this machine lacks something.
     """
     found: list[Finding] = []
     kinds: Counter[tuple[str, str]] = Counter()
     try:
-        for finding in look():
+        for finding in check():
             kinds[finding.name, finding.severity] += 1
             if kinds[finding.name, finding.severity] <= _MOST_OF_A_KIND:
                 found.append(cleaned(finding))
@@ -124,17 +124,17 @@ def guarded(subject: str, look: Callable[[], Iterable[Finding]]) -> list[Finding
     except (EnvironmentLacksError, DataError, RunError):
         # This machine lacks something, which is not the submission's fault.
         raise
-    except Exception as error:  # noqa: BLE001 - the types of all that is looked at are the submitter's choice
+    except Exception as error:  # noqa: BLE001 - a submitter can write any type anywhere
         return [fail(MALFORMED, f"{subject}: not what hpcai500 writes: {type(error).__name__}: {error}")]
 
 
 def cleaned(finding: Finding) -> Finding:
-    """Return the finding with evidence of one line that moves no cursor and hides nothing."""
+    """Return the finding with its evidence as one line without control characters."""
     return Finding(finding.name, finding.severity, one_line(finding.evidence))
 
 
 def one_line(text: str) -> str:
-    """Return `text` fit for a terminal: what cannot be printed is spelt out, what is too long is cut."""
+    """Return `text` for a terminal, with unprintable characters escaped and the end of a long text cut off."""
     return spelt_out(text, _MOST_CHARACTERS)
 
 
@@ -144,32 +144,32 @@ def fail(name: str, evidence: str) -> Finding:
 
 
 def warning(name: str, evidence: str) -> Finding:
-    """A finding for people to judge."""
+    """A finding that a person must look at."""
     return cleaned(Finding(name, "warning", evidence))
 
 
 def note(name: str, evidence: str) -> Finding:
-    """What was looked at and holds."""
+    """A check that passed."""
     return cleaned(Finding(name, "note", evidence))
 
 
 def skipped(name: str, evidence: str) -> Finding:
-    """What was not looked at, and why."""
+    """A check that was not made, and why."""
     return cleaned(Finding(name, "skipped", evidence))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Folding: what holds in many runs is said in one line.
+# Folding: equal findings of many runs become one line.
 
 
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
 
 
 def folded(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
-    """Merge the findings of all runs, which are by name of the run.
+    """Merge the findings of all runs, given by name of the run.
 
-    Notes and skipped checks that say the same but for numbers become one. Fails and warnings stay, each with the name
-    of its run.
+    Notes and skipped checks that differ only in numbers become one. Failures and warnings stay, each with the name of
+    its run.
     """
     alike: dict[tuple[str, Severity, str], dict[str, str]] = {}
     for name, findings in found.items():
@@ -180,14 +180,14 @@ def folded(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
                 yield replace(one, evidence=f"{name}: {one.evidence}")
     for (kind, severity, _), evidence in alike.items():
         if len(evidence) == 1:
-            told = next(f"{name}: {text}" for name, text in evidence.items())
+            merged = next(f"{name}: {text}" for name, text in evidence.items())
         else:
-            told = f"{len(evidence)} runs: {_ranged(list(evidence.values()))}"
-        yield cleaned(Finding(kind, severity, told))
+            merged = f"{len(evidence)} runs: {_ranged(list(evidence.values()))}"
+        yield cleaned(Finding(kind, severity, merged))
 
 
 def _ranged(texts: Sequence[str]) -> str:
-    """Merge sentences that differ in numbers alone; a number that differs becomes `lowest to highest`."""
+    """Merge sentences that differ only in numbers; a number that differs becomes `lowest to highest`."""
     words = _NUMBER.split(texts[0])
     numbers = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
     return "".join(word + number for word, number in zip_longest(words, map(_range, numbers), fillvalue=""))

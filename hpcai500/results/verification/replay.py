@@ -1,4 +1,4 @@
-"""Replays checkpoints of trials: they must reproduce the qualities that the trials tell, and be trained weights."""
+"""Replays checkpoints of trials: they must reproduce the recorded qualities, and be separately trained weights."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from hpcai500.results.verification.facts import is_of_our_version, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 
 Replay = Callable[[Path, Path, Path | None], Mapping[str, Any]]
-"""`replay(recipe file, last checkpoint, that with which the target was reached where it is another one)`: what
-`hpcai500.engine.replay_command` writes; a checkpoint that is refused is a WrongAnswerError."""
+"""`replay(recipe file, last checkpoint, checkpoint at the target if it is another one)` returns what
+`hpcai500.engine.replay_command` writes; it raises WrongAnswerError if a checkpoint is refused."""
 
 Draw = Callable[[Sequence[str], int], Sequence[str]]
-"""So many of the names of trials."""
+"""`draw(names of trials, number)` returns so many of them."""
 
 _QUALITY, _DATA, _FLOPS, _CHECKPOINT = "replay-quality", "replay-dataset", "replay-flops", "replay-checkpoint"
 _MISSING, _TARGET, _TWINS, _TRAINING = "replay-missing", "replay-target", "replay-twins", "replay-training"
 _HELD_BACK, _NOT_SHOWN = "replay-held-back", "replay-not-shown"
-# What rounding may change, as it flips answers that were nearly ties (measurements: docs/verification.md); in fp32, and
-# in any other precision. Of top1, but at least two images; of mAP, divided by the root of the number of images.
+# Differences that rounding may cause, as it flips answers that were nearly ties (measured: docs/verification.md), in
+# fp32 and in any other precision. Of top1, but at least two images; of mAP, divided by the root of the images' number.
 _TOP1, _TOP1_IMAGES = (0.0005, 0.002), 2
 _MAP50 = (0.02, 0.08)
-# What another kind of device may change, as it decodes and sums differently for all images; nobody has measured it.
+# The same for another kind of device, which decodes and sums differently for all images; not measured.
 _OTHER_DEVICE = {"top1": 0.002, "map50": 0.01}
-# Of separate trainings the cosine is within 0.05; of a copy with noise as large as its weights, 0.4.
+# Separate trainings have a cosine within 0.05; a copy with noise as large as its weights has 0.4.
 _MOST_COSINE = 0.3
-# Of first filters. All nets for one kind of image have some in common, so that it is only a warning.
+# Of first filters. All nets for one kind of image have some in common, so that more is only a warning.
 _MOST_MATCH = 0.95
-# Of 16,000 honest comparisons one differs by more.
+# One in 16,000 honest comparisons differs by more.
 _STANDARD_ERRORS = 4
 _SYSTEM = SystemRandom()
 _ASK = "ask for one that `hpcai500 submit` made without --no-checkpoints"
@@ -51,16 +51,16 @@ def replay_check(replay: Replay, most: int | None = None, draw: Draw = _SYSTEM.s
     """Return a check that replays checkpoints of done trials.
 
     Args:
-        replay: evaluates those of one trial.
+        replay: evaluates the checkpoints of one trial.
         most: number of trials, drawn at random; None replays all.
-        draw: draws them; nobody may foresee it.
+        draw: draws them; must be unpredictable.
     """
 
     def check_replay(context: Context) -> Iterator[Finding]:
-        """Replay the drawn trials; a replay that was asked for and cannot be made refuses."""
+        """Replay the drawn trials; a trial that cannot be replayed is a failure."""
         names = list(context.done)
         if len(names) < (most or 1):
-            yield fail(_MISSING, f"{most or 'all'} trials were asked for, {len(names)} came to their end")
+            yield fail(_MISSING, f"a replay of {most or 'all'} trials was requested; {len(names)} were finished")
         drawn = set(draw(names, min(most or len(names), len(names))))
         found: dict[str, Mapping[str, Any]] = {}
         for name in filter(drawn.__contains__, names):
@@ -81,28 +81,28 @@ def replay_check(replay: Replay, most: int | None = None, draw: Draw = _SYSTEM.s
 
 
 def replay_left_out(replay: Check | None) -> list[Finding]:
-    """Findings of a submission that is refused anyway: its untrusted weights are not loaded."""
+    """Finding for a submission that is refused anyway: its untrusted weights are not loaded."""
     return [skipped(_MISSING, "not replayed: the submission is refused anyway")] if replay else []
 
 
 def _replayed(replay: Replay, context: Context, name: str) -> Generator[Finding, None, Mapping[str, Any] | None]:
-    """Return what the replay of one trial found; None where its last checkpoint is not here."""
+    """Return the result of the replay of one trial; None if its last checkpoint is missing."""
     record, submission = context.done[name], context.submission
     last, earlier = last_checkpoint(record), earlier_at_target(record)
     if last is None or path_of(name, last) not in submission.entries:
-        yield fail(_MISSING, f"{name}: its last checkpoint is not here, so its quality cannot be replayed: {_ASK}")
+        yield fail(_MISSING, f"{name}: its last checkpoint is missing, so that it cannot be replayed: {_ASK}")
         return None
     if earlier and path_of(name, earlier) not in submission.entries:
         if is_of_our_version(record):
-            what = f"{name}: {earlier.get('file')}, with which it reached its target, is not here"
-            yield fail(_MISSING, f"{what}, so its time to quality cannot be replayed: {_ASK}")
+            what = f"{name}: {earlier.get('file')}, which reached the target, is missing"
+            yield fail(_MISSING, f"{what}, so that its time to quality cannot be replayed: {_ASK}")
         earlier = None
     with ExitStack() as extracted:
 
-        def file(told: Mapping[str, Any], as_name: str) -> Path:
+        def file(checkpoint: Mapping[str, Any], as_name: str) -> Path:
             path = submission.folder.parent / as_name
             extracted.callback(path.unlink, missing_ok=True)
-            submission.extract(path_of(name, told), path)
+            submission.extract(path_of(name, checkpoint), path)
             return path
 
         at_target = file(earlier, "target.pt") if earlier else None
@@ -110,7 +110,7 @@ def _replayed(replay: Replay, context: Context, name: str) -> Generator[Finding,
 
 
 def compared(name: str, record: Record, document: Mapping[str, Any]) -> Iterator[Finding]:
-    """Compare what a replay of `record` found with what the record tells."""
+    """Compare the result of a replay with the record."""
     dataset, counted = values(record, "dataset")[-1], values(record, "flops")[-1]
     yield _same_data(name, dataset, document)
     if document["samples"] != dataset["evaluation_samples"]:
@@ -124,7 +124,7 @@ def compared(name: str, record: Record, document: Mapping[str, Any]) -> Iterator
         yield _same_quality(_TARGET, name, _reaching(record), found, record, document)
     if document["flops_per_sample"] != counted["per_sample"]:
         yield fail(
-            _FLOPS, f"{name}: {document['flops_per_sample']!r} FLOPs a sample here, {counted['per_sample']!r} there"
+            _FLOPS, f"{name}: {document['flops_per_sample']!r} FLOPs a sample here, {counted['per_sample']!r} recorded"
         )
     else:
         yield note(_FLOPS, f"{name}: {counted['per_sample']!r} FLOPs a sample, counted again")
@@ -134,9 +134,9 @@ def compared(name: str, record: Record, document: Mapping[str, Any]) -> Iterator
 
 
 def tolerances_of(metric: str, samples: int, precision: str) -> tuple[float, float] | None:
-    """Return how far two evaluations of the same weights may lie apart, on one kind of device and on two.
+    """Return the largest difference of two evaluations of the same weights, on one kind of device and on two kinds.
 
-    In the unit of the metric. None for a plug-in's metric, whose unit and noise are not known here.
+    In the unit of the metric. None for a plug-in's metric, whose unit and noise are unknown.
     """
     place = int(precision != "fp32")
     if metric == "top1":
@@ -153,61 +153,63 @@ def _tolerances(document: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _other_device(record: Record, document: Mapping[str, Any]) -> str | None:
-    """Name both kinds of device, where the run and this replay had different ones."""
+    """Name both kinds of device if the run and this replay used different ones."""
     ran = record.tables["accelerator"]["device"]
     return None if ran == document["device"] else f"the run was on {ran}, this replay on {document['device']}"
 
 
 def _same_data(name: str, dataset: Mapping[str, Any], document: Mapping[str, Any]) -> Finding:
-    """Compare the data set that the record names with the one here. It cannot show what was trained on."""
+    """Compare the recorded data set with the one here. This does not prove that the run trained on it."""
     if document["fingerprint"] != dataset["fingerprint"]:
         fingerprints = f"{document['fingerprint']} here, {dataset['fingerprint']} in the record"
         return fail(_DATA, f"{name}: another data set, or another copy of it: its fingerprint is {fingerprints}")
-    here, told = document["content_fingerprint"], dataset.get("content_fingerprint")
-    if here and told and here != told:
-        what = f"{here} here, {told} in the record"
+    here, recorded = document["content_fingerprint"], dataset.get("content_fingerprint")
+    if here and recorded and here != recorded:
+        what = f"{here} here, {recorded} in the record"
         return fail(_DATA, f"{name}: other content in files of the same names and sizes: {what}")
-    what = "names, sizes and content" if here and told else "names and sizes; content: `hpcai500 data check`"
-    return note(_DATA, f"{name}: the record names the data here ({document['fingerprint']}: {what})")
+    what = "names, sizes and content" if here and recorded else "names and sizes; content: `hpcai500 data check`"
+    return note(_DATA, f"{name}: the same data set as in the record ({document['fingerprint']}: {what})")
 
 
 def _same_quality(
-    check: str, name: str, told: Mapping[str, Any], found: float, record: Record, document: Mapping[str, Any]
+    check: str, name: str, recorded: Mapping[str, Any], found: float, record: Record, document: Mapping[str, Any]
 ) -> Finding:
-    metric, difference = document["metric"], abs(found - told["value"])
-    evidence = f"{name}: epoch {told['epoch']}: {metric} {found!r} here, {told['value']!r} in the record"
+    metric, difference = document["metric"], abs(found - recorded["value"])
+    evidence = f"{name}: epoch {recorded['epoch']}: {metric} {found!r} here, {recorded['value']!r} in the record"
     tolerances = _tolerances(document)
     if tolerances is None:
         if difference == 0:
             return note(check, evidence)
-        return warning(check, f"{evidence}; how far apart rounding puts two values of {metric} is not known here")
+        return warning(check, f"{evidence}; the effect of rounding on {metric} is unknown")
     one_kind, two_kinds = tolerances
     if difference <= one_kind:
         return note(check, f"{evidence}: within {one_kind:g}")
     other = _other_device(record, document)
     if other is None:
-        return fail(check, f"{evidence}; at most {one_kind:g} may lie between them")
+        return fail(check, f"{evidence}; they may differ by at most {one_kind:g}")
     if difference > two_kinds:
-        return fail(check, f"{evidence}; at most {two_kinds:g} may lie between them on two kinds of device")
+        return fail(check, f"{evidence}; they may differ by at most {two_kinds:g} on two kinds of device")
     return warning(check, f"{evidence}, more than {one_kind:g} apart: {other}; replay it on the run's kind of device")
 
 
 def _not_less(check: str, name: str, what: str, other: Mapping[str, Any], document: Mapping[str, Any]) -> Finding:
-    """Weights that were trained on the evaluation set are better there than anywhere else."""
+    """Check that the weights are not better on the evaluation set than elsewhere: they were not trained on it."""
     metric, here = document["metric"], document["value"]
     evidence = f"{name}: {metric} {here:.4f} on the evaluation set, {other['value']:.4f} on {other['samples']} {what}"
     margin = _margin(document, other)
     if margin is None:
-        return skipped(check, f"{evidence}: how much of {metric} chance explains is not known here")
+        return skipped(check, f"{evidence}: the effect of chance on {metric} is unknown")
     if here - other["value"] > margin:
-        return fail(check, f"{evidence}: chance explains {margin:.4f}, training on the evaluation set more")
-    return note(check, f"{evidence}: not less by more than chance explains ({margin:.4f})")
+        return fail(
+            check, f"{evidence}: chance explains a difference of {margin:.4f}; was the evaluation set trained on?"
+        )
+    return note(check, f"{evidence}: chance explains a difference of {margin:.4f}")
 
 
 def _margin(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """Return by how much chance may let two samples of one origin differ: standard errors of two pooled proportions.
+    """Return the largest difference of two samples from one population: standard errors of two pooled proportions.
 
-    None where the quality is no proportion that we know: a plug-in's may have any unit.
+    None if the quality is not known to be a proportion: a plug-in's may have any unit.
     """
     if _tolerances(one) is None or not all(0 <= each["value"] <= 1 for each in (one, other)):
         return None
@@ -217,7 +219,7 @@ def _margin(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
 
 
 def _raised(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """Noise goes both ways and averages out over many trials; whoever forges only raises."""
+    """Check that recorded qualities are not higher on average: noise averages out over trials, forgery does not."""
     above = {_QUALITY: list[float](), _TARGET: list[float]()}
     for name, document in found.items():
         record = context.done[name]
@@ -231,18 +233,18 @@ def _raised(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterato
         mean, most = math.fsum(differences) / runs, max(tolerances, default=math.inf) / math.sqrt(runs)
         if mean <= most:
             continue
-        what = f"{runs} trials tell {mean:.3g} more on average than is found here"
+        what = f"{runs} trials: recorded qualities are on average {mean:.3g} above those found here"
         if others:
-            # Another device decodes and sums differently for all images, so that all trials may move alike.
+            # Another device decodes and sums differently for all images, so that all trials may differ alike.
             yield warning(check, f"{what}, more than {most:.3g}: {others[0]}; replay them on the run's kind of device")
         else:
-            yield fail(check, f"{what}; at most {most:.3g} may be noise, which goes both ways")
+            yield fail(check, f"{what}; noise explains at most {most:.3g}")
 
 
 def _twins(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """Separate trainings end with different weights; a copy is found despite noise, scaling and changes of sign."""
-    # A plug-in's model may have one layer, and so one optimum, wherever training begins.
-    tell = fail if context.asked.rules else warning
+    """Find copied weights, despite noise, scaling and changes of sign: separate trainings end with different ones."""
+    # A plug-in's model may have one layer, and so the same optimum from every start.
+    make = fail if context.asked.rules else warning
     weights = {
         name: [
             (np.array(one["sketch"]), np.array(one["filters"]))
@@ -257,21 +259,19 @@ def _twins(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterator
         matched = max(match_of(one, two) for (_, one), (_, two) in pairs)
         most = max(most, closest)
         if closest > _MOST_COSINE:
-            what = f"the cosine of their weights is {closest:.4f}; trainings of their own have one near 0"
-            yield tell(_TWINS, f"{name} and {other}: {what}, a copy with noise one near 1")
+            what = f"the cosine of their weights is {closest:.4f}; separate trainings have about 0"
+            yield make(_TWINS, f"{name} and {other}: {what}, a copy with noise about 1")
         elif matched > _MOST_MATCH:
-            what = (
-                f"half of the filters of their first convolutions have a twin, with a cosine of {matched:.4f} or more"
-            )
-            yield warning(_TWINS, f"{name} and {other}: {what}: one net with its channels in another order?")
+            what = f"half of the filters of their first convolutions are nearly equal (cosine at least {matched:.4f})"
+            yield warning(_TWINS, f"{name} and {other}: {what}: the same net with reordered channels?")
     if len(weights) > 1 and most <= _MOST_COSINE:
         yield note(_TWINS, f"{len(weights)} trials: the cosine of the weights of any two is at most {most:.3f}")
 
 
 def match_of(filters: ArrayLike, others: ArrayLike) -> float:
-    """Return how alike the filters (n, size) of two nets are, in any order, 0 to 1.
+    """Return the similarity, 0 to 1, of the filters (n, size) of two nets in any order.
 
-    The median over the filters of the cosine, of either sign, with the other net's nearest filter; 0 without filters.
+    This is the median over the filters of the absolute cosine with the other net's nearest filter; 0 without filters.
     """
     left, right = np.asarray(filters), np.asarray(others)
     if not left.size or not right.size:
@@ -280,29 +280,29 @@ def match_of(filters: ArrayLike, others: ArrayLike) -> float:
 
 
 def cosine(one: ArrayLike, other: ArrayLike) -> float:
-    """Cosine of the angle between two sketches, -1 to 1; 0 where one has no direction."""
+    """Cosine of the angle between two sketches, -1 to 1; 0 if one is zero."""
     left, right = np.asarray(one), np.asarray(other)
     norms = float(np.linalg.norm(left) * np.linalg.norm(right))
     return float(left @ right) / norms if norms else 0.0
 
 
 def _not_shown(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Finding:
-    """Say what a replay leaves open, whatever it found."""
+    """Report what a replay cannot prove, whatever it found."""
     open_questions = [
-        "that these weights were trained in these runs, by this code and in that time",
-        "other evaluations than the last and the first at the target",
+        "that these weights were trained in these runs, by this code and in this time",
+        "evaluations other than the last and the first at the target",
     ]
-    untold = [
+    without = [
         name for name, document in found.items()
         if "at_target" not in document and earlier_at_target(context.done[name])
     ]  # fmt: skip
-    if untold:
-        open_questions.append(f"the time to quality of {', '.join(untold)}: no checkpoint of that moment")
+    if without:
+        open_questions.append(f"the time to quality of {', '.join(without)}, without a checkpoint at the target")
     if len(found) < len(context.done):
-        open_questions.append(f"other trials than {', '.join(found)}, drawn here from {len(context.done)}")
+        open_questions.append(f"trials other than {', '.join(found)}, drawn from {len(context.done)}")
     if not any("held_back" in document for document in found.values()):
-        open_questions.append("quality on samples that nobody could train on (--held-back DATA)")
-    return skipped(_NOT_SHOWN, f"not shown by this replay: {'; '.join(open_questions)}")
+        open_questions.append("quality on samples that the submitter lacks (--held-back DATA)")
+    return skipped(_NOT_SHOWN, f"this replay does not prove {'; '.join(open_questions)}")
 
 
 def _reaching(record: Record) -> Mapping[str, Any]:

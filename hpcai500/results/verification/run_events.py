@@ -1,4 +1,4 @@
-"""Checks of the events of one run: order, clocks, samples, predictions, and the evidence that they must leave."""
+"""Checks of the events of one run: order, clocks, samples, predictions, and required events."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ from hpcai500.methodology.passes import lost_evaluations
 from hpcai500.methodology.result import MEMORY, Result
 from hpcai500.recipe import tables_hash
 from hpcai500.record import Record, iterate
-from hpcai500.results.verification.context import Run, judged
+from hpcai500.results.verification.context import Run, one_finding
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 
 # ----------------------------------------------------------------------------------------------------
-# Order and restarts: nothing comes where it may not be, and all processes of a run do the same work.
+# Order and restarts: events are in the allowed order, and all processes of a run do the same work.
 
 
 def check_order(run: Run) -> Iterator[Finding]:
-    """Check that each epoch is trained, then evaluated, then saved, and that nothing comes where it may not be.
+    """Check that each epoch is trained, then evaluated, then saved, and that no event is out of order.
 
-    Epochs and steps of events are compared with what was done before.
+    Epochs and steps of events are compared with the events before.
     """
     is_member = "ensemble" in run.record.tables
     wrong = order_violations(run.log.moments, run.field("problem", "epochs"), is_member=is_member)
-    yield from judged("event-order", wrong, fail)
+    yield from one_finding("event-order", wrong, fail)
     unknown = unknown_keys(run.log.moments)
     if unknown:
-        yield warning("unknown-events", f"events that this version does not know: {', '.join(unknown[:10])}")
+        yield warning("unknown-events", f"events unknown to this version: {', '.join(unknown[:10])}")
 
 
 _RESTARTS, _AGAIN = "restarts", "trained-again"
@@ -66,13 +66,13 @@ _FIXED: dict[str, type[Value]] = {"dataset": Dataset, "model": Model, "flops": F
 
 
 def check_sessions(run: Run) -> Iterator[Finding]:
-    """Compare what each process said first with the recipe, and with the other processes."""
-    yield from judged(_RESTARTS, _faults(run), fail)
-    yield from judged(_RESTARTS, _oddities(run), warning)
+    """Compare the first events of each process with the recipe and with the other processes."""
+    yield from one_finding(_RESTARTS, _faults(run), fail)
+    yield from one_finding(_RESTARTS, _oddities(run), warning)
     lost = (event["value"] for event in lost_evaluations(run.record.events))
     epochs = [f"{one['epoch']} ({one['metric']} {one['value']!r})" for one in lost]
     if epochs:
-        yield warning(_AGAIN, f"trained again after their quality was seen: the epochs {', '.join(epochs[:10])}")
+        yield warning(_AGAIN, f"trained again after their quality was known: the epochs {', '.join(epochs[:10])}")
 
 
 def _faults(run: Run) -> Iterator[str]:
@@ -87,22 +87,22 @@ def _faults(run: Run) -> Iterator[str]:
             if getattr(start, name) != value:
                 yield f"start {number} names the {name} {getattr(start, name)}, expected {value}"
     for key, kind in _FIXED.items():
-        told = run.log.values(kind, key)
-        if any(_differ(one, told[0]) for one in told):
-            yield f"the event {key} is not the same after each of {len(told)} starts"
+        found = run.log.values(kind, key)
+        if any(_differ(one, found[0]) for one in found):
+            yield f"the event {key} is not the same after each of {len(found)} starts"
 
 
 def _differ(one: Value, other: Value) -> bool:
-    """Compare what both tell: an older version may have begun the run; data may have been moved, and checked."""
+    """Compare the fields of both: an older version may have started the run; data may have been moved or checked."""
     both = (one.model_fields_set & other.model_fields_set) - {"root", "content_fingerprint"}
     return any(getattr(one, name) != getattr(other, name) for name in both)
 
 
 def _oddities(run: Run) -> Iterator[str]:
-    """Training again what a checkpoint had saved can be a search for luck; its time is counted."""
+    """Find changes of version, and saved epochs that were trained again: perhaps in search of luck."""
     versions = list(dict.fromkeys(start.version for start in run.log.starts))
     if len(versions) > 1:
-        yield f"the run went on with other versions of hpcai500: {', '.join(versions)}"
+        yield f"the run was made by several versions of hpcai500: {', '.join(versions)}"
     newest = (1, 0)
     for moment in run.log.named("checkpoint", "run_resume"):
         if moment.key == "checkpoint":
@@ -112,24 +112,24 @@ def _oddities(run: Run) -> Iterator[str]:
             value = moment.told(Resume)
             if (value.epoch, value.step) != newest:
                 yield (
-                    f"line {moment.line}: it went on at epoch {value.epoch}, step {value.step}, although epoch "
-                    f"{newest[0]}, step {newest[1]} was saved (that file must have been damaged or missing)"
+                    f"line {moment.line}: resumed at epoch {value.epoch}, step {value.step}, although epoch "
+                    f"{newest[0]}, step {newest[1]} was saved (was that file damaged or missing?)"
                 )
 
 
 # ----------------------------------------------------------------------------------------------------
-# Clocks, and the durations that the run tells of itself.
+# Clocks, and the durations that the run reports.
 
 
-# A process starts its own timer some milliseconds before its first event.
+# A process starts its timer some milliseconds before its first event.
 _SETUP_SECONDS = 5.0
 
 
 def check_clock(run: Run) -> Iterator[Finding]:
-    """Compare wall clock and machine clock; a clock that was set during a run looks like a forged one."""
-    found = list(judged("clock", clock_faults(run.log), fail))
+    """Compare wall clock and machine clock; a clock that was set during a run looks like a forgery."""
+    found = list(one_finding("clock", clock_faults(run.log), fail))
     yield from found
-    yield from judged("pauses", pauses(run.log), warning)
+    yield from one_finding("pauses", pauses(run.log), warning)
     if not found:
         seconds = run.log.moments[-1].wall_s - run.log.moments[0].wall_s
         drift = drift_seconds(run.log)
@@ -139,27 +139,27 @@ def check_clock(run: Run) -> Iterator[Finding]:
 def check_times(run: Run) -> Iterator[Finding]:
     """Compare times of epochs, evaluations and steps with the clock and with each other."""
     epochs = run.epochs
-    yield from judged("epoch-times", time_faults(epochs), fail)
-    yield from judged("epoch-times", untold_times(epochs), warning)
-    yield from judged("step-sums", step_faults(run.log, epochs), fail)
-    yield from judged("setup-time", _setup_faults(run), fail)
+    yield from one_finding("epoch-times", time_faults(epochs), fail)
+    yield from one_finding("epoch-times", untold_times(epochs), warning)
+    yield from one_finding("step-sums", step_faults(run.log, epochs), fail)
+    yield from one_finding("setup-time", _setup_faults(run), fail)
 
 
 def _setup_faults(run: Run) -> Iterator[str]:
     for number, session in enumerate(run.log.sessions, 1):
         for stop in (moment for moment in session if moment.key == "init_stop"):
-            told, elapsed = stop.told(InitStop).seconds, stop.clock_s - session[0].clock_s
-            if not abs(told - elapsed) <= _SETUP_SECONDS:
-                yield f"start {number}: prepared for {told:.1f} s within {elapsed:.1f} s by the clock"
+            reported, elapsed = stop.told(InitStop).seconds, stop.clock_s - session[0].clock_s
+            if not abs(reported - elapsed) <= _SETUP_SECONDS:
+                yield f"start {number}: reports {reported:.1f} s of preparation; {elapsed:.1f} s by the clock"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Draws: what a member of an ensemble trained on is drawn again, from recipe and data set alone.
+# Draws: the training samples of an ensemble's member are drawn again, from recipe and data set alone.
 
 
 _DRAWN = "drawn"
 # Most samples that are drawn again: they take about a second, and up to 50 bytes of memory each. A campaign may have
-# 300 records, each with a seed and a size of its own. ImageNet has three fifths as many.
+# 300 records, each with another seed and size. ImageNet has three fifths as many.
 MOST_DRAWN = 1 << 21
 
 
@@ -168,7 +168,7 @@ class Draws:
     """What a seed draws.
 
     Attributes:
-        facts: as the event `dataset` tells them.
+        facts: as in the event `dataset`.
         coverage: digest of an epoch that delivers them.
     """
 
@@ -176,46 +176,46 @@ class Draws:
     coverage: str
 
 
-def check_drawn(run: Run) -> Iterator[Finding]:
-    """Compare what the member says that it drew with what the recipe makes of the data set."""
+def check_draws(run: Run) -> Iterator[Finding]:
+    """Compare a member's draws with those that recipe and data set give."""
     dataset = run.log.values(Dataset, "dataset")[-1]
     faults = list(_drawn_faults(run, dataset))
-    yield from judged(_DRAWN, faults, fail)
+    yield from one_finding(_DRAWN, faults, fail)
     if faults or dataset.drawn is None or dataset.training_samples > MOST_DRAWN:
         return
-    expected, told = draws_of(run, dataset).facts, dataset.drawn.model_dump()
-    wrong = (f"{key} {told[key]}, expected {value}" for key, value in expected.items() if told[key] != value)
-    yield from judged(_DRAWN, wrong, fail)
+    expected, found = draws_of(run, dataset).facts, dataset.drawn.model_dump()
+    wrong = (f"{key} {found[key]}, expected {value}" for key, value in expected.items() if found[key] != value)
+    yield from one_finding(_DRAWN, wrong, fail)
 
 
 def draws_can_be_made(run: Run, dataset: Dataset) -> bool:
-    """Whether recipe and data set say what was drawn, and it is little enough to be drawn again."""
+    """Whether recipe and data set determine the draws, and they are few enough to be drawn again."""
     return dataset.training_samples <= MOST_DRAWN and not any(_drawn_faults(run, dataset))
 
 
 def draws_of(run: Run, dataset: Dataset) -> Draws:
-    """Draw again what the recipe's seed draws of this data set; see `draws_can_be_made`."""
+    """Repeat the draws of the recipe's seed from this data set; see `draws_can_be_made`."""
     strata = tuple(dataset.drawn.strata) if dataset.drawn else ()
     seed, sampling = int(run.field("hyperparameters", "seed")), str(run.field("ensemble", "sampling"))
     return _draws(dataset.training_samples, seed, sampling, strata)
 
 
 def _drawn_faults(run: Run, dataset: Dataset) -> Iterator[str]:
-    """Check whether anything was drawn, and of how many strata; their sizes cannot be computed."""
+    """Check whether samples were drawn, and from how many strata; the sizes of strata cannot be computed."""
     asked, drawn = run.record.tables.get("ensemble"), dataset.drawn
     if asked is None or drawn is None:
         if asked is not None:
-            yield "the event dataset does not tell what was drawn"
+            yield "the event dataset lacks the draws"
         elif drawn is not None:
-            yield "samples were drawn, and the recipe has no [ensemble]"
+            yield "samples were drawn, but the recipe has no [ensemble]"
         return
     if drawn.sampling != asked["sampling"]:
         yield f"samples were drawn by {drawn.sampling}; the recipe asks for {asked['sampling']}"
     name, groups = asked["strata"], len(drawn.strata)
     first, last = run.record.tables["problem"].get("training_years") or (0, 0)
-    wanted = {"none": 0, "class": dataset.classes, "year": last - first + 1}.get(name, groups)
-    if groups != wanted:
-        yield f"samples were drawn from {groups} strata; the recipe's {name} makes {wanted}"
+    expected = {"none": 0, "class": dataset.classes, "year": last - first + 1}.get(name, groups)
+    if groups != expected:
+        yield f"samples were drawn from {groups} strata; the recipe's {name} makes {expected}"
     elif groups and sum(drawn.strata) != dataset.training_samples:
         yield f"the strata have {sum(drawn.strata)} samples; the training set has {dataset.training_samples}"
 
@@ -230,40 +230,43 @@ def _draws(samples: int, seed: int, sampling: str, strata: tuple[int, ...]) -> D
 
 
 # ----------------------------------------------------------------------------------------------------
-# Samples: each epoch saw the training set, or what a member drew; each evaluation saw its whole set.
+# Samples: each epoch used the training set, or a member's draws; each evaluation used its whole set.
 
 
 _SAMPLES, _COVERAGE = "samples", "coverage"
-# Most samples whose digest is computed: two seconds, also if each run has another size. ImageNet has a fiftieth.
+# Most samples whose digest is computed, in two seconds. ImageNet has a fiftieth.
 _MOST_SAMPLES = 1 << 26
 
 
 def check_samples(run: Run) -> Iterator[Finding]:
     """Compare samples, steps and padding with data set and recipe, and the digests of what was delivered."""
-    yield from judged(_SAMPLES, _counts(run), fail)
+    yield from one_finding(_SAMPLES, _counts(run), fail)
     dataset = run.log.values(Dataset, "dataset")[-1]
     is_member = "ensemble" in run.record.tables
     if dataset.training_samples > (MOST_DRAWN if is_member else _MOST_SAMPLES):
         yield warning(_COVERAGE, f"the digest of {dataset.training_samples} samples was not computed again")
         return
     if is_member and not draws_can_be_made(run, dataset):
-        # `check_drawn` reports why.
+        # `check_draws` reports why.
         return
     expected = draws_of(run, dataset).coverage if is_member else _digest(dataset.training_samples)
     if dataset.coverage != expected:
         whose = "the member's draws of the" if is_member else "the"
         yield fail(
             _COVERAGE,
-            f"{whose} data set's {dataset.training_samples} samples give {expected}, told {dataset.coverage}",
+            f"{whose} data set's {dataset.training_samples} samples have the digest {expected}, the event has "
+            f"{dataset.coverage}",
         )
-    # Batches that are repeated from memory are no epoch, and their result is not ranked.
+    # Batches that are repeated from memory do not cover an epoch; such a run is not rankable.
     if _tail(run) == "pad" and run.record.tables["accelerator"].get("loader") != MEMORY:
         wrong = [one.done for one in run.epochs if one.done.coverage != expected]
-        yield from judged(_COVERAGE, (f"epoch {one.epoch}: {one.coverage}, expected {expected}" for one in wrong), fail)
+        yield from one_finding(
+            _COVERAGE, (f"epoch {one.epoch}: {one.coverage}, expected {expected}" for one in wrong), fail
+        )
 
 
 def _tail(run: Run) -> Any:
-    """What becomes of the last batch; a plug-in's layer 7 may lack the field, and then it is filled up."""
+    """Whether the last batch is dropped or padded; padded if a plug-in's layer 7 lacks the field."""
     return run.record.tables["workload"].get("tail", "pad")
 
 
@@ -277,8 +280,7 @@ def _counts(run: Run) -> Iterator[str]:
     steps = whole // batch if drops else -(-whole // batch)
     samples = steps * batch if drops else whole
     if model.steps_per_epoch != steps:
-        told = model.steps_per_epoch
-        yield f"{whole} samples in batches of {batch} are {steps} steps, told {told}"
+        yield f"{whole} samples in batches of {batch} are {steps} steps, the event has {model.steps_per_epoch}"
     for one in run.epochs:
         expected = {"steps": steps, "samples": samples, "padded_samples": steps * batch - samples}
         wrong = [f"{name} {getattr(one.done, name)}, expected {value}" for name, value in expected.items()
@@ -304,7 +306,7 @@ def _digest(samples: int) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Predictions: a member of an ensemble leaves what the vote needs; no other run leaves any.
+# Predictions: a member of an ensemble writes those that the vote needs; other runs write none.
 
 
 _PREDICTIONS = "predictions"
@@ -313,31 +315,31 @@ _COUNTED = ("top1",)
 
 
 def check_predictions(run: Run) -> Iterator[Finding]:
-    """Compare the events on predictions with the recipe, the data set, and the draws of both."""
-    yield from judged(_PREDICTIONS, _predictions_faults(run), fail)
+    """Compare the events on predictions with the recipe, the data set and the draws."""
+    yield from one_finding(_PREDICTIONS, _predictions_faults(run), fail)
 
 
 def _predictions_faults(run: Run) -> Iterator[str]:
-    told = {one.kind: one for one in run.log.values(Predictions, "predictions")}
+    found = {one.kind: one for one in run.log.values(Predictions, "predictions")}
     expected = expected_kinds(run.record.tables)
-    if set(told) != set(expected):
-        yield f"predictions of {', '.join(sorted(told)) or 'nothing'}; expected {', '.join(expected) or 'none'}"
+    if set(found) != set(expected):
+        yield f"predictions of {', '.join(sorted(found)) or 'nothing'}; expected {', '.join(expected) or 'none'}"
         return
-    for kind, one in told.items():
+    for kind, one in found.items():
         if one.file != file_of(kind):
             yield f"{kind}: in {one.file}, expected {file_of(kind)}"
-        wanted = _samples(run, kind)
-        if wanted is not None and one.samples != wanted:
-            yield f"{kind}: of {one.samples} samples, expected {wanted}"
-    judgements = run.log.values(OutOfBag, "out_of_bag")
-    if bool(judgements) != (OUT_OF_BAG in told):
-        yield f"{len(judgements)} events out_of_bag; predictions of {', '.join(sorted(told)) or 'nothing'}"
-    elif judgements:
-        yield from _judgement_faults(judgements[-1], told[OUT_OF_BAG].samples, run.field("problem", "metric"))
+        samples = _samples(run, kind)
+        if samples is not None and one.samples != samples:
+            yield f"{kind}: of {one.samples} samples, expected {samples}"
+    evaluations = run.log.values(OutOfBag, "out_of_bag")
+    if bool(evaluations) != (OUT_OF_BAG in found):
+        yield f"{len(evaluations)} events out_of_bag; predictions of {', '.join(sorted(found)) or 'nothing'}"
+    elif evaluations:
+        yield from _out_of_bag_faults(evaluations[-1], found[OUT_OF_BAG].samples, run.field("problem", "metric"))
 
 
 def _samples(run: Run, kind: str) -> int | None:
-    """Return how many samples predictions of this kind have; None where that cannot be computed again."""
+    """Return the number of samples of this kind of predictions; None if it cannot be computed."""
     dataset = run.log.values(Dataset, "dataset")[-1]
     if kind == EVALUATION:
         return dataset.evaluation_samples
@@ -348,7 +350,7 @@ def _samples(run: Run, kind: str) -> int | None:
     return _unseen(dataset.training_samples, seed, str(run.field("ensemble", "sampling")), strata, count)
 
 
-def _judgement_faults(one: OutOfBag, samples: int, metric: str) -> Iterator[str]:
+def _out_of_bag_faults(one: OutOfBag, samples: int, metric: str) -> Iterator[str]:
     name = f"out of bag: {one.metric} {one.value!r}"
     if one.metric != metric or one.samples != samples or (one.value is None) != (samples == 0):
         yield f"{name} of {one.samples} samples, expected {metric} of {samples}"
@@ -372,11 +374,11 @@ def _unseen(samples: int, seed: int, sampling: str, strata: tuple[int, ...], cou
 
 
 # ----------------------------------------------------------------------------------------------------
-# Evidence: what every run tells, so that its absence means that it was taken out.
+# Evidence: events and fields that every run has, so that a missing one was removed.
 
 
 _EVIDENCE = "evidence"
-# Written in this order once the clock has stopped; a run that is killed between them has come to its end.
+# Written in this order after the end of training; a run that is killed between them counts as finished.
 _AT_THE_END = ("steps", "communication", "power")
 # Fields of the event `dataset` that our own benchmarks write beyond those that a plug-in must.
 _OF_DATASET = {
@@ -389,18 +391,18 @@ _OF_ACCELERATOR = ("name", "memory_bytes", "uuid")
 
 
 def check_evidence(run: Run) -> Iterator[Finding]:
-    """Look for the events that the software which wrote this record writes in every run."""
+    """Check for the events and fields that the version which wrote this record writes in every run."""
     if not run.log.leaves_evidence:
         return
-    yield from judged(_EVIDENCE, [*_before_training(run), *_untold(run)], fail)
-    yield from judged(_EVIDENCE, _unknown(run), warning)
+    yield from one_finding(_EVIDENCE, [*_before_training(run), *_missing_fields(run)], fail)
+    yield from one_finding(_EVIDENCE, _unknown(run), warning)
     expected = [key for key in _AT_THE_END if key != "communication" or run.log.worlds[-1].world_size > 1]
-    told = [moment.key for moment in run.log.moments if moment.key in expected]
-    if told == expected:
+    found = [moment.key for moment in run.log.moments if moment.key in expected]
+    if found == expected:
         return
-    evidence = f"after its end it tells of {', '.join(told) or 'nothing'}; expected {', '.join(expected)}, each once"
-    if told == expected[: len(told)]:
-        yield warning(_EVIDENCE, f"{evidence}: it was killed there, or the rest was taken out")
+    evidence = f"events after its end: {', '.join(found) or 'none'}; expected {', '.join(expected)}, each once"
+    if found == expected[: len(found)]:
+        yield warning(_EVIDENCE, f"{evidence}: it was killed then, or the others were removed")
     else:
         yield fail(_EVIDENCE, evidence)
 
@@ -408,31 +410,31 @@ def check_evidence(run: Run) -> Iterator[Finding]:
 def _before_training(run: Run) -> Iterator[str]:
     for number, start in enumerate(run.log.starts, 1):
         if "boot_id" not in start.model_fields_set:
-            yield f"start {number} does not tell which start of its machine it is of (boot_id)"
-    # Synchronised batch norm and stages communicate within a step: no step runs without it, so none can be compared.
+            yield f"start {number} lacks boot_id"
+    # With synchronised batch norm or stages, no step runs without communication, so that none can be compared.
     tables = run.record.tables
-    talks = tables["workload"].get("norm") == "sync-batch" or tables["programming"].get("stages", 1) > 1
+    always_communicates = tables["workload"].get("norm") == "sync-batch" or tables["programming"].get("stages", 1) > 1
     for session, world in zip(run.log.trained, run.log.worlds, strict=False):
-        told = {moment.key for moment in session}
-        for key in ("rehearsal", *(() if talks else ("parallel_efficiency",))):
-            if world.world_size > 1 and key not in told:
-                yield f"line {session[0].line}: {world.world_size} ranks, and no event {key} of this process"
+        found = {moment.key for moment in session}
+        for key in ("rehearsal", *(() if always_communicates else ("parallel_efficiency",))):
+            if world.world_size > 1 and key not in found:
+                yield f"line {session[0].line}: {world.world_size} ranks, but this process has no event {key}"
 
 
 def _unknown(run: Run) -> Iterator[str]:
-    """Report unknown values that this version finds out on every machine that we know."""
+    """Report unknown values that this version can read on every machine that we know."""
     for number, start in enumerate(run.log.starts, 1):
         if start.version == __version__ and start.boot_id is None:
-            yield f"start {number} has no boot ID, so its clocks cannot be compared"
+            yield f"start {number} has no boot ID, so that its clocks cannot be compared"
     for node in run.record.system["nodes"] if run.log.starts[-1].version == __version__ else []:
         if any(device.get("uuid") is None for device in node["accelerators"]):
-            yield f"{node['host']} has an accelerator without a UUID, so it cannot be checked that each is counted once"
+            yield f"{node['host']} has an accelerator without a UUID, which may be counted twice"
 
 
-def _untold(run: Run) -> Iterator[str]:
-    """Report fields that processes of this very version write, and that are not in the record.
+def _missing_fields(run: Run) -> Iterator[str]:
+    """Report missing fields that this version always writes.
 
-    Older versions lack some fields and are not checked. A version that is not installed is not ranked.
+    Older versions lack some fields and are not checked; their records are not rankable here.
     """
     benchmark = str(run.record.tables.get("benchmark"))
     for session, start in zip(run.log.sessions, run.log.starts, strict=True):
@@ -441,39 +443,39 @@ def _untold(run: Run) -> Iterator[str]:
         for moment in session:
             missing = list(moment.value.untold()) if moment.value else []
             if moment.key == "dataset" and moment.value:
-                told = moment.value.model_fields_set
-                missing += [name for name in _OF_DATASET.get(benchmark, ()) if name not in told]
+                found = moment.value.model_fields_set
+                missing += [name for name in _OF_DATASET.get(benchmark, ()) if name not in found]
             if missing:
-                yield f"line {moment.line}: {moment.key} does not tell {', '.join(missing)}"
-        yield from _untold_system(session, run.record.events[session[0].line - 1 : session[-1].line])
+                yield f"line {moment.line}: {moment.key} lacks {', '.join(missing)}"
+        yield from _system_faults(session, run.record.events[session[0].line - 1 : session[-1].line])
 
 
-def _untold_system(session: Sequence[Moment], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Check that each process that trains describes all of its nodes, and the software that ran."""
+def _system_faults(session: Sequence[Moment], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Check that a process that trains describes all of its nodes and its software."""
     world = next((one.told(World) for one in session if one.key in ("run_start", "run_resume")), None)
     if world is None:
         return
     described = [event for event in events if event["key"] == "system"]
     if len(described) != 1:
-        yield f"line {session[0].line}: its process describes its system {len(described)} times; expected once"
+        yield f"line {session[0].line}: this process has {len(described)} system events; expected one"
         return
     line, system = described[0]["seq"] + 1, described[0]["value"]
     package = system["installation"]["package"]
     if missing := [name for name in _OF_PACKAGE if not package.get(name)]:
-        yield f"line {line}: the system's package does not tell {', '.join(missing)}"
+        yield f"line {line}: the system's package lacks {', '.join(missing)}"
     if len(system["nodes"]) != world.nodes:
-        yield f"line {line}: {len(system['nodes'])} nodes are described; {world.nodes} trained"
+        yield f"line {line}: the system has {len(system['nodes'])} nodes; {world.nodes} trained"
     for node in system["nodes"]:
         missing = [name for name in _OF_NODE if name not in node]
         missing += [
             f"accelerators.{name}" for one in node["accelerators"] for name in _OF_ACCELERATOR if name not in one
         ]
         if missing:
-            yield f"line {line}: the node {node.get('host')} does not tell {', '.join(dict.fromkeys(missing))}"
+            yield f"line {line}: the node {node.get('host')} lacks {', '.join(dict.fromkeys(missing))}"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Files: pictures, traces and predictions of a record are those that its events name.
+# Files: pictures, traces and predictions must have the hashes in the events.
 
 
 _FILES = "files"
@@ -481,15 +483,15 @@ _FOLDERS = {"picture": "pictures", "trace": "trace", "predictions": FOLDER}
 
 
 def check_files(record: Record, result: Result | None, rules: Mapping[str, Any]) -> Iterator[Finding]:
-    """Compare the hash of each file with the one that the events name.
+    """Compare the hash of each file with the one in the events.
 
-    A missing picture or trace says nothing of the result; without its predictions no member can vote.
+    The result does not depend on pictures and traces, so that they may be missing; predictions may not.
     """
     del result, rules
     for key, folder in _FOLDERS.items():
-        # Of a file that was made again, the last hash counts.
-        told = {event["value"]["file"]: event["value"]["sha256"] for event in iterate(record.events, key)}
-        for file, sha256 in told.items():
+        # If a file was written again, the last hash counts.
+        hashes = {event["value"]["file"]: event["value"]["sha256"] for event in iterate(record.events, key)}
+        for file, sha256 in hashes.items():
             parts = PurePosixPath(file).parts
             if len(parts) != 2 or parts[0] != folder or parts[1] == ".." or "\0" in file:
                 yield fail(_FILES, f"{file}: not a file in {folder}/")
@@ -497,7 +499,7 @@ def check_files(record: Record, result: Result | None, rules: Mapping[str, Any])
             path = record.path / folder / parts[1]
             if not path.is_file():
                 missing = fail if folder == FOLDER else skipped
-                yield missing(_FILES, f"{file} is not here")
+                yield missing(_FILES, f"{file} is missing")
                 continue
             with path.open("rb") as stream:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Checks of the numbers of one run: losses, qualities, rates, speed against the ceilings, and the model's size."""
+"""Checks of the numbers of one run: losses, qualities, rates, speed compared with the ceilings, and model size."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from hpcai500.methodology.integrity import (
 )
 from hpcai500.methodology.model_count import model_count
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY
-from hpcai500.results.verification.context import Run, judged
+from hpcai500.results.verification.context import Run, one_finding
 from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding, fail, note, skipped, warning
 
 # ----------------------------------------------------------------------------------------------------
-# Loss: a model that learns has one, each epoch another one, and it falls.
+# Loss: every epoch has another one, and it falls.
 
 
 _LOSS = "loss"
-# Their losses are cross-entropies and distances; a plug-in's may be anything.
+# Losses of these are cross-entropies and distances; a plug-in's may be negative.
 _NOT_NEGATIVE = ("ic", "ewa")
 # Relative rounding of sums in half precision.
 _ROUNDING = 0.01
-# Epochs at each end whose losses are compared, from how many epochs on, and how far the last may exceed guessing.
+# Epochs at each end whose losses are compared, from how many epochs on, and the largest ratio of the last to guessing.
 _ENDS, _LEAST_EPOCHS, _WORSE_THAN_GUESSING = 3, 10, 3.0
 
 
 def check_losses(run: Run) -> Iterator[Finding]:
-    """Check the mean loss of each epoch: a mean of thousands of numbers in full precision never comes twice."""
-    yield from judged(_LOSS, _loss_faults(run), fail)
-    yield from judged(IMPLAUSIBLE, _implausible_losses(run), warning)
+    """Check the mean loss of each epoch: means of thousands of numbers in full precision are never equal."""
+    yield from one_finding(_LOSS, _loss_faults(run), fail)
+    yield from one_finding(IMPLAUSIBLE, _implausible_losses(run), warning)
 
 
 def _loss_faults(run: Run) -> Iterator[str]:
@@ -53,14 +53,14 @@ def _loss_faults(run: Run) -> Iterator[str]:
         if loss < 0 and run.record.tables.get("benchmark") in _NOT_NEGATIVE:
             yield f"epoch {epoch}: a loss of {loss:.6g}, expected 0 or more"
         elif loss < least * (1 - _ROUNDING):
-            yield f"epoch {epoch}: a loss of {loss:.6g}; with this label smoothing no model has less than {least:.6g}"
+            yield f"epoch {epoch}: a loss of {loss:.6g}; with this label smoothing, the least is {least:.6g}"
         before = seen.setdefault(loss, epoch)
         if before != epoch:
-            yield f"epochs {before} and {epoch} have the same loss to the last digit ({loss!r})"
+            yield f"epochs {before} and {epoch} have exactly the same loss ({loss!r})"
 
 
 def _least_loss(run: Run) -> float:
-    """The cross-entropy of smoothed labels with themselves, below which no loss can be; 0 without smoothing."""
+    """The entropy of the smoothed labels, below which no loss can be; 0 without smoothing."""
     if run.record.tables.get("benchmark") != "ic":
         return 0.0
     smoothing, classes = float(run.field("workload", "label_smoothing")), _classes(run)
@@ -87,35 +87,37 @@ def _classes(run: Run) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Quality: so many samples can give it, and it developed as quality does.
+# Quality: the number of samples allows it, and it develops as in training.
 
 
 _QUALITY, _CLASSES = "quality", "classes"
 # Metrics that count correct samples: each value is k / samples.
 _COUNTED = ("top1",)
-# Metrics that are shares; a plug-in's may have any unit.
+# Metrics from 0 to 1; a plug-in's may have any unit.
 _SHARES = ("top1", "map50")
 _GRID = 1e-6
 _MEAN = 1e-9
-# Epochs before the last, what may be gained on the best of them, and how many standard errors more.
+# Epochs before the last, the largest gain over the best of them, and how many standard errors more.
 _BEFORE, _GAIN, _ERRORS = 5, 0.03, 4.0
 _MOST_NAMES = 8
-# From so many samples on, two evaluations seldom have as many right; from so many epochs on, the first has less than
-# this share of the last quality.
+# From so many samples on, two evaluations seldom have equally many right answers; from so many epochs on, the first has
+# less than this share of the last quality.
 FINE_GRID, _QUALITY_LEAST_EPOCHS, _EARLY = 1000, 5, 0.9
-# Within this share of the epochs, no training has come so near to the last quality, or to the target.
+# Within this share of the epochs, no training reaches this share of the last quality, or the target.
 _FIRST, _NEARLY = 0.1, 0.97
 
 
 def check_quality(run: Run) -> Iterator[Finding]:
-    """Check each evaluation by itself, and the last with those before it."""
+    """Check each evaluation by itself, and the last against those before it."""
     metric = run.field("problem", "metric")
-    yield from judged(_QUALITY, (fault for one in run.log.evaluations for fault in _quality_faults(one, metric)), fail)
-    yield from judged(_CLASSES, _class_faults(run), fail)
-    told = [one.evaluation for one in run.epochs if one.evaluation]
+    yield from one_finding(
+        _QUALITY, (fault for one in run.log.evaluations for fault in _quality_faults(one, metric)), fail
+    )
+    yield from one_finding(_CLASSES, _class_faults(run), fail)
+    evaluations = [one.evaluation for one in run.epochs if one.evaluation]
     target = run.field("problem", "target_quality")
-    yield from judged("quality-leap", [*_leap(told), *_lost_again(told, target)], warning)
-    yield from judged(IMPLAUSIBLE, _implausible_qualities(told, run), warning)
+    yield from one_finding("quality-leap", [*_leap(evaluations), *_lost_again(evaluations, target)], warning)
+    yield from one_finding(IMPLAUSIBLE, _implausible_qualities(evaluations, run), warning)
 
 
 def _quality_faults(one: Evaluation, metric: str) -> Iterator[str]:
@@ -130,13 +132,13 @@ def _quality_faults(one: Evaluation, metric: str) -> Iterator[str]:
         yield f"{name} would be {correct:.6f} correct of {one.samples} samples"
     occurring = [value for value in (one.per_class or {}).values() if value is not None]
     if one.metric in _SHARES and any(not 0 <= value <= 1 for value in occurring):
-        yield f"{name}: a class has a precision beyond 0 to 1"
+        yield f"{name}: the precision of a class is not within 0 to 1"
     if one.per_class is not None and not abs(math.fsum(occurring) / max(1, len(occurring)) - one.value) <= _MEAN:
         yield f"{name} is not the mean over its classes, {math.fsum(occurring) / max(1, len(occurring)):.9g}"
 
 
 def _class_faults(run: Run) -> Iterator[str]:
-    """Each evaluation names the edition's classes and no others; all that the data have count in the mean."""
+    """Check that each evaluation has the edition's classes, and that its mean includes all classes in the data."""
     names = run.rules.get("class_names")
     if not names:
         return
@@ -146,8 +148,8 @@ def _class_faults(run: Run) -> Iterator[str]:
             if run.log.leaves_evidence:
                 yield f"epoch {one.epoch}: {one.metric} without its classes; expected {', '.join(names)}"
             continue
-        if strange := sorted(set(one.per_class) ^ set(names)):
-            yield f"epoch {one.epoch}: not the edition's classes, or not told: {_short(strange)}"
+        if others := sorted(set(one.per_class) ^ set(names)):
+            yield f"epoch {one.epoch}: missing classes, or not the edition's: {_short(others)}"
         left_out = classes_left_out([name for name in names if name not in absent], one.per_class)
         if left_out:
             yield (
@@ -160,43 +162,47 @@ def _short(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES])
 
 
-def _leap(told: Sequence[Evaluation]) -> Iterator[str]:
-    """The last evaluation is far above the best of those before it: at the end of a schedule nothing leaps."""
-    if len(told) <= _BEFORE:
+def _leap(evaluations: Sequence[Evaluation]) -> Iterator[str]:
+    """Report a last evaluation far above those before it: quality does not leap at the end of a schedule."""
+    if len(evaluations) <= _BEFORE:
         return
-    last = told[-1]
-    best = max(one.value for one in told[-1 - _BEFORE : -1])
+    last = evaluations[-1]
+    best = max(one.value for one in evaluations[-1 - _BEFORE : -1])
     if _is_far_above(last, best):
         yield f"the last epoch reached {last.value:.4f}, the best of the {_BEFORE} before it {best:.4f}"
 
 
-def _lost_again(told: Sequence[Evaluation], target: float) -> Iterator[str]:
-    """The evaluation that stops the time to quality is far above those after it."""
-    first = next((place for place, one in enumerate(told) if one.value >= target), len(told))
-    after = [one.value for one in told[first + 1 : first + 1 + _BEFORE]]
-    if after and _is_far_above(told[first], max(after)):
-        one = told[first]
-        yield f"epoch {one.epoch} reached the target with {one.value:.4f}, none after it more than {max(after):.4f}"
+def _lost_again(evaluations: Sequence[Evaluation], target: float) -> Iterator[str]:
+    """Report a first evaluation at the target far above those after it."""
+    first = next((place for place, one in enumerate(evaluations) if one.value >= target), len(evaluations))
+    after = [one.value for one in evaluations[first + 1 : first + 1 + _BEFORE]]
+    if after and _is_far_above(evaluations[first], max(after)):
+        one = evaluations[first]
+        yield (
+            f"epoch {one.epoch} reached the target with {one.value:.4f}; the next {len(after)} have at most "
+            f"{max(after):.4f}"
+        )
 
 
-def _implausible_qualities(told: Sequence[Evaluation], run: Run) -> Iterator[str]:
-    """Qualities that no training of the edition's model on its data set has shown."""
-    values = [one.value for one in told]
+def _implausible_qualities(evaluations: Sequence[Evaluation], run: Run) -> Iterator[str]:
+    """Report qualities that no training of the edition's model on its data set has shown."""
+    values = [one.value for one in evaluations]
     highest = run.rules.get("implausible_quality")
     is_editions = run.field("problem", "dataset") == run.rules.get("dataset")
     if is_editions and highest is not None and max(values, default=0.0) > highest:
-        best = max(told, key=lambda one: one.value)
+        best = max(evaluations, key=lambda one: one.value)
         yield f"epoch {best.epoch}: {best.metric} {best.value:g}; no published training of this data set has {highest}"
-    if len(told) < _QUALITY_LEAST_EPOCHS or told[0].samples < FINE_GRID:
+    if len(evaluations) < _QUALITY_LEAST_EPOCHS or evaluations[0].samples < FINE_GRID:
         return
     value, times = Counter(values).most_common(1)[0]
     soon = min(_NEARLY * values[-1], float(run.field("problem", "target_quality"))) if values[-1] > 0 else math.inf
-    if times > len(told) / 2:
-        yield f"{times} of {len(told)} evaluations gave the same quality, {value!r}"
+    epochs = len(evaluations)
+    if times > epochs / 2:
+        yield f"{times} of {epochs} evaluations gave the same quality, {value!r}"
     elif values[-1] > 0 and values[0] > _EARLY * values[-1]:
         yield f"the first epoch had {values[0]:.4f} already, the last {values[-1]:.4f}: little was learnt"
-    elif is_editions and (early := [one for one in told if one.epoch <= _FIRST * len(told) and one.value >= soon]):
-        first = f"epoch {early[0].epoch} of {len(told)} had {early[0].value:.4f} already"
+    elif is_editions and (early := [one for one in evaluations if one.epoch <= _FIRST * epochs and one.value >= soon]):
+        first = f"epoch {early[0].epoch} of {epochs} had {early[0].value:.4f} already"
         yield f"{first}; the last has {values[-1]:.4f}, the target is {run.field('problem', 'target_quality'):g}"
 
 
@@ -206,14 +212,14 @@ def _is_far_above(one: Evaluation, best: float) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rates and speed: they agree with each other, and nothing was faster than the run's devices can be.
+# Rates and speed: rates agree with each other, and none is above what the run's devices can reach.
 
 
 _RATES_ROUNDING = 1e-9
 
 
 def check_rates(run: Run) -> Iterator[Finding]:
-    """Images are the samples of all epochs; rates times the time give images and operations again."""
+    """Check that images are the samples of all epochs, and that rates times the time give images and FLOPs."""
     result = run.result
     if result is None:
         return
@@ -232,7 +238,7 @@ def check_rates(run: Run) -> Iterator[Finding]:
         for what, (one, other) in pairs.items()
         if not math.isclose(one, other, rel_tol=_RATES_ROUNDING)
     )
-    yield from judged("arithmetic", wrong, fail)
+    yield from one_finding("arithmetic", wrong, fail)
 
 
 _SPEED, _USUAL = "speed", "usual-speed"
@@ -240,23 +246,23 @@ _SPEED, _USUAL = "speed", "usual-speed"
 
 def check_speed(run: Run) -> Iterator[Finding]:
     """Compare rates of all epochs and evaluations with the ceilings of the run, and with each other."""
-    told = run.log.values(Ceilings, "ceilings")
-    yield from judged("ceilings", ceiling_faults(told, run.field("accelerator", "precision")), fail)
-    if len(told) < len(run.log.worlds):
-        what = f"ceilings were measured before {len(told)} of {len(run.log.worlds)} starts"
+    measured = run.log.values(Ceilings, "ceilings")
+    yield from one_finding("ceilings", ceiling_faults(measured, run.field("accelerator", "precision")), fail)
+    if len(measured) < len(run.log.worlds):
+        what = f"ceilings were measured at {len(measured)} of {len(run.log.worlds)} starts"
         yield fail("ceilings", what) if run.log.leaves_evidence else warning("ceilings", f"{what}: an older version")
-    yield from _with_ceiling(run, ceiling(told))
+    yield from _with_ceiling(run, ceiling(measured))
     warm_ups = run.log.values(ParallelEfficiency, "parallel_efficiency")
-    yield from judged(_USUAL, [*fast_epochs(run.epochs), *fast_steps(run.epochs, warm_ups)], warning)
-    yield from judged(IMPLAUSIBLE, _too_efficient(warm_ups), warning)
+    yield from one_finding(_USUAL, [*fast_epochs(run.epochs), *fast_steps(run.epochs, warm_ups)], warning)
+    yield from one_finding(IMPLAUSIBLE, _too_efficient(warm_ups), warning)
 
 
 def _too_efficient(warm_ups: Sequence[ParallelEfficiency]) -> Iterator[str]:
-    """Many ranks cannot each be faster than one alone, unless that one was slowed."""
+    """Report ranks that are faster together than one alone, which suggests that the one was slowed."""
     for number, one in enumerate(warm_ups, 1):
-        middle = statistics.median(one.efficiencies) if one.efficiencies else 0.0
-        if middle > MOST_EFFICIENCY:
-            what = f"parallel efficiency {middle:.3f} is above {MOST_EFFICIENCY:g}"
+        median = statistics.median(one.efficiencies) if one.efficiencies else 0.0
+        if median > MOST_EFFICIENCY:
+            what = f"parallel efficiency {median:.3f} is above {MOST_EFFICIENCY:g}"
             yield f"start {number}: {what}: the one-rank step may have been slowed"
 
 
@@ -268,7 +274,7 @@ def _with_ceiling(run: Run, most: float | None) -> Iterator[Finding]:
         return
     what, rate = max(rates, key=lambda pair: pair[1])
     ratio = rate / most
-    evidence = f"{what}, the fastest, ran at {rate:.4g} FLOPS, {ratio:.3g} of the {most:.4g} measured in the same run"
+    evidence = f"{what}, the fastest, ran at {rate:.4g} FLOPS, {ratio:.3g} of the run's ceiling ({most:.4g})"
     if not ratio <= MOST_OF_CEILING:
         yield fail(_SPEED, f"{evidence}; no convolution exceeds {MOST_OF_CEILING}")
     elif ratio > 1:
@@ -278,22 +284,22 @@ def _with_ceiling(run: Run, most: float | None) -> Iterator[Finding]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Model: parameters and operations of a sample are those of the recipe's model.
+# Model: parameters and FLOPs of a sample are those of the recipe's model.
 
 
 _MODEL = "model"
 _ANALYTIC = "analytic"
-# Training takes forward and both backward products; the gradient of the first layer's input is not needed.
+# Training takes the forward and two backward products; the gradient of the first layer's input is not needed.
 _LEAST_OF_FORWARD, _MOST_OF_FORWARD = 1.0, 3.0
 _MODEL_ROUNDING = 1e-9
 
 
 def check_model(run: Run) -> Iterator[Finding]:
-    """Compare what the run counted with a count of the recipe's model; a plug-in's cannot be counted."""
+    """Compare the run's count with that of the recipe's model; a plug-in's model cannot be counted."""
     counted, model = run.log.values(Flops, "flops")[-1], run.log.values(Model, "model")[-1]
-    yield from judged(_MODEL, _own_faults(counted), fail)
+    yield from one_finding(_MODEL, _count_faults(counted), fail)
     dataset = run.log.values(Dataset, "dataset")[-1]
-    # Fields that a recipe of an older version lacks are those of the reference.
+    # Fields that an older recipe lacks have the reference's values.
     workload = {**run.rules.get("reference", {}).get("workload", {}), **run.record.tables["workload"]}
     classes = len(run.rules.get("class_names", [])) or dataset.classes or run.rules.get("classes", 0)
     height, width = dataset.grid or run.rules.get("grid") or (0, 0)
@@ -301,7 +307,7 @@ def check_model(run: Run) -> Iterator[Finding]:
         yield fail(_MODEL, f"workload.crop_width is {workload['crop_width']}; the images have {width} columns")
     expected = model_count(str(run.record.tables.get("benchmark")), workload, classes, (height, width))
     if expected is None:
-        yield skipped(_MODEL, f"a plug-in's model: {counted.per_sample:.6g} FLOPs a sample are the run's own count")
+        yield skipped(_MODEL, f"a plug-in's model: its {counted.per_sample:.6g} FLOPs a sample were not checked")
         return
     found = {
         "FLOPs of a sample": (counted.per_sample, expected.training),
@@ -309,16 +315,16 @@ def check_model(run: Run) -> Iterator[Finding]:
         "parameters": (model.parameters, expected.parameters),
     }
     wrong = (
-        f"{name} are {told:.12g}; those of the recipe's model {right:.12g}"
-        for name, (told, right) in found.items()
-        if not abs(told - right) <= _MODEL_ROUNDING * right
+        f"{name} are {recorded:.12g}; the recipe's model has {right:.12g}"
+        for name, (recorded, right) in found.items()
+        if not abs(recorded - right) <= _MODEL_ROUNDING * right
     )
-    yield from judged(_MODEL, wrong, fail)
+    yield from one_finding(_MODEL, wrong, fail)
 
 
-def _own_faults(counted: Flops) -> Iterator[str]:
+def _count_faults(counted: Flops) -> Iterator[str]:
     if counted.convention != _ANALYTIC:
-        yield f"operations were counted by the convention {counted.convention!r}, expected {_ANALYTIC}"
+        yield f"FLOPs were counted by the convention {counted.convention!r}, expected {_ANALYTIC}"
     ratio = counted.per_sample / counted.forward if counted.forward else float("inf")
     if not _LEAST_OF_FORWARD <= ratio <= _MOST_OF_FORWARD + _MODEL_ROUNDING:
         yield f"training takes {counted.per_sample:.6g} FLOPs a sample, {ratio:.4g} of forward; expected up to 3"

@@ -1,4 +1,4 @@
-"""Checks of where a run was: ranks, hosts and devices, replicas of the weights, and the processes' environment."""
+"""Checks of where a run ran: ranks, hosts and devices, replicas of the weights, and the processes' environment."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from hpcai500.methodology.events import (
     StepsRow,
     World,
 )
-from hpcai500.results.verification.context import Run, judged
+from hpcai500.results.verification.context import Run, one_finding
 from hpcai500.results.verification.facts import Facts, nodes, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 from hpcai500.system.software import effects, tuning
 
 # ----------------------------------------------------------------------------------------------------
-# Ranks: as many on as many hosts as the recipe asks for, in everything that tells of them.
+# Ranks: all events have the numbers of ranks and hosts that the recipe asks for.
 
 
 _RANKS, _REPLICAS = "ranks", "replicas"
 
 
-def check_company(run: Run) -> Iterator[Finding]:
+def check_ranks(run: Run) -> Iterator[Finding]:
     """Compare ranks, nodes and hosts of recipe, events and system."""
     faults = [*_recipe_faults(run)]
     for session in run.log.sessions:
         faults += _session_faults(session)
-    yield from judged(_RANKS, [*faults, *_system_faults(run), *_device_faults(run)], fail)
-    yield from judged(_RANKS, _device_oddities(run), warning)
+    yield from one_finding(_RANKS, [*faults, *_system_faults(run), *_device_faults(run)], fail)
+    yield from one_finding(_RANKS, _device_oddities(run), warning)
 
 
 def check_replicas(run: Run) -> Iterator[Finding]:
-    """Check the evidence of synchronous SGD: after each epoch, all ranks held the same weights, and new ones."""
-    told = run.log.values(Replicas, "replicas")
-    missing = sorted(run.passes.keys() - {one.epoch for one in told})
+    """Check the evidence of synchronous SGD: after each epoch, all ranks had the same, new weights."""
+    events = run.log.values(Replicas, "replicas")
+    missing = sorted(run.passes.keys() - {one.epoch for one in events})
     if missing:
-        what = f"epoch {missing[0]}: no word of the replicas ({len(missing)} of {len(run.passes)} epochs)"
+        what = f"epoch {missing[0]}: no event replicas ({len(missing)} of {len(run.passes)} epochs)"
         yield fail(_REPLICAS, what) if run.log.leaves_evidence else warning(_REPLICAS, f"{what}: an older version")
-    yield from judged(_REPLICAS, _replica_faults(told), fail)
+    yield from one_finding(_REPLICAS, _replica_faults(events), fail)
 
 
 def _recipe_faults(run: Run) -> Iterator[str]:
@@ -75,10 +75,10 @@ def _session_faults(session: Sequence[Moment]) -> Iterator[str]:
 
 
 def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow], world: World) -> Iterator[str]:
-    """Each rank has one row, on one of the hosts, and each host has a rank."""
+    """Check that each rank has one row, on one of the hosts, and that each host has a rank."""
     ranks = sorted(row.rank for row in rows)
     if ranks != list(range(world.world_size)):
-        yield f"{key} tells of {len(ranks)} ranks, {world.world_size} trained"
+        yield f"{key} has {len(ranks)} ranks, {world.world_size} trained"
     found = {row.host for row in rows}
     if world.hosts and found != set(world.hosts):
         odd = sorted(found ^ set(world.hosts))
@@ -86,7 +86,7 @@ def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow],
 
 
 def _described(run: Run) -> Iterator[tuple[World, Sequence[Facts]]]:
-    """Yield the ranks of each process that trained, and the nodes that it described."""
+    """Yield the world of each process that trained, and the nodes that it described."""
     for session, world in zip(run.log.trained, run.log.worlds, strict=True):
         for event in run.record.events[session[0].line - 1 : session[-1].line]:
             if event["key"] == "system":
@@ -94,16 +94,15 @@ def _described(run: Run) -> Iterator[tuple[World, Sequence[Facts]]]:
 
 
 def _system_faults(run: Run) -> Iterator[str]:
-    """The nodes that a process described are the hosts that it had."""
+    """Check that the nodes that a process described are its hosts."""
     for world, described in _described(run):
         names, hosts = sorted(str(node.get("host")) for node in described), sorted(world.hosts)
         if hosts and names != hosts:
-            told = f"the system has {', '.join(names[:8]) or 'no node'}"
-            yield f"{told}; the ranks were on {', '.join(hosts[:8])}"
+            yield f"the system has {', '.join(names[:8]) or 'no node'}; the ranks were on {', '.join(hosts[:8])}"
 
 
 def _device_faults(run: Run) -> Iterator[str]:
-    """Each rank of a node has its own device; a device is in one node."""
+    """Check that each rank of a node has its own device, and that a device is in one node."""
     if run.field("accelerator", "device") != "cuda":
         return
     for world, described in _described(run):
@@ -111,16 +110,17 @@ def _device_faults(run: Run) -> Iterator[str]:
         for node in described:
             host, devices = str(node.get("host")), node.get("accelerators") or []
             if not devices:
-                yield f"{host} has no accelerator, and the recipe's device is cuda"
+                yield f"{host} has no accelerator, but the recipe's device is cuda"
             for device in devices:
                 if device.get("uuid") is not None:
                     owners.setdefault(str(device["uuid"]), []).append(host)
-            # A launcher may show each rank only its own device; rank 0 of a node then sees one.
-            if 1 < len(devices) < world.world_size // world.nodes:
-                yield f"{host} has {len(devices)} accelerators for more ranks than that"
+            # If the launcher shows each rank only its own device, rank 0 of a node sees one.
+            ranks = world.world_size // world.nodes
+            if 1 < len(devices) < ranks:
+                yield f"{host} has {len(devices)} accelerators for {ranks} ranks"
         for uuid, hosts in owners.items():
             if len(hosts) > 1:
-                yield f"one accelerator is told of {len(hosts)} times, on {', '.join(dict.fromkeys(hosts))}: {uuid}"
+                yield f"one accelerator is listed {len(hosts)} times, on {', '.join(dict.fromkeys(hosts))}: {uuid}"
 
 
 def _device_oddities(run: Run) -> Iterator[str]:
@@ -133,14 +133,14 @@ def _device_oddities(run: Run) -> Iterator[str]:
             if len(node.get("accelerators") or []) == 1
         }
         for host in alone:
-            yield f"{host} tells of one accelerator for {ranks} ranks: each was shown its own alone, or they shared it"
+            yield f"{host} lists one accelerator for {ranks} ranks: each rank saw only its own, or they shared one"
 
 
-def _replica_faults(told: Sequence[Replicas]) -> Iterator[str]:
+def _replica_faults(events: Sequence[Replicas]) -> Iterator[str]:
     seen: dict[str, int] = {}
-    for one in told:
+    for one in events:
         if (one.digest is None) != (one.ranks == 1):
-            yield f"epoch {one.epoch}: {one.ranks} ranks and {'no' if one.digest is None else 'a'} digest"
+            yield f"epoch {one.epoch}: {one.ranks} ranks, but {'no' if one.digest is None else 'a'} digest"
         if one.digest is not None:
             before = seen.setdefault(one.digest, one.epoch)
             if before != one.epoch:
@@ -148,47 +148,47 @@ def _replica_faults(told: Sequence[Replicas]) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Environment: variables and libraries that change arithmetic, clocks or code from outside.
+# Environment: variables and preloaded libraries that change arithmetic, clocks or code.
 
 
 _ENVIRONMENT = "environment"
 _MOST_HOSTS = 4
 # Nearly every cluster sets it; it can replace any library that is loaded by name.
-_CHOOSES = "LD_LIBRARY_PATH"
+_LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
 def check_environment(run: Run) -> Iterator[Finding]:
     """Check variables and preloaded libraries of each node, at each start; `check_evidence` requires them."""
-    silent: list[str] = []
-    told: dict[str, list[str]] = {}
+    without: list[str] = []
+    found: dict[str, list[str]] = {}
     tuned: set[str] = set()
-    chosen = False
+    sets_path = False
     for value in values(run.record, "system"):
         for node in nodes(replace(run.record, system=value)):
             host = str(node.get("host"))
             if "environment" not in node or "preloaded" not in node:
-                silent.append(host)
+                without.append(host)
                 continue
-            for what in _told(node["environment"], node["preloaded"]):
-                told.setdefault(what, []).append(host)
+            for what in _influences(node["environment"], node["preloaded"]):
+                found.setdefault(what, []).append(host)
             tuned |= tuning(node["environment"])
-            chosen |= _CHOOSES in node["environment"]
-    yield from judged(_ENVIRONMENT, [f"{what} on {_named(hosts)}" for what, hosts in told.items()], warning)
-    if silent:
-        yield skipped(_ENVIRONMENT, f"{_named(silent)} does not tell its variables and preloaded libraries")
-    elif not told:
-        others = f"; variables that tune: {', '.join(sorted(tuned))}" if tuned else ""
-        libraries = f"; {_CHOOSES} chooses libraries" if chosen else ""
+            sets_path |= _LIBRARY_PATH in node["environment"]
+    yield from one_finding(_ENVIRONMENT, [f"{what} on {_named(hosts)}" for what, hosts in found.items()], warning)
+    if without:
+        yield skipped(_ENVIRONMENT, f"no variables and preloaded libraries in the record: {_named(without)}")
+    elif not found:
+        others = f"; tuning variables: {', '.join(sorted(tuned))}" if tuned else ""
+        libraries = f"; {_LIBRARY_PATH} is set" if sets_path else ""
         yield note(
             _ENVIRONMENT,
             f"no library is preloaded, no known variable changes arithmetic, clocks or code{libraries}{others}",
         )
 
 
-def _told(environment: Mapping[str, Any], preloaded: Any) -> list[str]:
+def _influences(environment: Mapping[str, Any], preloaded: Any) -> list[str]:
     found = [f"{name}={environment[name]}, which {effect}," for name, effect in effects(environment).items()]
     if preloaded is None:
-        found.append("unknown which libraries were preloaded")
+        found.append("unknown preloaded libraries")
     elif preloaded:
         found.append(f"{', '.join(preloaded)}, loaded before Python's own libraries,")
     return found

@@ -1,6 +1,6 @@
-"""Verifies a submission: opens it in a scratch folder, computes all of it again, and says what does not hold.
+"""Verifies a submission: opens it in a scratch folder, computes all results again, and reports every difference.
 
-The checks that are made (docs/verification.md has a row for each finding), the verdict, and the report for people.
+The list of checks (docs/verification.md has a row for each finding), the verdict, and the text report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpcai500.record import Record
 from hpcai500.results.submission.archive import open_submission
 from hpcai500.results.submission.signature import check_signature, require_signers
 from hpcai500.results.verification import archive, campaign, copies, dates, run_events, run_numbers, run_system
-from hpcai500.results.verification.context import Check, Context, Question, Run, RunCheck, read_context
+from hpcai500.results.verification.context import NO_STANDING, Check, Context, Question, Run, RunCheck, read_context
 from hpcai500.results.verification.finding import (
     DOUBTS,
     WORST_FIRST,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which checks are made: of a submission as a whole, in the order of its parts, and of each of its records.
+# The checks of a submission as a whole, in the order of its parts, and of each of its records.
 
 
 CHECKS: tuple[Check, ...] = (
@@ -78,7 +78,7 @@ CHECKS: tuple[Check, ...] = (
     copies.check_copies,
 )
 
-# Of the events of one run, from all sides.
+# Checks of the events of one run.
 RUN_CHECKS: tuple[RunCheck, ...] = (
     run_events.check_order,
     run_events.check_evidence,
@@ -88,10 +88,10 @@ RUN_CHECKS: tuple[RunCheck, ...] = (
     run_system.check_environment,
     run_numbers.check_speed,
     run_numbers.check_rates,
-    run_events.check_drawn,
+    run_events.check_draws,
     run_events.check_samples,
     run_numbers.check_model,
-    run_system.check_company,
+    run_system.check_ranks,
     run_system.check_replicas,
     run_numbers.check_losses,
     run_numbers.check_quality,
@@ -100,25 +100,25 @@ RUN_CHECKS: tuple[RunCheck, ...] = (
 
 
 def check_events(record: Record, result: Result | None, rules: Mapping[str, Any]) -> Iterator[Finding]:
-    """Make all checks of the events of one run; a note says in what they agree."""
+    """Make all checks of the events of one run; a note lists those without findings."""
     try:
         run = Run(record, read_log(record.events), rules, result)
     except RecordError as error:
         yield fail("event-values", str(error))
         return
-    right = []
+    passed = []
     for check in RUN_CHECKS:
         title = check.__name__.removeprefix("check_")
         found = guarded(title, partial(check, run))
         yield from found
         if not any(one.severity in ("fail", "warning") for one in found):
-            right.append(title)
-    yield note("events", f"{len(record.events)} events, {len(run.passes)} epochs; they agree in {', '.join(right)}")
+            passed.append(title)
+    yield note("events", f"{len(record.events)} events, {len(run.passes)} epochs; passed: {', '.join(passed)}")
 
 
 RecordCheck = Callable[[Record, Result | None, Mapping[str, Any]], Iterable[Finding]]
 
-# Each takes a record that came to its end, its result, and the rules.
+# Each takes a finished record, its result, and the rules.
 RECORD_CHECKS: tuple[RecordCheck, ...] = (check_events, run_events.check_files)
 
 
@@ -127,16 +127,14 @@ RECORD_CHECKS: tuple[RecordCheck, ...] = (check_events, run_events.check_files)
 
 
 def who_signed(submission: Submission, signers: Path | None) -> tuple[Signer | None, list[Finding]]:
-    """Return the signer, None where there is no good signature, and the findings on it.
+    """Return the signer, None without a good signature, and the findings on the signature.
 
     Raises:
-        EnvironmentLacksError: there is no ssh-keygen here.
-        UsageError: `signers` is no file of keys.
+        EnvironmentLacksError: ssh-keygen is missing.
+        UsageError: `signers` is not a file of keys.
     """
     if submission.signature is None:
-        return None, [
-            fail("signature", "manifest.json.sig is missing: nobody stands for what is in here; ask for a signed one")
-        ]
+        return None, [fail("signature", "manifest.json.sig is missing: ask for a signed submission")]
     try:
         signer = check_signature(submission.manifest_bytes, submission.signature, signers)
     except WrongAnswerError as error:
@@ -144,10 +142,10 @@ def who_signed(submission: Submission, signers: Path | None) -> tuple[Signer | N
     if signer.trusted:
         return signer, [note("signature", f"manifest.json is signed by {signer.identity} with {signer.fingerprint}")]
     if signers is not None:
-        why = signer.refused or f"a key that {signers} does not have"
+        why = signer.refused or f"a key that is not in {signers}"
         return signer, [fail("signature", f"signed with {signer.fingerprint}, {why}")]
-    told = f"signed with {signer.fingerprint}, a key that nobody here vouches for"
-    return signer, [warning("signature", f"{told}: compare it with the submitter's, or give --signers ALLOWED_SIGNERS")]
+    text = f"signed with {signer.fingerprint}, an unverified key"
+    return signer, [warning("signature", f"{text}: compare it with the submitter's, or give --signers ALLOWED_SIGNERS")]
 
 
 def verify_submission(
@@ -161,18 +159,18 @@ def verify_submission(
     replay: Check | None = None,
     tracker: Tracker = silent,
 ) -> Verification:
-    """Find out all that the submission in the file `path` shows by itself.
+    """Verify the submission in the file `path`.
 
     Args:
-        signers: OpenSSH file of keys that are vouched for; without one, no key is trusted, and none refused.
+        signers: OpenSSH file of trusted keys; without one, no key is trusted, and none refused.
         registered: identity of the campaign as it was registered before its first run.
-        heads: of journals, as they were given while campaigns ran (`campaign.journal.read_heads`).
-        edition: rules to score under; None: those that are claimed.
-        more_checks: made while the submission is open, after those that need nothing but it.
+        heads: of journals, received while campaigns ran (`campaign.journal.read_heads`).
+        edition: rules to score under; None: the claimed edition.
+        more_checks: made while the submission is open, after all other checks but the replay.
         replay: evaluates weights of the submission; made last, and only if nothing failed before.
 
     Raises:
-        UsageError: there is no such file, no such edition, or `signers` is no list of signers.
+        UsageError: the file or the edition does not exist, or `signers` is not a file of keys.
     """
     _require_file(path)
     if signers is not None:
@@ -184,20 +182,20 @@ def verify_submission(
         try:
             submission = open_submission(path, Path(folder, "submission"), tracker)
         except WrongAnswerError as error:
-            return Verification(_told([fail("archive", str(error)), *replay_left_out(replay)], Path(folder)))
+            return Verification(_sorted([fail("archive", str(error)), *replay_left_out(replay)], Path(folder)))
         return _verified(submission, question, more_checks, replay, tracker)
 
 
 def _require_file(path: Path) -> None:
     if (path / "events.jsonl").is_file():
         raise UsageError(
-            f"{path}: a record of one run: `hpcai500 score {path}` checks it; what is verified is made of a campaign "
+            f"{path}: the record of one run: check it with `hpcai500 score {path}`. A submission needs a campaign "
             "(`hpcai500 campaign init DIR --recipe NAME`)"
         )
     if path.is_dir():
-        raise UsageError(f"{path}: a folder: `hpcai500 submit {path} -o FILE …` makes the file that is verified")
+        raise UsageError(f"{path}: a folder; make a submission of it first: `hpcai500 submit {path} -o FILE …`")
     if not path.exists():
-        raise UsageError(f"{path}: no such file; give what `hpcai500 submit CAMPAIGN -o FILE` wrote")
+        raise UsageError(f"{path}: no such file; give the file that `hpcai500 submit CAMPAIGN -o FILE` wrote")
     if not path.is_file():
         raise UsageError(f"{path}: a device or a pipe; give the file that `hpcai500 submit CAMPAIGN -o FILE` wrote")
 
@@ -212,7 +210,7 @@ def _verified(
             context = read_context(submission, question, progress.advance)
         except RecordError as error:
             found = [*signature, fail("campaign", str(error)), *replay_left_out(replay)]
-            return Verification(_told(found, submission.folder), manifest, signer=_named(signer))
+            return Verification(_sorted(found, submission.folder), manifest, signer=_named(signer))
         findings = [*signature, *_record_findings(context, progress)]
         for check in (*CHECKS, *more_checks):
             findings += guarded(_title(check), partial(check, context))
@@ -222,7 +220,7 @@ def _verified(
             findings += guarded("replay", partial(replay, context))
     reasons = _not_rankable(context)
     return Verification(
-        findings=_told(findings, submission.folder),
+        findings=_sorted(findings, submission.folder),
         manifest=manifest,
         results=context.asked.results,
         metrics=context.asked.metrics or {},
@@ -244,9 +242,9 @@ def _record_findings(context: Context, progress: Progress) -> Iterator[Finding]:
 
 
 def _not_rankable(context: Context) -> tuple[str, ...]:
-    """Why the campaign may not be ranked, each reason once."""
+    """Why the campaign is not rankable, each reason once."""
     standing = context.asked.standing
-    reasons = list(standing.reasons) if standing else ["whether it may be ranked cannot be found out"]
+    reasons = list(standing.reasons) if standing else [NO_STANDING]
     if uncompared := campaign.not_compared(context):
         reasons.append(uncompared)
     elif campaign.level_of(context) is None:
@@ -255,8 +253,8 @@ def _not_rankable(context: Context) -> tuple[str, ...]:
     return tuple(dict.fromkeys(short))
 
 
-def _told(findings: Iterable[Finding], folder: Path) -> tuple[Finding, ...]:
-    """Sort findings, worst first, each once, without the name of the scratch folder."""
+def _sorted(findings: Iterable[Finding], folder: Path) -> tuple[Finding, ...]:
+    """Sort findings, worst first, without duplicates and without the name of the scratch folder."""
     short = dict.fromkeys(replace(one, evidence=one.evidence.replace(f"{folder}/", "")) for one in findings)
     return tuple(sorted(short, key=lambda one: (WORST_FIRST.index(one.severity), one.name not in DOUBTS)))
 
@@ -273,19 +271,19 @@ def _title(check: Callable[..., object]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The report for people: the verdict, what was computed, then each finding, worst first.
+# The text report: the verdict, the results, then each finding, worst first.
 
 
-# Of one, and as a heading of several.
+# Singular; plural and heading.
 _SEVERITIES = {
     "fail": ("failed", "failed"),
     "warning": ("warning", "warnings"),
     "note": ("passed", "passed"),
     "skipped": ("skipped", "skipped"),
 }
-_MOST_TOLD = {"fail": 20, "warning": 10, "note": 2, "skipped": 5}
+_MOST_SHOWN = {"fail": 20, "warning": 10, "note": 2, "skipped": 5}
 _SHOWN = ("vflops", "vflops_per_watt", "time_to_quality_seconds")
-# Narrower, names and their evidence would not fit beside each other.
+# In a narrower report, names and evidence would not fit beside each other.
 _LEAST_WIDTH = 60
 _INDENT = " " * 12
 
@@ -301,18 +299,17 @@ def verification_lines(
 ) -> Iterator[str]:
     """Yield the verdict, then the findings by severity.
 
-    `replayed`, `registered` and `heads` say whether a replay, a registered identity and heads were given to compare
-    with; `width` is in characters.
+    `replayed`, `registered` and `heads`: whether these options were given. `width` is in characters.
     """
     width = max(width, _LEAST_WIDTH)
     counts = Counter[str](finding.severity for finding in verification.findings)
-    told = ", ".join(
+    summary = ", ".join(
         f"{counts[severity]} {words[counts[severity] > 1]}"
         for severity, words in _SEVERITIES.items()
         if counts[severity]
     )
     doubts = ", BUT IMPLAUSIBLE" if verification.verdict == "verified" and verification.doubts else ""
-    yield f"{verification.verdict.upper()}{doubts}  {path}: {told}"
+    yield f"{verification.verdict.upper()}{doubts}  {path}: {summary}"
     yield from _computed(verification, width)
     names = max((len(finding.name) for finding in verification.findings), default=0)
     for severity, words in _SEVERITIES.items():
@@ -327,7 +324,7 @@ def verification_lines(
 
 
 def _not_shown(*, replayed: bool, registered: bool, heads: bool) -> str:
-    """Say what no file shows, as its makers could have written it so: this much is left to people."""
+    """What a file cannot prove, as its authors could have forged it."""
     made = "that the runs were made at all (watch one, or --replay DATA)"
     open_questions = ["that these weights come from these runs (watch one)" if replayed else made]
     if not registered:
@@ -337,10 +334,11 @@ def _not_shown(*, replayed: bool, registered: bool, heads: bool) -> str:
         )
     if not heads:
         open_questions.append(
-            "that no better copy of the campaign was chosen (collect heads while it runs, then --heads FILE)"
+            "that this copy of the campaign was not chosen by its results (collect heads while it runs, then "
+            "--heads FILE)"
         )
     open_questions.append("that nothing was run outside of the campaign (ask the site for its accounting)")
-    return f"not shown by any file: {', '.join(open_questions)}: docs/verification.md"
+    return f"A file cannot prove {'; '.join(open_questions)}: see docs/verification.md"
 
 
 def _computed(verification: Verification, width: int) -> Iterator[str]:
@@ -371,10 +369,10 @@ def _quantity(name: str, value: float) -> str:
 
 
 def _rows(findings: Sequence[Finding], names: int, width: int) -> Iterator[str]:
-    """Yield findings with their names; of many by one name the first ones."""
+    """Yield findings with their names; only the first of many with one name."""
     for name in dict.fromkeys(finding.name for finding in findings):
         found = [finding for finding in findings if finding.name == name]
-        most = _MOST_TOLD[found[0].severity]
+        most = _MOST_SHOWN[found[0].severity]
         for finding in found[:most]:
             yield from _wrapped(f"  {name:{names}}  ", finding.evidence, width)
         if len(found) > most:

@@ -1,4 +1,4 @@
-// Makes tables sortable and the filter work. Without it the pages hold and show the same.
+// Makes tables sortable, and the filter usable. Without it, the pages show the same content.
 "use strict";
 
 (() => {
@@ -10,7 +10,7 @@
     return cell.dataset.value === undefined ? cell.textContent.trim() : cell.dataset.value;
   }
 
-  // Unknown values stand last, whichever way the others are sorted.
+  // Unknown values sort last in both directions.
   function comparing(column, isNumber, sign) {
     return (one, other) => {
       const [a, b] = [valueOf(one, column), valueOf(other, column)];
@@ -42,7 +42,7 @@
     }
   }
 
-  // Bars move up to where hidden ones were; the drawing becomes as high as what is left of it.
+  // Bars move up into the place of hidden ones, and the drawing shrinks.
   function drawBars(figure, places) {
     const drawing = figure.querySelector("svg");
     const bars = all("g[data-entry]", drawing);
@@ -60,22 +60,22 @@
     figure.classList.toggle("gone", shown === 0);
   }
 
-  function filterGroup(group, wanted) {
+  function filterGroup(group, filter) {
     const shown = new Map();
-    const limit = LEVELS.indexOf(wanted.level);
+    const limit = LEVELS.indexOf(filter.level);
     for (const row of all("tbody tr", group)) {
       const { level, date, entry } = row.dataset;
-      const isLate = wanted.from && !(date && date >= wanted.from);
-      const isEarly = wanted.to && !(date && date <= wanted.to);
-      const stays = LEVELS.indexOf(level) <= limit && !isLate && !isEarly;
+      const isEarly = filter.from && !(date && date >= filter.from);
+      const isLate = filter.to && !(date && date <= filter.to);
+      const stays = LEVELS.indexOf(level) <= limit && !isEarly && !isLate;
       row.hidden = !stays;
       if (!stays) continue;
-      const place = row.dataset[wanted.level];
+      const place = row.dataset[filter.level];
       shown.set(entry, place);
       row.cells[0].textContent = place;
       row.cells[0].dataset.value = place;
     }
-    const belongs = !wanted.benchmark || group.dataset.benchmark === wanted.benchmark;
+    const belongs = !filter.benchmark || group.dataset.benchmark === filter.benchmark;
     group.hidden = !belongs;
     group.querySelector(".nothing").hidden = shown.size > 0;
     group.querySelector(".scroll").hidden = shown.size === 0;
@@ -87,13 +87,13 @@
     const groups = all(".group");
     const rows = all(".group tbody tr").length;
     const apply = () => {
-      const wanted = Object.fromEntries(new FormData(form));
-      const shown = groups.map(group => filterGroup(group, wanted)).reduce((sum, one) => sum + one, 0);
+      const filter = Object.fromEntries(new FormData(form));
+      const shown = groups.map(group => filterGroup(group, filter)).reduce((sum, one) => sum + one, 0);
       form.querySelector("[role=status]").textContent = `${shown} of ${rows} ranked submissions shown`;
     };
     form.addEventListener("input", apply);
     form.addEventListener("submit", event => event.preventDefault());
-    // The fields have their old values until the event is over.
+    // The fields keep their old values until the event ends.
     form.addEventListener("reset", () => setTimeout(apply));
     form.hidden = false;
     apply();
