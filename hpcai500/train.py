@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from hpcai500.engine.measurement import let_threads_spin
 from hpcai500.engine.signals import StopRequest
-from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, StoppedError, UsageError
+from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, PeerError, StoppedError, UsageError
 from hpcai500.files import scratch
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
@@ -107,7 +107,8 @@ def _place_in_campaign(text: str) -> dict[str, Any]:
 
 
 def _report(error: Exception | str, code: ExitCode) -> int:
-    tell(error)
+    if not isinstance(error, PeerError):
+        tell(error)
     return code
 
 

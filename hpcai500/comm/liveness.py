@@ -424,6 +424,8 @@ class Watch:
         self._lost: Lost | None = None
         self._failures: deque[str] = deque()
         self._failure_sent = threading.Event()
+        self._first_failure: str | None = None
+        self._first_failed = threading.Event()
         self._closing = False
         self._waker, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)
@@ -438,6 +440,11 @@ class Watch:
         self._failures.append(shortened(reason))
         self._wake()
         self._failure_sent.wait(_PARTING_SECONDS)
+
+    def failure_of_first(self, seconds: float) -> str | None:
+        """On other ranks: the error that rank 0 has reported about itself. Waits `seconds` at most."""
+        self._first_failed.wait(seconds)
+        return self._first_failure
 
     def close(self) -> None:
         """Send goodbye and stop: takes at most `_PARTING_SECONDS`, or twice that if this host is busy."""
@@ -504,6 +511,9 @@ class Watch:
                 self._detector.beat(rank, FIRST_BEAT, now)
             case Failed():
                 self._detector.failed(rank, message.reason)
+                if rank == 0:
+                    self._first_failure = message.reason
+                    self._first_failed.set()
             case Verdict():
                 self._found(Lost(message.rank, message.host, message.reason, message.seconds))
             case Goodbye():
@@ -767,9 +777,17 @@ class Monitor:
 
     def failed(self, reason: str) -> None:
         """Report to the others that this rank ends with an error. The first failure of the job is final."""
-        if self._watch and self._verdict is None:
-            self._failure = reason
+        if self._watch:
+            if self._verdict is None:
+                self._failure = reason
             self._watch.fail(reason)
+
+    def failure_of_first(self, seconds: float) -> str | None:
+        """On ranks other than 0: the error that rank 0 has reported about itself, as from `shortened`.
+
+        Waits `seconds` at most.
+        """
+        return self._watch.failure_of_first(seconds) if self._watch and self._rank else None
 
     def give_up(self, reason: str) -> None:
         """End the job and this process, from another thread, if the main thread does not return."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
-from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.errors import ExitCode, HpcAi500Error, PeerError
 from hpcai500.files import scratch, write_atomically
 from hpcai500.hosts import find_placement
 from hpcai500.job_options import Measurement, Own, read_options
@@ -108,7 +108,9 @@ def let_threads_spin() -> None:
 
 
 def tell_end(error: HpcAi500Error | str, code: ExitCode) -> int:
-    """Print the error that ends this rank on stderr; returns its exit code."""
+    """Print the error that ends this rank on stderr, unless rank 0 prints it; returns its exit code."""
+    if isinstance(error, PeerError):
+        return code
     lines = error.lines if isinstance(error, HpcAi500Error) else [error]
     # The monitor's messages are for training; a measurement cannot be resumed.
     tell(HpcAi500Error(*(line.removesuffix("; go on with --resume") for line in lines)))

@@ -23,13 +23,14 @@ from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.comm.connect import connect
-from hpcai500.comm.liveness import EVALUATING, STARTING, WAITING, WRITING, Monitor, start_watcher
+from hpcai500.comm.liveness import EVALUATING, STARTING, WAITING, WRITING, Monitor, shortened, start_watcher
 from hpcai500.comm.torch_backend import TorchCommunicator
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import (
     CommunicationError,
     HpcAi500Error,
     NotFiniteError,
+    PeerError,
     RecipeError,
     RunError,
     StoppedError,
@@ -38,6 +39,7 @@ from hpcai500.errors import (
 from hpcai500.hosts import Placement
 from hpcai500.layers import Recipe
 from hpcai500.progress import Progress, Tracker, silent, track
+from hpcai500.streams import report_fatal
 from hpcai500.system.mounts import unreachable
 
 # ----------------------------------------------------------------------------------------------------
@@ -165,6 +167,8 @@ class WatchedCommunicator:
 
 # A collective fails as soon as a connection breaks; the monitor knows which rank is lost a moment later.
 _VERDICT_SECONDS = 10.0
+# For an error of rank 0 to reach a rank that may have met the same error, or was stopped by it.
+_FIRST_SECONDS = 2.0
 # Phases in which a rank may be silent for longer, in seconds.
 _LONG_SECONDS = {STARTING: 3600.0, EVALUATING: 600.0, WRITING: 600.0}
 # Interval of checks of the main thread's progress, and how long it may make none after a signal to stop.
@@ -181,7 +185,12 @@ class Ranks:
         self.unwatched = communicator
         self._on_lost: list[Callable[[str], None]] = []
         self._phase, self._moved = STARTING, time.monotonic()
-        self._monitor = Monitor(communicator, timeout_seconds, on_lost=lambda lost: self._call_on_lost(lost.message))
+        self._monitor = Monitor(
+            communicator,
+            timeout_seconds,
+            on_lost=lambda lost: self._call_on_lost(lost.message),
+            last_words=self._report_stuck,
+        )
         self.world = self.watched(communicator)
 
     @property
@@ -235,9 +244,35 @@ class Ranks:
             return error
         lost = self._monitor.wait_for_verdict(_VERDICT_SECONDS) if isinstance(error, CommunicationError) else None
         if lost is not None and lost.rank != self.world.rank:
-            return RunError(lost.message)
+            return PeerError(lost.message) if self._first_prints(lost.rank) else RunError(lost.message)
         self._monitor.failed(str(error))
         return error
+
+    def is_met_by_first(self, error: HpcAi500Error) -> bool:
+        """Whether this rank need not print its own `error`, because rank 0 on this machine ends with the same error.
+
+        Waits two seconds at most. Call it after `explained`.
+        """
+        if not self._is_beside_first or isinstance(error, StoppedError | NotFiniteError):
+            return False
+        return self._monitor.failure_of_first(_FIRST_SECONDS) == shortened(str(error))
+
+    @property
+    def _is_beside_first(self) -> bool:
+        """Whether rank 0 is another rank on this machine. Its launcher, unlike others, lets it print its last words."""
+        return self.placement.launcher == "hpcai500" and not self.leads
+
+    def _first_prints(self, lost: int | None) -> bool:
+        """Whether rank 0 prints that the rank `lost` is lost: not if rank 0 itself was killed or hangs."""
+        if not self._is_beside_first:
+            return False
+        return lost != 0 or self._monitor.failure_of_first(_FIRST_SECONDS) is not None
+
+    def _report_stuck(self, message: str) -> None:
+        """Print why this process ends although its main thread is stuck, unless rank 0 prints it."""
+        lost = self._monitor.verdict()
+        if lost is None or lost.rank == self.world.rank or not self._first_prints(lost.rank):
+            report_fatal(message)
 
     def cores(self) -> int:
         """Number of cores for this process: those it may run on, divided by the ranks that share them.

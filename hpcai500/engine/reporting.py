@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from hpcai500.engine.ranks import Ranks
-from hpcai500.errors import HpcAi500Error, RunError
+from hpcai500.errors import HpcAi500Error, PeerError, RunError
 from hpcai500.methodology.sampling import Coverage
 from hpcai500.record import RecordWriter
 from hpcai500.streams import beneath, prepare_streams, say, spelt_out
@@ -64,6 +64,10 @@ def telling(ranks: Ranks) -> Iterator[None]:
             raise explained from error
         if ranks.leads:
             raise
+        if ranks.is_met_by_first(error):
+            peer_error = PeerError(str(error))
+            peer_error.exit_code = error.exit_code
+            raise peer_error from error
         raise _base_class(error)(f"{ranks.name}: {error}") from error
     except BaseException as error:
         ranks.explained(RunError(in_words(error)))
