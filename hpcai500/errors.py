@@ -50,7 +50,7 @@ class StoppedError(RunError):
 
 
 class PeerError(RunError):
-    """An error that rank 0 on the same machine prints; other ranks end with it in silence."""
+    """An error that rank 0 on the same machine prints; the rank that raises it prints nothing."""
 
 
 class OutOfTimeError(RunError):

@@ -51,7 +51,7 @@ WRITING = "writing"
 
 # For imports, the index of a large data set and compilation, before the first announced phase.
 _STARTING_SECONDS = 3600.0
-_GO_ON = "go on with --resume"
+_RESUME = "go on with --resume"
 
 
 def heartbeat_seconds(timeout_seconds: float) -> float:
@@ -144,7 +144,7 @@ class LossDetector:
             self._decide(
                 rank,
                 "its process ended unexpectedly (killed or crashed: see its own messages, and its host's log for the "
-                f"out-of-memory killer); {_GO_ON}",
+                f"out-of-memory killer); {_RESUME}",
                 now - self._seen[rank].heard,
             )
 
@@ -172,7 +172,7 @@ class LossDetector:
             self._decide(
                 rank,
                 f"no sign of life for {now - heard:.0f} s (its host or network failed, or it was stopped): "
-                f"check that host; {_GO_ON}",
+                f"check that host; {_RESUME}",
                 now - heard,
             )
 
@@ -203,14 +203,14 @@ class LossDetector:
 
 def _hang(beat: Beat, seconds: float, waiting: int) -> str:
     others = f"{waiting} other{' waits' if waiting == 1 else 's wait'}"
-    return f"no progress for {seconds:.0f} s in its phase `{beat.phase}`, while {others} for it; {_GO_ON}"
+    return f"no progress for {seconds:.0f} s in its phase `{beat.phase}`, while {others} for it; {_RESUME}"
 
 
 def _deadlock(seconds: float) -> str:
     return (
         f"all ranks have waited for each other for {seconds:.0f} s: the network between their hosts loses messages, or "
         "an all-reduce takes longer than communication.timeout_seconds: check the network, or raise the timeout; "
-        f"{_GO_ON}"
+        f"{_RESUME}"
     )
 
 
@@ -295,14 +295,14 @@ MONITOR_MESSAGES: TypeAdapter[MonitorMessage] = TypeAdapter(Annotated[MonitorMes
 Peer = Connection[MonitorMessage]
 
 
-def proof(token: str, challenge: str, *words: object) -> str:
+def proof(token: str, challenge: str, *values: object) -> str:
     """Proof of knowing `token` without revealing it: HMAC-SHA-256 over a number that the other side chose."""
-    text = "\0".join((challenge, *map(str, words)))
+    text = "\0".join((challenge, *map(str, values)))
     return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
 
 
-def is_proof(given: str, token: str, challenge: str, *words: object) -> bool:
-    return hmac.compare_digest(given.encode(), proof(token, challenge, *words).encode())
+def is_proof(given: str, token: str, challenge: str, *values: object) -> bool:
+    return hmac.compare_digest(given.encode(), proof(token, challenge, *values).encode())
 
 
 def shortened(reason: str) -> str:
@@ -424,8 +424,8 @@ class Watch:
         self._lost: Lost | None = None
         self._failures: deque[str] = deque()
         self._failure_sent = threading.Event()
-        self._first_failure: str | None = None
-        self._first_failed = threading.Event()
+        self._rank_0_failure: str | None = None
+        self._rank_0_failed = threading.Event()
         self._closing = False
         self._waker, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)
@@ -441,10 +441,10 @@ class Watch:
         self._wake()
         self._failure_sent.wait(_PARTING_SECONDS)
 
-    def failure_of_first(self, seconds: float) -> str | None:
+    def failure_of_rank_0(self, seconds: float) -> str | None:
         """On other ranks: the error that rank 0 has reported about itself. Waits `seconds` at most."""
-        self._first_failed.wait(seconds)
-        return self._first_failure
+        self._rank_0_failed.wait(seconds)
+        return self._rank_0_failure
 
     def close(self) -> None:
         """Send goodbye and stop: takes at most `_PARTING_SECONDS`, or twice that if this host is busy."""
@@ -512,8 +512,8 @@ class Watch:
             case Failed():
                 self._detector.failed(rank, message.reason)
                 if rank == 0:
-                    self._first_failure = message.reason
-                    self._first_failed.set()
+                    self._rank_0_failure = message.reason
+                    self._rank_0_failed.set()
             case Verdict():
                 self._found(Lost(message.rank, message.host, message.reason, message.seconds))
             case Goodbye():
@@ -782,12 +782,12 @@ class Monitor:
                 self._failure = reason
             self._watch.fail(reason)
 
-    def failure_of_first(self, seconds: float) -> str | None:
+    def failure_of_rank_0(self, seconds: float) -> str | None:
         """On ranks other than 0: the error that rank 0 has reported about itself, as from `shortened`.
 
         Waits `seconds` at most.
         """
-        return self._watch.failure_of_first(seconds) if self._watch and self._rank else None
+        return self._watch.failure_of_rank_0(seconds) if self._watch and self._rank else None
 
     def give_up(self, reason: str) -> None:
         """End the job and this process, from another thread, if the main thread does not return."""

@@ -127,14 +127,14 @@ class TorchCommunicator(MemberCommunicator):
         self,
         members: Members,
         group: Any,
-        alike: Sequence[Sequence[int]] | None = None,
+        siblings: Sequence[Sequence[int]] | None = None,
         job: list[TorchCommunicator] | None = None,
     ) -> None:
         super().__init__(members)
         self._group = group
         _GROUPS.add(group)
         # World ranks of this group and of all groups that `split` made together with it.
-        self._alike = alike or (members.world_ranks,)
+        self._siblings = siblings or (members.world_ranks,)
         self._scratch = Scratch()
         # All communicators of this process, starting with that of the whole job.
         self._job = [] if job is None else job
@@ -186,7 +186,7 @@ class TorchCommunicator(MemberCommunicator):
     def group(self, members: Sequence[int]) -> Communicator | None:
         """As `Communicator.group`; after `split`, all parts must make the same groups."""
         return self._make(
-            [[ranks[member] for member in members] for ranks in self._alike], self.members.subset(members)
+            [[ranks[member] for member in members] for ranks in self._siblings], self.members.subset(members)
         )
 
     def split(self, parts: Sequence[Sequence[int]]) -> Communicator:
@@ -205,16 +205,16 @@ class TorchCommunicator(MemberCommunicator):
         assert made
         return made
 
-    def _make(self, alike: Sequence[Sequence[int]], chosen: Members | None) -> Communicator | None:
-        if len(alike[0]) == 1:
+    def _make(self, siblings: Sequence[Sequence[int]], chosen: Members | None) -> Communicator | None:
+        if len(siblings[0]) == 1:
             return LocalCommunicator(chosen) if chosen else None
         mine = None
         with self._attempt("making a group"):
             # torch numbers groups, so every rank of the job must make each group, even one without it.
-            for ranks in alike:
+            for ranks in siblings:
                 group = dist.new_group(ranks, timeout=COLLECTIVE_TIMEOUT)
                 if chosen and chosen.world_ranks == tuple(ranks):
-                    mine = TorchCommunicator(chosen, group, alike, self._job)
+                    mine = TorchCommunicator(chosen, group, siblings, self._job)
         return mine
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from hpcai500.streams import spelt_out
 
 # Space for names, shapes and the directory of a checkpoint, which is a ZIP file.
 _SLACK_BYTES = 16 << 20
-_MOST_WORDS = 200
+_MOST_CHARACTERS = 200
 # Length of a sketch; it includes matrices and convolutions.
 _SUMS = 4096
 _LEAST_DIMENSIONS = 2
@@ -51,7 +51,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except OSError as error:
         raise WrongAnswerError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a hostile file can raise any error
-        raise WrongAnswerError(f"{path}: not a checkpoint of weights: {_words(error)}") from error
+        raise WrongAnswerError(f"{path}: not a checkpoint of weights: {_reason(error)}") from error
 
 
 def sketch_of(model: nn.Module) -> list[float]:
@@ -130,7 +130,7 @@ def _require_fit(state: Any, model: nn.Module) -> None:
             raise WrongAnswerError(f"the checkpoint lacks {name}, which the recipe's model has")
         if name not in expected:
             raise WrongAnswerError(
-                f"the checkpoint has {str(name)[:_MOST_WORDS]!r}, which the recipe's model does not have"
+                f"the checkpoint has {str(name)[:_MOST_CHARACTERS]!r}, which the recipe's model does not have"
             )
         if _described(weights[name]) != _described(expected[name]):
             raise WrongAnswerError(
@@ -160,10 +160,10 @@ def _bounded_memory(more_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "loading it takes more memory than its size"
     # torch's own message explains how to open the file nevertheless; its cause says what is wrong.
     cause = error.__context__ or error
     line = (str(cause).splitlines() or [""])[0].partition(". Please use")[0]
-    return f"{type(cause).__name__}: {spelt_out(line, _MOST_WORDS)}"
+    return f"{type(cause).__name__}: {spelt_out(line, _MOST_CHARACTERS)}"

@@ -40,10 +40,10 @@ def make_equal(model: nn.Module, ranks: Communicator, root: int = 0) -> None:
     """Give every rank the weights and buffers of rank `root`."""
     tensors = _tensors(model)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        alike = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
-        flat = torch.cat([tensor.flatten() for tensor in alike])
+        of_type = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.flatten() for tensor in of_type])
         ranks.broadcast(flat, root)
-        for tensor, value in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+        for tensor, value in zip(of_type, flat.split([tensor.numel() for tensor in of_type]), strict=True):
             tensor.copy_(value.view(tensor.shape))
 
 
@@ -73,9 +73,9 @@ def require_equal(model: nn.Module, ranks: Communicator) -> str | None:
     if ranks.size == 1:
         return None
     digests = ranks.gather_objects(_digest(model))
-    odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if odd:
-        named = ", ".join(f"{rank} on {ranks.hosts[rank]}" for rank in odd[:8])
+    different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if different:
+        named = ", ".join(f"{rank} on {ranks.hosts[rank]}" for rank in different[:8])
         raise RunError(
             f"the replicas differ: the weights of rank {named} are not those of rank 0: an all-reduce gave different "
             "results, or a host is faulty; try another communication.backend, then check the host"

@@ -168,7 +168,7 @@ class WatchedCommunicator:
 # A collective fails as soon as a connection breaks; the monitor knows which rank is lost a moment later.
 _VERDICT_SECONDS = 10.0
 # For an error of rank 0 to reach a rank that may have met the same error, or was stopped by it.
-_FIRST_SECONDS = 2.0
+_RANK_0_SECONDS = 2.0
 # Phases in which a rank may be silent for longer, in seconds.
 _LONG_SECONDS = {STARTING: 3600.0, EVALUATING: 600.0, WRITING: 600.0}
 # Interval of checks of the main thread's progress, and how long it may make none after a signal to stop.
@@ -244,34 +244,36 @@ class Ranks:
             return error
         lost = self._monitor.wait_for_verdict(_VERDICT_SECONDS) if isinstance(error, CommunicationError) else None
         if lost is not None and lost.rank != self.world.rank:
-            return PeerError(lost.message) if self._first_prints(lost.rank) else RunError(lost.message)
+            is_printed = self._rank_0_prints(lost.rank, _RANK_0_SECONDS)
+            return PeerError(lost.message) if is_printed else RunError(lost.message)
         self._monitor.failed(str(error))
         return error
 
-    def is_met_by_first(self, error: HpcAi500Error) -> bool:
-        """Whether this rank need not print its own `error`, because rank 0 on this machine ends with the same error.
-
-        Waits two seconds at most. Call it after `explained`.
-        """
-        if not self._is_beside_first or isinstance(error, StoppedError | NotFiniteError):
+    def rank_0_has_same_error(self, error: HpcAi500Error) -> bool:
+        """Whether rank 0 on the same machine prints the same error. Call it after `explained`; waits 2 s at most."""
+        if not self._is_beside_rank_0 or isinstance(error, StoppedError | NotFiniteError):
             return False
-        return self._monitor.failure_of_first(_FIRST_SECONDS) == shortened(str(error))
+        return self._monitor.failure_of_rank_0(_RANK_0_SECONDS) == shortened(str(error))
 
     @property
-    def _is_beside_first(self) -> bool:
-        """Whether rank 0 is another rank on this machine. Its launcher, unlike others, lets it print its last words."""
+    def _is_beside_rank_0(self) -> bool:
+        """Whether rank 0 is another rank on this machine, under the launcher that lets it print before it is killed."""
         return self.placement.launcher == "hpcai500" and not self.leads
 
-    def _first_prints(self, lost: int | None) -> bool:
-        """Whether rank 0 prints that the rank `lost` is lost: not if rank 0 itself was killed or hangs."""
-        if not self._is_beside_first:
+    def _rank_0_prints(self, lost: int | None, seconds: float) -> bool:
+        """Whether rank 0 prints that the rank `lost` is lost: not if rank 0 itself was killed or hangs.
+
+        Waits `seconds` at most.
+        """
+        if not self._is_beside_rank_0:
             return False
-        return lost != 0 or self._monitor.failure_of_first(_FIRST_SECONDS) is not None
+        return lost != 0 or self._monitor.failure_of_rank_0(seconds) is not None
 
     def _report_stuck(self, message: str) -> None:
         """Print why this process ends although its main thread is stuck, unless rank 0 prints it."""
         lost = self._monitor.verdict()
-        if lost is None or lost.rank == self.world.rank or not self._first_prints(lost.rank):
+        # Without a wait: the kernel's timer is about to end this process.
+        if lost is None or lost.rank == self.world.rank or not self._rank_0_prints(lost.rank, 0.0):
             report_fatal(message)
 
     def cores(self) -> int:

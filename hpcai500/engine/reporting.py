@@ -64,7 +64,7 @@ def telling(ranks: Ranks) -> Iterator[None]:
             raise explained from error
         if ranks.leads:
             raise
-        if ranks.is_met_by_first(error):
+        if ranks.rank_0_has_same_error(error):
             peer_error = PeerError(str(error))
             peer_error.exit_code = error.exit_code
             raise peer_error from error

@@ -32,7 +32,7 @@ from hpcai500.comm.liveness import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# The judge, on a clock that the test turns.
+# The detector, on a clock that the test controls.
 
 
 PATIENCE = 60.0
@@ -40,11 +40,11 @@ NODES = {0: "n1", 1: "n1", 2: "n2", 3: "n2"}
 
 
 class Job:
-    """Four ranks that send a beat each second, as told, and the judge who hears them."""
+    """Four ranks that send a beat each second, and the detector that receives them."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.judge = LossDetector(NODES, PATIENCE, self.now)
+        self.detector = LossDetector(NODES, PATIENCE, self.now)
         self.beats = {rank: Beat(0, COMPUTING, 0.0) for rank in NODES}
         self.silent: set[int] = set()
 
@@ -59,7 +59,7 @@ class Job:
 
     def lost(self, seconds: float = 0.0) -> Lost:
         """The verdict that there is, or comes within this time."""
-        lost = self.judge.look(self.now) or self.run(seconds)
+        lost = self.detector.look(self.now) or self.run(seconds)
         assert lost is not None
         return lost
 
@@ -71,8 +71,8 @@ class Job:
             self.gets_on(*moving)
             for rank, beat in self.beats.items():
                 if rank not in self.silent:
-                    self.judge.beat(rank, beat, self.now)
-            if lost := self.judge.look(self.now):
+                    self.detector.beat(rank, beat, self.now)
+            if lost := self.detector.look(self.now):
                 return lost
         return None
 
@@ -95,22 +95,22 @@ def test_a_silent_rank_is_lost_after_the_timeout_and_not_before() -> None:
 
 def test_a_closed_connection_is_a_loss_at_once_and_a_goodbye_before_it_is_not() -> None:
     job = Job()
-    job.judge.left(1)
-    job.judge.closed(1, job.now)
-    assert job.judge.look(job.now) is None
+    job.detector.left(1)
+    job.detector.closed(1, job.now)
+    assert job.detector.look(job.now) is None
     job.silent = {1}
     assert job.run(5 * PATIENCE, moving=(0, 2, 3)) is None
-    job.judge.closed(3, job.now)
+    job.detector.closed(3, job.now)
     lost = job.lost()
     assert lost.message.startswith("rank 3 on host n2: its process ended unexpectedly (killed or crashed")
 
 
 def test_the_first_decision_stands() -> None:
     job = Job()
-    job.judge.failed(3, "the disk is full")
-    job.judge.closed(3, job.now)
-    job.judge.failed(1, "the sum failed")
-    job.judge.closed(0, job.now)
+    job.detector.failed(3, "the disk is full")
+    job.detector.closed(3, job.now)
+    job.detector.failed(1, "the sum failed")
+    job.detector.closed(0, job.now)
     lost = job.lost()
     assert lost.message == "rank 3 on host n2: the disk is full"
 
@@ -181,7 +181,7 @@ def test_sums_that_get_on_are_no_deadlock() -> None:
 
 def test_those_who_wait_for_one_that_has_left_are_told() -> None:
     job = Job()
-    job.judge.left(3)
+    job.detector.left(3)
     job.is_at(WAITING, 0, 1, 2)
     lost = job.lost(PATIENCE + 3)
     assert lost.rank is None
