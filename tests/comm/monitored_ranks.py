@@ -105,7 +105,7 @@ def speak_nonsense(scene: Scene, monitor: Monitor) -> None:
 def stop_watching(scene: Scene, monitor: Monitor) -> None:
     """The thread that watches meets an error that nobody thought of."""
 
-    def look(judge: LossDetector, now: float) -> None:
+    def look(detector: LossDetector, now: float) -> None:
         raise ArithmeticError("what nobody thought of")
 
     with patch.object(LossDetector, "look", look):

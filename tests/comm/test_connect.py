@@ -98,7 +98,7 @@ def test_horovod_with_gloo_alone_cannot_be_started_by_mpirun(monkeypatch: pytest
 @needs_horovod
 def test_horovod_without_gpus_cannot_serve_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Horovod, "takes_cuda_tensors", False)
-    with pytest.raises(EnvironmentLacksError, match=r"without GPUs: .*HOROVOD_GPU_OPERATIONS=NCCL make horovod"):
+    with pytest.raises(EnvironmentLacksError, match=r"without GPU support: .*HOROVOD_GPU_OPERATIONS=NCCL make horovod"):
         connect(recipe("horovod", "accelerator.device=cuda"), placed(MPIRUN))
 
 
@@ -165,7 +165,7 @@ def test_horovod_of_another_torch_says_how_to_build_it_anew(monkeypatch: pytest.
     )
     forget_horovod(monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(EnvironmentLacksError, match=r"beside torch 2\..*undefined symbol.*another torch.*make horovod"):
+    with pytest.raises(EnvironmentLacksError, match=r"with torch 2\..*undefined symbol.*another torch.*make horovod"):
         connect(recipe("horovod"), placed(MPIRUN))
     forget_horovod(monkeypatch)
 

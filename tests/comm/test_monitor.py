@@ -215,16 +215,16 @@ def test_whoever_falls_silent_is_found_within_timeout_and_two_heartbeats(
     timeout: float, died: float, victim: int, jitter: list[float]
 ) -> None:
     interval, now, turn, heard = heartbeat_seconds(timeout), 0.0, 0, 0.0
-    judge = LossDetector(NODES, timeout, now)
+    detector = LossDetector(NODES, timeout, now)
     while True:
-        # Beats come late by up to an interval; the judge looks once in each.
+        # Beats come late by up to an interval; the detector looks once in each.
         late = jitter[turn % len(jitter)] * interval
         for rank in NODES:
             if rank != victim or now + late < died:
                 heard = now + late if rank == victim else heard
-                judge.beat(rank, Beat(turn, COMPUTING, 0.0), now + late)
+                detector.beat(rank, Beat(turn, COMPUTING, 0.0), now + late)
         now, turn = now + interval, turn + 1
-        lost = judge.look(now)
+        lost = detector.look(now)
         if lost:
             break
         assert now <= died + timeout + 2 * interval
@@ -235,7 +235,7 @@ def test_whoever_falls_silent_is_found_within_timeout_and_two_heartbeats(
 @given(st.data())
 def test_no_rank_that_waits_is_ever_blamed_for_a_standstill(data: st.DataObject) -> None:
     now = 0.0
-    judge = LossDetector(NODES, 10.0, now)
+    detector = LossDetector(NODES, 10.0, now)
     beats = {rank: Beat(0, COMPUTING, 0.0) for rank in NODES}
     for _ in range(data.draw(st.integers(1, 60))):
         now += 1
@@ -243,8 +243,8 @@ def test_no_rank_that_waits_is_ever_blamed_for_a_standstill(data: st.DataObject)
             if data.draw(st.booleans()):
                 phase = data.draw(st.sampled_from([WAITING, COMPUTING, READING]))
                 beats[rank] = Beat(beats[rank].progress + 1, phase, 0.0)
-            judge.beat(rank, beats[rank], now)
-        lost = judge.look(now)
+            detector.beat(rank, beats[rank], now)
+        lost = detector.look(now)
         if lost is not None:
             assert lost.seconds > 10.0
             if lost.rank is None:
