@@ -209,7 +209,7 @@ def test_a_gate_whose_thread_ends_says_so_by_name(monkeypatch: pytest.MonkeyPatc
         raise ValueError("what nobody thought of")
 
     monkeypatch.setattr(Reception, "serve", serve)
-    with pytest.raises(RunError, match=r"thread monitor-gate .* by ValueError: what nobody thought of \(test_mon"):
+    with pytest.raises(RunError, match=r"thread monitor-gate .* with ValueError: what nobody thought of \(test_mon"):
         Gate("here", 3).close()
 
 
