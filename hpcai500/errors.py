@@ -49,6 +49,10 @@ class StoppedError(RunError):
     """A run was stopped on request, with a checkpoint; all its ranks stop alike."""
 
 
+class PeerError(RunError):
+    """An error that rank 0 on the same machine prints; the rank that raises it prints nothing."""
+
+
 class OutOfTimeError(RunError):
     """Something did not end within its time limit."""
 

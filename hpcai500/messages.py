@@ -1,8 +1,8 @@
-"""Messages between the processes of one job, as lines of JSON over TCP, and how strangers are kept away from them.
+"""Messages between the processes of one job: lines of JSON over TCP, safe against unknown peers.
 
-Used by the copies of one command (`launch.rendezvous`) and the monitors of one job (`comm.liveness`). A stranger that
-connects can neither crash a process nor hold it up: time, bytes and connections are bounded, and every message is
-checked for types, lengths and ranges.
+Used by the copies of one command (`launch.rendezvous`) and the monitors of one job (`comm.liveness`). An unknown peer
+can neither crash a process nor block it: time, bytes and connections are limited, and every message is checked for
+types, lengths and ranges.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from hpcai500.errors import EnvironmentLacksError
 
-# A process that connects has so long, and so many bytes, for the one message that says who it is.
+# Time and bytes that a new connection has for its first message, which identifies the sender.
 _HELLO_SECONDS = 10.0
 _LONGEST_HELLO = 1024
 _AT_ONCE = 65536
 _ACCEPTED_AT_ONCE = 64
 # Connections beyond the expected ones that may be open at a time, and files that the rest of the process may have open.
-_MOST_STRANGERS = 256
+_MOST_UNKNOWN = 256
 _OTHER_FILES = 512
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class MessageError(Exception):
-    """What came over a connection is not one of the messages that are expected there."""
+    """A connection received something other than an expected message."""
 
 
 class Message(BaseModel):
-    """A message. Types are strict (1.0 is no whole number); fields of later versions are ignored."""
+    """A message. Types are strict (1.0 is not an integer); fields of later versions are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
@@ -49,7 +49,7 @@ def parse(line: bytes, messages: TypeAdapter[M]) -> M:
     """The message in `line`, one of `messages`, with types, lengths and ranges as declared there.
 
     Raises:
-        MessageError: it is anything else; no bytes raise another error.
+        MessageError: it is anything else; `line` may hold any bytes.
     """
     try:
         return messages.validate_json(line)
@@ -60,20 +60,19 @@ def parse(line: bytes, messages: TypeAdapter[M]) -> M:
 
 
 def line_of(message: Message) -> bytes:
-    """The line of `message`, with its line end."""
+    """`message` as a line, with its line end."""
     return message.model_dump_json().encode() + b"\n"
 
 
 class Connection(Generic[M]):
     """A TCP connection that carries messages and never blocks. Used by one thread.
 
-    `open` says whether the other side is still there, as far as TCP knows; messages that come may have `longest_line`
-    bytes.
+    `open` is false once the other side has closed the connection. Received lines may have up to `longest_line` bytes.
     """
 
     def __init__(self, stream: socket.socket, messages: TypeAdapter[M], longest_line: int = _LONGEST_HELLO) -> None:
         stream.setblocking(False)
-        with contextlib.suppress(OSError):  # not a TCP socket, or ended already: small messages only come later
+        with contextlib.suppress(OSError):  # not a TCP socket, or closed already: small messages only arrive later
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.stream, self.open, self.longest_line = stream, True, longest_line
         self._messages = messages
@@ -84,7 +83,7 @@ class Connection(Generic[M]):
         return self.stream.fileno()
 
     def send(self, message: Message) -> None:
-        """Send `message`; what the network does not take now is sent by the next call of `flush`."""
+        """Send `message`; what the network does not accept now is sent by the next call of `flush`."""
         self._outgoing += line_of(message)
         self.flush()
 
@@ -96,15 +95,15 @@ class Connection(Generic[M]):
             except BlockingIOError:
                 return False
             except OSError:
-                # The other side is gone. What it sent before is still to be read; `receive` finds the end.
+                # The other side is gone. What it sent before can still be read; `receive` finds the end.
                 self._outgoing = b""
         return True
 
     def receive(self) -> list[M]:
-        """The messages that have come; afterwards `open` tells whether more may come.
+        """The messages that have arrived; afterwards `open` says whether more may follow.
 
         Raises:
-            MessageError: a line is no message, or too long.
+            MessageError: a line is not a message, or is too long.
         """
         while self.open:
             try:
@@ -123,7 +122,7 @@ class Connection(Generic[M]):
         return [parse(line, self._messages) for line in lines]
 
     def finish(self) -> None:
-        """Tell the other side that nothing more will be sent; what it still sends can be read."""
+        """Signal that nothing more will be sent; what the other side still sends can be read."""
         with contextlib.suppress(OSError):
             self.stream.shutdown(socket.SHUT_WR)
 
@@ -133,16 +132,16 @@ class Connection(Generic[M]):
 
 
 class Reception(Generic[M]):
-    """Takes in the processes that are expected at a listening socket, and hangs up on whatever else connects.
+    """Accepts the expected processes at a listening socket, and closes all other connections.
 
-    All are served at the same time, so that none waits for another. A process that connects has ten seconds, 1 KiB and
-    one message to be taken. Where too many have connected, those that have been silent for longest are closed.
+    Connections are served concurrently. A process that connects must identify itself within ten seconds, in one message
+    of at most 1 KiB. If there are too many connections, the oldest ones are closed.
 
     Args:
         listener: is closed by `close`.
-        size: how many processes may come at the same time.
-        greet: called with each connection when it is made; what it returns is handed to `take`.
-        take: called with a connection, what `greet` returned, and the message that came; returns whether it takes the
+        size: how many processes may connect at the same time.
+        greet: called with each new connection; its result is passed to `take`.
+        take: called with a connection, the result of `greet`, and the received message; returns whether it takes the
             connection over.
     """
 
@@ -155,12 +154,12 @@ class Reception(Generic[M]):
         greet: Callable[[Connection[M]], str],
         take: Callable[[Connection[M], str, M], bool],
     ) -> None:
-        _allow_files(size + _MOST_STRANGERS + _OTHER_FILES)
+        _allow_files(size + _MOST_UNKNOWN + _OTHER_FILES)
         listener.setblocking(False)
-        self._listener, self._messages, self._most = listener, messages, size + _MOST_STRANGERS
+        self._listener, self._messages, self._most = listener, messages, size + _MOST_UNKNOWN
         self._greet, self._take = greet, take
-        # In the order of arrival: what `greet` returned, and until when they may be silent.
-        self._strangers: dict[Connection[M], tuple[str, float]] = {}
+        # In the order of arrival: the result of `greet`, and the deadline for the first message.
+        self._pending: dict[Connection[M], tuple[str, float]] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
 
@@ -168,22 +167,22 @@ class Reception(Generic[M]):
         """Wait, for `seconds` at most, until a process connects or sends something, and handle it.
 
         Raises:
-            EnvironmentLacksError: this process may open no more files.
+            EnvironmentLacksError: this process cannot open any more files.
         """
-        first = min((until for _, until in self._strangers.values()), default=math.inf)
+        first = min((until for _, until in self._pending.values()), default=math.inf)
         for key, _ in self._selector.select(max(0.0, min(seconds, first - time.monotonic()))):
             if key.fileobj is self._listener:
                 self._accept()
-            elif key.data in self._strangers:  # not closed meanwhile, to make room for one that came since
-                self._hear(key.data)
+            elif key.data in self._pending:  # not closed meanwhile to make room for a newer one
+                self._receive(key.data)
         now = time.monotonic()
-        for stranger in [each for each, (_, until) in self._strangers.items() if until <= now]:
-            self._forget(stranger).close()
+        for connection in [each for each, (_, until) in self._pending.items() if until <= now]:
+            self._remove(connection).close()
 
     def close(self) -> None:
         """Close all connections that were not taken, and stop listening."""
-        for stranger in list(self._strangers):
-            self._forget(stranger).close()
+        for connection in list(self._pending):
+            self._remove(connection).close()
         self._selector.close()
         self._listener.close()
 
@@ -195,45 +194,45 @@ class Reception(Generic[M]):
                 return
             except OSError as error:
                 if error.errno not in _NO_ROOM:
-                    continue  # an error of this one connection, which has ended already
-                if not self._strangers:
+                    continue  # an error of this one connection, which is closed already
+                if not self._pending:
                     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
                     raise EnvironmentLacksError(
-                        f"no connection of another rank can be taken: {error.strerror}; this process may open {limit} "
+                        f"cannot accept a connection of another rank: {error.strerror}; this process may open {limit} "
                         "files: allow more (ulimit -n, LimitNOFILE= of slurmd)"
                     ) from error
-                self._forget(next(iter(self._strangers))).close()
+                self._remove(next(iter(self._pending))).close()
                 continue
-            if len(self._strangers) >= self._most:
-                self._forget(next(iter(self._strangers))).close()
-            stranger = Connection(stream, self._messages)
-            self._strangers[stranger] = self._greet(stranger), time.monotonic() + _HELLO_SECONDS
-            self._selector.register(stranger, selectors.EVENT_READ, stranger)
-            self._hear(stranger)
+            if len(self._pending) >= self._most:
+                self._remove(next(iter(self._pending))).close()
+            connection = Connection(stream, self._messages)
+            self._pending[connection] = self._greet(connection), time.monotonic() + _HELLO_SECONDS
+            self._selector.register(connection, selectors.EVENT_READ, connection)
+            self._receive(connection)
 
-    def _hear(self, stranger: Connection[M]) -> None:
+    def _receive(self, connection: Connection[M]) -> None:
         try:
-            messages = stranger.receive()
+            messages = connection.receive()
         except MessageError:
-            self._forget(stranger).close()
+            self._remove(connection).close()
             return
-        greeting, _ = self._strangers[stranger]
+        greeting, _ = self._pending[connection]
         if messages:
-            self._forget(stranger)
-            if len(messages) > 1 or not self._take(stranger, greeting, messages[0]):
-                stranger.close()
-        elif not stranger.open:
-            self._forget(stranger).close()
+            self._remove(connection)
+            if len(messages) > 1 or not self._take(connection, greeting, messages[0]):
+                connection.close()
+        elif not connection.open:
+            self._remove(connection).close()
 
-    def _forget(self, stranger: Connection[M]) -> Connection[M]:
-        self._selector.unregister(stranger)
-        del self._strangers[stranger]
-        return stranger
+    def _remove(self, connection: Connection[M]) -> Connection[M]:
+        self._selector.unregister(connection)
+        del self._pending[connection]
+        return connection
 
 
 def _allow_files(count: int) -> None:
     """Raise the soft limit of open files (1024 by default) to `count`, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

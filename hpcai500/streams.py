@@ -1,8 +1,7 @@
-"""What our processes print, made safe for a terminal: names, paths and values in it may be a stranger's.
+"""Output that is safe for a terminal, although names, paths and values in it may be untrusted.
 
-Whatever a line holds, it is printed as one line, and what a terminal would obey or hide (control characters, changes of
-the direction of writing, letters without width, bytes that are no text) is spelt out. `prepare_streams` does the same
-for libraries that print by themselves.
+Each line is printed as one line, with unprintable characters escaped: control characters, changes of the writing
+direction, zero-width letters and undecodable bytes. `prepare_streams` does the same for libraries that print directly.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _PREFIX = "hpcai500: "
 
 
 def prepare_streams() -> None:
-    """Make stdout and stderr safe for whatever is written to them. Each process that prints calls it first.
+    """Make stdout and stderr safe for any text. Each process that prints calls it first.
 
-    Streams that the caller closed (`hpcai500 … >&-`) are opened on the null device: a run must not die of its last
-    line. What the encoding of a terminal lacks becomes a `?`. Unprintable characters except new lines are spelt out, in
+    Streams that the caller closed (`hpcai500 … >&-`) are opened on the null device, so that printing never ends a run.
+    Characters that the terminal's encoding lacks become `?`. Unprintable characters except new lines are escaped, in
     warnings also new lines; tracebacks are indented.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -44,26 +43,26 @@ def prepare_streams() -> None:
 
 
 def show(result: Mapping[str, Any] | Iterable[str], indent: int | None = None) -> None:
-    """Print a result on stdout: a document as JSON, with `indent` as json.dumps has it, or one line or more of text."""
+    """Print a result on stdout: a mapping as JSON, indented as by json.dumps, or one or more lines of text."""
     if isinstance(result, Mapping):
         text = json.dumps(result, indent=indent)
     else:
         text = "\n".join(map(spelt_out, [result] if isinstance(result, str) else result))
-    print(text)  # noqa: T201 - here all is printed
+    print(text)  # noqa: T201 - all results are printed here
 
 
 def say(line: str, *, prefix: str = _PREFIX, stream: TextIO | None = None) -> None:
-    """Print `line` on stderr, or on `stream`, behind the name of this program."""
+    """Print `line`, after the name of this program, on stderr or `stream`."""
     out = sys.stderr if stream is None else stream
-    # In one write, as other threads and processes print there, too.
+    # In one write, because other threads and processes print there, too.
     out.write(f"{spelt_out(f'{prefix}{line}')}\n")
     out.flush()
 
 
 def tell(error: Exception | str) -> str:
-    """Say `error` on stderr, a line for each mistake in it; returns its text.
+    """Print `error` on stderr, a line for each mistake in it; returns its text.
 
-    If HPCAI500_TRACEBACK is set, a traceback comes first.
+    If HPCAI500_TRACEBACK is set, the traceback is printed first.
     """
     if os.environ.get("HPCAI500_TRACEBACK") and sys.exc_info()[0]:
         _show_traceback(*sys.exc_info())
@@ -72,33 +71,32 @@ def tell(error: Exception | str) -> str:
     return str(error)
 
 
-def tell_at_once(message: str) -> None:
-    """Say on stderr what ends this process, by a bare write: the main thread may hang in the middle of a `say`."""
+def report_fatal(message: str) -> None:
+    """Print the error that ends this process, by a bare write, because the main thread may hang inside `say`."""
     os.write(2, f"{spelt_out(f'{_PREFIX}error: {message}')}\n".encode(errors="replace"))
 
 
 def spelt_out(text: object, most: int | None = None) -> str:
-    r"""`text` in one line of printable characters; others are written as Python writes them: `\n`, `\x1b`, `\u202e`.
+    r"""`text` in one line of printable characters; others are escaped as in Python: `\n`, `\x1b`, `\u202e`.
 
-    It is cut to `most` letters before these are spelt out.
+    It is cut to `most` characters before these are escaped.
     """
     shown = str(text)
     if most is not None and len(shown) > most:
         shown = f"{shown[: most - 1]}…"
-    return shown if shown.isprintable() else "".join(map(_letter, shown))
+    return shown if shown.isprintable() else "".join(map(_escaped, shown))
 
 
 def beneath(stream: TextIO) -> TextIO:
-    """`stream` as it was before `prepare_streams`, for displays that draw by control codes.
+    """`stream` as it was before `prepare_streams`, for displays that draw with control codes.
 
-    The caller spells out what it shows, and calls `prepare_streams` again if the display replaces stderr by a stream of
-    its own, as those of rich do.
+    The caller escapes what it shows, and calls `prepare_streams` again if the display replaces stderr, as rich does.
     """
     return stream.beneath if isinstance(stream, _Printable) else stream
 
 
 class _Printable:
-    """A text stream that spells out all unprintable characters but new lines; the rest is as in `beneath`."""
+    """A text stream over `beneath` that escapes all unprintable characters except new lines."""
 
     def __init__(self, beneath: TextIO) -> None:
         self.beneath = beneath
@@ -116,15 +114,15 @@ class _Printable:
             self.write(line)
 
 
-def _letter(letter: str) -> str:
-    if letter.isprintable():
-        return letter
-    # The one that json.dumps does not escape; JSON has no \x.
-    return r"\u007f" if letter == "\x7f" else letter.encode("unicode_escape").decode()
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    # The only one that json.dumps does not escape; JSON has no \x.
+    return r"\u007f" if character == "\x7f" else character.encode("unicode_escape").decode()
 
 
 def _show_traceback(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-    # Indented, so that no line of the error's text can look like one of ours.
+    # Indented, so that no line of the error's text looks like a line of this program.
     sys.stderr.write(textwrap.indent("".join(traceback.format_exception(kind, error, trace)), "  "))
 
 

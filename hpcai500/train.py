@@ -1,6 +1,6 @@
-"""The in-job driver, `python -m hpcai500.train`: a recipe goes in, a record comes out.
+"""The in-job driver, `python -m hpcai500.train`: runs a recipe and writes a record.
 
-Before torch is imported, handlers of signals are set and OpenMP is told how long idle threads spin.
+Signal handlers and OpenMP's spin time are set before torch is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from hpcai500.engine.measurement import let_threads_spin
 from hpcai500.engine.signals import StopRequest
-from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, StoppedError, UsageError
+from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, PeerError, StoppedError, UsageError
 from hpcai500.files import scratch
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
@@ -27,7 +27,7 @@ from hpcai500.system.power import parse_power
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one job; returns the exit code. Every error is one line on stderr; HPCAI500_TRACEBACK=1 shows where."""
+    """Run one job; returns the exit code. Errors are one line on stderr; HPCAI500_TRACEBACK=1 adds the traceback."""
     prepare_streams()
     leads = True
     try:
@@ -35,64 +35,64 @@ def main(arguments: Sequence[str] | None = None) -> int:
         power = parse_power(options.power)
         placement = find_placement(os.environ)
         leads = placement.rank == 0
-        # Until the ranks have met there is nothing to save: a signal ends this one at once.
+        # Before the ranks are connected there is nothing to save: a signal ends this one at once.
         with ending_by_signals(), scratch(os.environ, options.out):
             let_threads_spin()
-            from hpcai500.engine.job import go_on, start  # imports torch
+            from hpcai500.engine.job import resume, start  # imports torch
 
             stop = StopRequest(announce=leads)
             if options.resume:
-                go_on(options.out, options.data, stop, placement, power)
+                resume(options.out, options.data, stop, placement, power)
             else:
                 recipe = load_recipe(options.recipe, options.set)
                 start(recipe, options.data, options.out, stop, placement, power, options.campaign)
     except (StoppedError, NotFiniteError) as error:
-        return _tell(error, error.exit_code) if leads else error.exit_code
+        return _report(error, error.exit_code) if leads else error.exit_code
     except HpcAi500Error as error:
-        return _tell(error, error.exit_code)
+        return _report(error, error.exit_code)
     except KeyboardInterrupt:
         kept = any(options.out.glob("checkpoints/*"))
-        words = "the last checkpoint is kept" if kept else "there was no checkpoint yet"
-        return _tell(f"stopped at once; {words}", ExitCode.RUN_FAILED) if leads else ExitCode.RUN_FAILED
+        state = "the last checkpoint is kept" if kept else "there was no checkpoint yet"
+        return _report(f"stopped at once; {state}", ExitCode.RUN_FAILED) if leads else ExitCode.RUN_FAILED
     except MemoryError as error:
-        return _tell(f"out of memory: {error}; lower hyperparameters.batch_size", ExitCode.RUN_FAILED)
-    except Exception as error:  # noqa: BLE001 - the last resort: one line, and the record has it too
+        return _report(f"out of memory: {error}; lower hyperparameters.batch_size", ExitCode.RUN_FAILED)
+    except Exception as error:  # noqa: BLE001 - the last resort: one line; the record has it, too
         what = "".join(traceback.format_exception_only(error)).strip()
-        return _tell(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        return _report(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
     return ExitCode.PASS
 
 
 class _Parser(argparse.ArgumentParser):
-    """A mistake raises UsageError; argparse would print the usage and exit with 2, which means a wrong answer here."""
+    """Raises UsageError, where argparse would exit with 2, which means a wrong answer here."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="python -m hpcai500.train", description="Run one job: recipe in, record out.")
+    parser = _Parser(prog="python -m hpcai500.train", description="Run one job: train by a recipe, write a record.")
     parser.add_argument(
-        "--recipe", help="TOML file or name of a shipped recipe; with --resume the record's own is used"
+        "--recipe", help="TOML file or name of a shipped recipe; with --resume the recipe of the record is used"
     )
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
     parser.add_argument("--data", type=Path, help="folder of the data set")
     parser.add_argument("--out", type=Path, required=True, help="folder of the record")
-    parser.add_argument("--resume", action="store_true", help="go on with the record in --out")
+    parser.add_argument("--resume", action="store_true", help="resume the run whose record is in --out")
     parser.add_argument(
         "--power",
         default="auto",
         metavar="SOURCE",
-        help="what tells the power, as `hpcai500 ic --power` has it",
+        help="source of power measurements, as for `hpcai500 ic --power`",
     )
     parser.add_argument(
         "--campaign",
         metavar="ID:TRIAL:ATTEMPT:HEAD",
         type=_place_in_campaign,
-        help="which run of which campaign this is; the record keeps it (docs/campaigns.md)",
+        help="campaign, trial and attempt of this run, for the record (docs/campaigns.md)",
     )
     options = parser.parse_args(arguments)
     if options.resume and (options.recipe or options.set):
-        parser.error("--resume goes on with the recipe of the record: leave out --recipe and --set")
+        parser.error("--resume uses the recipe of the record: leave out --recipe and --set")
     if not options.resume and not (options.recipe and options.data):
         parser.error("give --recipe and --data, or --resume")
     return options
@@ -106,13 +106,14 @@ def _place_in_campaign(text: str) -> dict[str, Any]:
     return {"id": identity, "trial": int(trial), "attempt": int(attempt), "head": head}
 
 
-def _tell(error: Exception | str, code: ExitCode) -> int:
-    tell(error)
+def _report(error: Exception | str, code: ExitCode) -> int:
+    if not isinstance(error, PeerError):
+        tell(error)
     return code
 
 
 if __name__ == "__main__":
     code = main()
-    # All is written: an impatient Ctrl-C must not turn the end into a traceback.
+    # Everything is written: a late Ctrl-C must not end in a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)

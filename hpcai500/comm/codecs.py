@@ -14,15 +14,15 @@ from hpcai500.comm import kernels
 from hpcai500.comm.communicator import Communicator, Traffic, direct_all_to_all, reduce_to, ring_all_reduce, ring_pass
 
 # ----------------------------------------------------------------------------------------------------
-# Tensors that are kept from step to step: working buffers, and the residuals of compression.
+# Tensors that are kept between steps: working buffers, and the residuals of compression.
 
 
-# A bucket's number, and the name of one of the places where its values are rounded.
+# A bucket's number, and the name of a place where its values are rounded.
 Place = tuple[int, str]
 
 
 class Buffers:
-    """Flat buffers by purpose. They are kept, because new pages cost more than the copies that fill them."""
+    """Flat buffers by purpose. They are reused, because new pages cost more than the copies that fill them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -39,8 +39,8 @@ class Buffers:
 class Residuals:
     """The rounding error at each place, which is added to the next step's values there (error feedback).
 
-    Seide et al. 2014, "1-bit stochastic gradient descent", section 3; at every place that rounds, as Tang et al. 2019,
-    "DoubleSqueeze", do it for worker and server.
+    Seide et al. 2014, "1-bit stochastic gradient descent", section 3; at every place that rounds, as for worker and
+    server in Tang et al. 2019, "DoubleSqueeze".
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,7 +56,7 @@ class Residuals:
         return residual
 
     def forget(self) -> None:
-        """Begin again with zeros."""
+        """Reset all residuals to zero."""
         self._kept.clear()
 
     def state(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Residuals:
         return {f"{bucket}.{name}": residual.cpu().clone() for (bucket, name), residual in self._kept.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on with what `state` returned."""
+        """Restore what `state` returned."""
         self._kept.clear()
         for key, residual in state.items():
             bucket, _, name = key.partition(".")
@@ -79,12 +79,12 @@ TYPES = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Codec(ABC):
-    """A codec: a packed form of gradients and the sums of it. One thread at a time may use it.
+    """A codec: a packed form of gradients, and how it is summed. One thread at a time may use it.
 
-    Packed buffers are flat tensors; what methods return is valid until the next `pack`. All-gather and broadcast need
-    no arithmetic: the communicator moves packed buffers as they are, which keeps them equal on all ranks to the bit.
+    Packed buffers are flat tensors; returned tensors are valid until the next `pack`. All-gather and broadcast need no
+    arithmetic: the communicator moves packed buffers unchanged, which keeps them bitwise equal on all ranks.
 
-    A packed buffer may be cut after every multiple of `grain` gradient elements. `residuals` of None is no error
+    A packed buffer may be cut after every multiple of `grain` gradient elements. Without `residuals` there is no error
     feedback; `threads` are CPU threads for the kernels, None is torch's number.
     """
 
@@ -94,11 +94,11 @@ class Codec(ABC):
         self._buffers, self._residuals, self._threads = buffers, residuals, threads
 
     def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
-        """The tensors that `unpack` shall write averages to: `gradients` themselves, or tensors that replace them."""
+        """The tensors to which `unpack` must write averages: `gradients` themselves, or tensors that replace them."""
         return gradients
 
     def forget(self) -> None:
-        """Forget what is kept for each bucket, since other buckets come."""
+        """Forget the state of each bucket, because the buckets change."""
         if self._residuals:
             self._residuals.forget()
 
@@ -121,7 +121,7 @@ class Codec(ABC):
 
     @abstractmethod
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
-        """The sum over `group`, equal to the bit on all its members."""
+        """The sum over `group`, bitwise equal on all its members."""
 
     @abstractmethod
     def reduce(self, group: Communicator, packed: Tensor, root: int, place: Place) -> Tensor:
@@ -129,26 +129,26 @@ class Codec(ABC):
 
     @abstractmethod
     def reduce_scatter(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
-        """This member's piece of the sum over `group`, which has a whole number of grains."""
+        """This member's piece of the sum over `group`, a multiple of the grain."""
 
     @abstractmethod
     def all_reduce_traffic(self, group: Communicator, packed_bytes: int) -> Traffic:
-        """What this rank sends in `all_reduce`."""
+        """Bytes this rank sends in `all_reduce`."""
 
     @abstractmethod
     def reduce_traffic(self, group: Communicator, packed_bytes: int, root: int) -> Traffic:
-        """What this rank sends in `reduce`."""
+        """Bytes this rank sends in `reduce`."""
 
     @abstractmethod
     def reduce_scatter_traffic(self, group: Communicator, packed_bytes: int) -> Traffic:
-        """What this rank sends in `reduce_scatter`."""
+        """Bytes this rank sends in `reduce_scatter`."""
 
 
 class PlainCodec(Codec):
-    """fp16 or bf16, and what they share with fp32: the library sums buffers in their own type.
+    """fp16 or bf16, and the common part with fp32: the library sums buffers in their own type.
 
-    Gradients are multiplied by the scale before they are rounded, so that no sum of fp16 overflows where the average
-    would not. With residuals, the rounding error of the cast is added to the next step's gradients; that of the sums in
+    Gradients are multiplied by the scale before they are rounded, so that a sum of fp16 overflows only if the average
+    would. With residuals, the rounding error of the cast is added to the next step's gradients; that of the sums in
     fp16 and bf16 is not.
     """
 
@@ -177,13 +177,13 @@ class PlainCodec(Codec):
     def _pack_with_feedback(
         self, gradients: Sequence[Tensor], packed: Tensor, scale: float, residual: Tensor, norms: Tensor | None
     ) -> None:
-        wanted = self._buffers.take("wanted", len(residual), torch.float32)
-        kernels.pack(gradients, wanted, scale=scale, norms=norms, threads=self._threads)
-        wanted += residual
-        kernels.pack([wanted], packed, threads=self._threads)
+        exact = self._buffers.take("exact", len(residual), torch.float32)
+        kernels.pack(gradients, exact, scale=scale, norms=norms, threads=self._threads)
+        exact += residual
+        kernels.pack([exact], packed, threads=self._threads)
         kernels.unpack(packed, [residual], threads=self._threads)
-        torch.sub(wanted, residual, out=residual)
-        # All ranks see an overflow in the sum; kept in the residual, it would never go away.
+        torch.sub(exact, residual, out=residual)
+        # All ranks see an overflow in the sum; in the residual it would stay for ever.
         residual.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
@@ -219,7 +219,7 @@ class PlainCodec(Codec):
 class Fp32Codec(PlainCodec):
     """No compression. Each bucket has its own buffer, and its gradients become views of it.
 
-    That saves a pass over memory, and what autograd allocated is freed while the backward pass still runs, as with
+    That saves a pass over memory, and autograd's tensors are freed during the backward pass, as with
     `gradient_as_bucket_view` of torch's DistributedDataParallel.
     """
 
@@ -234,7 +234,7 @@ class Fp32Codec(PlainCodec):
             packed = torch.zeros(elements, device=gradients[0].device)
             self._kept[bucket] = packed, _views(packed, gradients)
         packed, views = self._kept[bucket]
-        # A gradient that was kept from the last update is still a view, and the kernel cannot write where it reads.
+        # A gradient that was kept from the last update is still a view, and the kernel cannot work in place.
         sources = [
             gradient.clone() if gradient is view else gradient for gradient, view in zip(gradients, views, strict=True)
         ]
@@ -261,16 +261,16 @@ def _views(packed: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# int8 with a scale for each block of 256 values: no library can sum it, so the sums are made here, in fp32.
+# int8 with a scale for each block of 256 values: no library can sum it, so it is summed here, in fp32.
 
 
 class QuantisedCodec(Codec):
-    """int8: pieces of packed buffers are exchanged, summed in fp32 where they arrive, and quantised again.
+    """int8: pieces of packed buffers are exchanged, summed in fp32 by the receiver, and quantised again.
 
-    Values are rounded when they are packed and once in each sum after that; between the sums they do not change. A
-    rounding changes a value by at most 0.501 / 127 of the largest magnitude in its block of 256. A block with a value
-    that is not finite becomes NaN as a whole, on every rank. With residuals, each place that rounds adds its rounding
-    error to its values of the next step.
+    Values are rounded when they are packed and once in each later sum; between the sums they do not change. Rounding
+    changes a value by at most 0.501 / 127 of the largest magnitude in its block of 256. A block with a value that is
+    not finite becomes NaN as a whole, on every rank. With residuals, each place that rounds adds its rounding error to
+    its values of the next step.
 
     A reduce is a reduce-scatter and a gather of the pieces (Rabenseifner 2004, "Optimization of collective reduction
     operations"), so that all members share the arithmetic; communicators have no gather, so it is an all-gather.
@@ -318,7 +318,7 @@ class QuantisedCodec(Codec):
         return mine
 
     def _padded(self, packed: Tensor, pieces: int, place: Place) -> Tensor:
-        """`packed`, with zeros behind it where that is needed to cut it into `pieces`."""
+        """`packed`, followed by zeros if needed to cut it into `pieces`."""
         length = self._padded_bytes(len(packed), pieces)
         if length == len(packed):
             return packed
@@ -343,7 +343,7 @@ class QuantisedCodec(Codec):
 
 
 def make_codec(compression: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> Codec:
-    """The codec of `compression`, the recipe's word."""
+    """The codec for the recipe's `compression`."""
     if compression == "none":
         return Fp32Codec(buffers, threads)
     if compression == "int8":

@@ -1,6 +1,6 @@
 """Communicators: the collectives that every backend offers, and the bytes that each of them sends.
 
-Collectives are on tensors and on small objects. Errors of communication libraries become ours here.
+There are collectives on tensors and on small objects. Errors of communication libraries become one-line errors.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hpcai500.errors import CommunicationError
 class Communicator(Protocol):
     """A group of ranks that communicate, as one of its members sees it.
 
-    All members call collectives in the same order, one at a time; for collectives that run beside each other, make
-    another `group`. On CPU tensors they return when they are done; on CUDA tensors they are put on the current stream.
-    Tensors are contiguous; sums are in the tensor's own type.
+    All members call collectives in the same order, one at a time; for concurrent collectives, make another `group`. On
+    CPU tensors they return when they are done; on CUDA tensors they are put on the current stream. Tensors are
+    contiguous; sums are in the tensor's own type.
 
     Attributes:
-        backend: the recipe's word: `local`, `torch` or `horovod`.
-        library: what moves the bytes, with its version, for the record: `Gloo`, `NCCL 2.27`, `Open MPI 4.1.4`.
+        backend: as in the recipe: `local`, `torch` or `horovod`.
+        library: the transport, with its version, for the record: `Gloo`, `NCCL 2.27`, `Open MPI 4.1.4`.
         rank: of this member, 0 to size - 1.
         hosts: host name of each member, by rank.
         world_ranks: rank in the whole job of each member.
@@ -60,13 +60,13 @@ class Communicator(Protocol):
         """Sum `source` (size * n,) over all members; member r gets elements r * n ... of it in `target` (n,)."""
 
     def all_gather(self, source: Tensor, target: Tensor) -> None:
-        """Put the `source` (n,) of all members, one after the other, into `target` (size * n,)."""
+        """Concatenate the `source` (n,) of all members into `target` (size * n,)."""
 
     def all_to_all(self, source: Tensor, target: Tensor) -> None:
         """Member r's `target` (size * n,) gets elements r * n ... of every member's `source` (size * n,)."""
 
     def gather_objects(self, thing: Any) -> list[Any]:
-        """The `thing` of every member, by rank, on every member; for small things (plain data, pickled)."""
+        """The `thing` of every member, by rank, on every member; for small plain data, which is pickled."""
 
     def broadcast_object(self, thing: Any, root: int = 0) -> Any:
         """The `thing` of member `root`."""
@@ -75,19 +75,19 @@ class Communicator(Protocol):
         """Wait until all members have called this."""
 
     def group(self, members: Sequence[int]) -> Communicator | None:
-        """An independent communicator over `members` (ranks of this one, ascending); None for a rank that is not one.
+        """An independent communicator over `members` (ranks of this one, ascending); None for ranks not among them.
 
-        All members of this one must call it with the same arguments, also those that are left out, since libraries need
-        all ranks of the job to make a group. So it works only on a communicator of all ranks of the job, or on a part
-        that `TorchCommunicator.split` made. `range(size)` gives a second communicator of the same ranks.
+        All members of this communicator must call it with the same arguments, because libraries need all ranks of the
+        job to make a group. So it works only on a communicator of all ranks of the job, or on a part that
+        `TorchCommunicator.split` made. `range(size)` gives a second communicator of the same ranks.
         """
 
     def close(self) -> None:
-        """Leave; no collective may follow. Does not wait for a lost member for ever."""
+        """Leave; no collective may follow. The wait for a lost member is bounded."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# What all backends share: the members, and collectives on small objects, which are sent as bytes.
+# Shared by all backends: the members, and collectives on small objects, which are sent as bytes.
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,11 @@ def _from_bytes(content: torch.Tensor) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Collectives made of other ones, for libraries that lack them or send more bytes than needed.
+# Collectives built from other ones, for libraries that lack them or send more bytes than needed.
 
 
 class Scratch:
-    """Memory that is kept from call to call, since new pages for a large bucket would cost more than its copy."""
+    """Memory that is reused between calls, because new pages for a large bucket cost more than copying it."""
 
     def __init__(self) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8)
@@ -179,7 +179,7 @@ def reduce_scatter_by_exchange(communicator: Communicator, source: Tensor, targe
 
 
 def sum_rows(received: Tensor, target: Tensor) -> None:
-    """Put the sum of the k parts of `received` (k * n,) into `target` (n,); 16-bit types are rounded once."""
+    """Write the sum of the k parts of `received` (k * n,) to `target` (n,); 16-bit types are rounded once."""
     rows = received.view(-1, target.numel()) if target.numel() else received.view(1, 0)
     torch.sum(rows, dim=0, dtype=target.dtype, out=target)
 
@@ -198,7 +198,7 @@ def all_reduce_by_exchange(communicator: Communicator, tensor: Tensor, scratch: 
 def sum_of_own_part(communicator: Communicator, flat: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
     """The sum over all members of this one's part of `flat` (n,), padded so that all parts have the same length.
 
-    Returns the part (k,), and room for all parts (size * k,), size * k >= n; both in `scratch`.
+    Returns the part (k,), and space for all parts (size * k,), size * k >= n; both in `scratch`.
     """
     size = communicator.size
     part = -(-flat.numel() // size)
@@ -215,7 +215,7 @@ def sum_of_own_part(communicator: Communicator, flat: Tensor, scratch: Scratch) 
 
 
 class LocalCommunicator(MemberCommunicator):
-    """A communicator of one member; backends use it for groups of one too. Sums and broadcasts have nothing to do."""
+    """A communicator of one member; backends also use it for groups of one. Sums and broadcasts do nothing."""
 
     def __init__(self, members: Members | None = None) -> None:
         super().__init__(members or Members("local", "none", 0, (socket.gethostname(),), (0,)))
@@ -252,7 +252,7 @@ class LocalCommunicator(MemberCommunicator):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Errors of communication libraries, turned into our one-line errors.
+# Errors of communication libraries, turned into one-line errors.
 
 
 # The place in the library's source: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `.
@@ -263,10 +263,10 @@ _ADVICE = " This is typically caused by"
 
 @contextmanager
 def as_run_error(library: str, action: str) -> Iterator[None]:
-    """Turn a library's RuntimeError inside into our error, which tells what was tried.
+    """Turn a library's RuntimeError into an error that names the action.
 
     Raises:
-        CommunicationError: the library raised a RuntimeError (torch's and Horovod's own errors are such).
+        CommunicationError: the library raised a RuntimeError (like all errors of torch and Horovod).
     """
     try:
         yield
@@ -277,7 +277,7 @@ def as_run_error(library: str, action: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """A library's message without the place in its source, its advice and the stack that it appends."""
+    """A library's message without its source location, advice and stack trace."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -289,12 +289,12 @@ def first_line(error: BaseException) -> str:
 #
 # n is the number of members, b the size of the whole buffer. A ring (Patarasuk and Yuan 2009, "Bandwidth optimal
 # all-reduce algorithms") sends to the next member only, so that of consecutive ranks on a host only the last one sends
-# to another host; the direct algorithms send to all members. The network counters tell what a library really sends.
+# to another host; the direct algorithms send to all members. The network counters show what a library really sends.
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one rank sends in all, and the part of them that goes to ranks on other hosts."""
+    """All bytes that one rank sends, and the part of them that goes to other hosts."""
 
     sent: float = 0.0
     between_nodes: float = 0.0
@@ -329,7 +329,7 @@ def reduce_to(group: Communicator, buffer_bytes: float, root: int) -> Traffic:
 
 
 def broadcast_from(group: Communicator, buffer_bytes: float, root: int) -> Traffic:
-    """b (n - 1), all from the root; where a tree shares the work, the sum over the members is the same."""
+    """b (n - 1), all from the root; with a tree, the sum over the members is the same."""
     if group.rank != root:
         return Traffic()
     return Traffic(buffer_bytes * (group.size - 1), buffer_bytes * _members_elsewhere(group))

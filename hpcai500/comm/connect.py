@@ -1,4 +1,4 @@
-"""Connects the ranks of a job: the rendezvous at rank 0, and the communicator that the recipe asks for."""
+"""Connects the ranks of a job: the rendezvous at rank 0, and the recipe's communicator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpcai500.system.network import prefer_route
 # The rendezvous: a TCP store that rank 0 serves.
 
 
-# Rank 0 may have data to make, or an index to read, before it listens.
+# Rank 0 may have to make data or read an index before it listens.
 PATIENCE_SECONDS = 1800.0
 # A longer wait is announced on stderr.
 _QUIET_SECONDS = 10.0
@@ -34,69 +34,69 @@ _STORE_TIMEOUT = timedelta(minutes=5)
 
 
 class Waiting:
-    """A wait of at most `patience` seconds; one line on stderr tells `what` is missing."""
+    """A wait of at most `patience` seconds; one line on stderr says what is missing."""
 
     def __init__(self, what: Callable[[], str], patience: float = PATIENCE_SECONDS) -> None:
         self._what, self._patience = what, patience
         self._start = time.monotonic()
-        self._pause, self._has_spoken = 0.01, False
+        self._pause, self._is_announced = 0.01, False
 
     def pause(self) -> None:
         """Sleep a little, longer each time.
 
         Raises:
-            RunError: the patience is over.
+            RunError: the time is over.
         """
         waited = time.monotonic() - self._start
         if waited > self._patience:
             raise RunError(
-                f"waited {self._patience:.0f} s for {self._what()}: look for its error message, and whether this host "
-                "can reach it (a firewall?)"
+                f"waited {self._patience:.0f} s for {self._what()}: look for its error message, and check that this "
+                "host can reach it (a firewall?)"
             )
-        if waited > _QUIET_SECONDS and not self._has_spoken:
-            self._has_spoken = True
+        if waited > _QUIET_SECONDS and not self._is_announced:
+            self._is_announced = True
             say(f"waiting for {self._what()}, for {self._patience / 60:.0f} minutes at most")
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, 0.5)
 
 
 def meet(placement: Placement, patience: float = PATIENCE_SECONDS) -> tuple[dist.Store, tuple[str, ...]]:
-    """Wait until all ranks have met; returns the store that they share, and the host name of each rank.
+    """Wait for all ranks; returns the store that they share, and the host name of each rank.
 
-    Where there are several hosts, Gloo is told the interface that connects them.
+    With several hosts, Gloo is configured to use the interface that connects them.
 
     Raises:
         EnvironmentLacksError: rank 0's address is unknown, or rank 0 cannot listen there.
-        RunError: a rank did not come, or two processes claim the same rank.
+        RunError: a rank did not connect, or two processes claim the same rank.
     """
     host, port = _address(placement)
-    own_address = seen_of_root = ""
+    own_address = root_address = ""
     if placement.rank == 0:
         store = _listen(host, port, placement)
     else:
         place = f"rank 0 at {host}:{port}"
-        own_address, seen_of_root = _wait_for_listener(host, port, Waiting(lambda: place, patience))
+        own_address, root_address = _wait_for_listener(host, port, Waiting(lambda: place, patience))
         store = _store(host, port)
     if store.add(f"seat {placement.rank}", 1) != 1:
         raise RunError(
-            f"two processes of this job say that they are rank {placement.rank} of {placement.size}: give each its own "
-            "RANK, or another MASTER_PORT to each job"
+            f"two processes of this job claim to be rank {placement.rank} of {placement.size}: give each its own RANK, "
+            "or each job its own MASTER_PORT"
         )
-    store.set(f"rank {placement.rank}", f"{socket.gethostname()} {seen_of_root}")
+    store.set(f"rank {placement.rank}", f"{socket.gethostname()} {root_address}")
     seats = [f"rank {rank}" for rank in range(placement.size)]
     waiting = Waiting(lambda: _missing(store, seats), patience)
     while not store.check(seats):
         waiting.pause()
-    told = [store.get(seat).decode().partition(" ") for seat in seats]
-    hosts = tuple(name for name, _, _ in told)
-    prefer_route(own_address, [address for _, _, address in told], placement.rank, hosts)
+    entries = [store.get(seat).decode().partition(" ") for seat in seats]
+    hosts = tuple(name for name, _, _ in entries)
+    prefer_route(own_address, [address for _, _, address in entries], placement.rank, hosts)
     return store, hosts
 
 
 def _address(placement: Placement) -> tuple[str, int]:
     if placement.rendezvous is None:
         raise EnvironmentLacksError(
-            "this job has several hosts, and nothing tells where rank 0 is: export MASTER_ADDR (its host) and "
+            "this job has several hosts, but the address of rank 0 is unknown: export MASTER_ADDR (its host) and "
             "MASTER_PORT on all of them, with Open MPI by `mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500`"
         )
     host, _, port = placement.rendezvous.rpartition(":")
@@ -108,7 +108,7 @@ def _listen(host: str, port: int, placement: Placement) -> dist.Store:
         return _store(host, port, is_master=True, master_listen_fd=placement.listen_fd)
     except RuntimeError as error:
         raise EnvironmentLacksError(
-            f"rank 0 cannot listen on port {port}: {first_line(error)}; if another job has it, export another "
+            f"rank 0 cannot listen on port {port}: {first_line(error)}; if another job uses it, export another "
             f"MASTER_PORT; if {host} is another host, correct MASTER_ADDR"
         ) from error
 
@@ -127,7 +127,7 @@ def _store(host: str, port: int, *, is_master: bool = False, master_listen_fd: i
 def _wait_for_listener(host: str, port: int, waiting: Waiting) -> tuple[str, str]:
     """Connect until rank 0 answers; returns the addresses of both ends, this one first.
 
-    torch's own waiting prints a warning each second, and no signal ends it.
+    torch's own wait prints a warning each second and ignores signals.
     """
     while True:
         try:
@@ -142,12 +142,12 @@ def _missing(store: dist.Store, seats: list[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The communicator of all ranks, by the recipe's backend, or the reason why there is none.
+# The communicator of all ranks, by the recipe's backend.
 
 
 _OR_TORCH = "or use --set communication.backend=torch, which needs neither Horovod nor MPI"
 _HOROVODRUN = "start it with `horovodrun --gloo -np N` or with mpirun"
-# What makes each launcher and an MPI know of each other.
+# How to start a job so that the launcher and MPI work together.
 _FIXES: Mapping[str, str] = {
     "srun": "start it with `srun --mpi=pmix`, or `--mpi=pmi2` for an MPI that was built for that (`srun --mpi=list` "
     "shows what this Slurm has)",
@@ -156,7 +156,7 @@ _FIXES: Mapping[str, str] = {
     "hpcai500": _HOROVODRUN,
     "horovodrun": "build Horovod with Gloo (`make horovod`)",
 }
-# Every process that a process manager of MPI has started has one of them set.
+# A process manager of MPI sets one of them in every process that it starts.
 _PROCESS_MANAGERS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
 
@@ -168,7 +168,7 @@ def connect(recipe: Recipe, placement: Placement) -> Communicator:
     Raises:
         EnvironmentLacksError: the backend is missing or cannot find the other ranks.
         RecipeError: the library does not have the recipe's algorithm.
-        RunError: the ranks did not meet.
+        RunError: the ranks cannot be connected.
     """
     match recipe.communication.backend:
         case "torch":
@@ -176,14 +176,14 @@ def connect(recipe: Recipe, placement: Placement) -> Communicator:
         case "horovod":
             return _connect_horovod(recipe, placement)
         case "local":
-            return _connect_nobody(recipe, placement)
+            return _connect_local(recipe, placement)
 
 
-def _connect_nobody(recipe: Recipe, placement: Placement) -> Communicator:
+def _connect_local(recipe: Recipe, placement: Placement) -> Communicator:
     if (copies := placement.size) > 1:
         raise EnvironmentLacksError(
             f"{placement.launcher} started {copies} processes, but communication.backend is local: that would be "
-            f"{copies} runs of one process each; start one process, or --set communication.backend=torch with as many "
+            f"{copies} runs of one process each; start one process, or --set communication.backend=torch with matching "
             "hardware.nodes and hardware.accelerators_per_node"
         )
     switches(recipe.communication.algorithm, "none")
@@ -203,48 +203,48 @@ def _connect_horovod(recipe: Recipe, placement: Placement) -> Communicator:
     horovod = Horovod(recipe.accelerator.device)
     if recipe.accelerator.device == "cuda" and not horovod.takes_cuda_tensors:
         raise EnvironmentLacksError(
-            "Horovod was built without GPUs: build it with `HOROVOD_GPU_OPERATIONS=NCCL make horovod` (it needs the "
-            f"CUDA toolkit, and NCCL's headers, where HOROVOD_NCCL_HOME says), {_OR_TORCH}"
+            "Horovod was built without GPU support: build it with `HOROVOD_GPU_OPERATIONS=NCCL make horovod` (it needs "
+            f"the CUDA toolkit, and NCCL's headers in HOROVOD_NCCL_HOME), {_OR_TORCH}"
         )
     switch_on(switches(recipe.communication.algorithm, horovod.carrier), os.environ)
     _require_process_manager(horovod.has_mpi, placement)
-    with _saying(f"rank {placement.rank} waits for the other {placement.size - 1} ranks to start Horovod"):
+    with _announced_if_slow(f"rank {placement.rank} waits for the other {placement.size - 1} ranks to start Horovod"):
         rank, size = horovod.start()
     if (rank, size) != (placement.rank, placement.size):
         horovod.stop()
-        raise _strangers(rank, size, placement)
+        raise _not_connected(rank, size, placement)
     return open_horovod(horovod, rank, size)
 
 
 def _require_process_manager(has_mpi: bool, placement: Placement) -> None:
-    """Refuse to start MPI where srun started this process without a process manager: MPI would end the process."""
+    """Refuse to start MPI if srun started this process without a process manager: MPI would end the process."""
     if placement.launcher == "horovodrun" or placement.size == 1:
         return
     if not has_mpi:
         raise EnvironmentLacksError(
-            f"{placement.launcher} started {placement.size} processes, but Horovod was built without MPI and would run "
-            f"{placement.size} times alone: start it with `horovodrun --gloo -np {placement.size}`, build it with MPI "
-            f"(`make horovod` where mpicxx is on PATH), {_OR_TORCH}"
+            f"{placement.launcher} started {placement.size} processes, but Horovod was built without MPI and would do "
+            f"{placement.size} separate runs: start it with `horovodrun --gloo -np {placement.size}`, build it with "
+            f"MPI (`make horovod` with mpicxx on PATH), {_OR_TORCH}"
         )
     if not any(name in os.environ for name in _PROCESS_MANAGERS):
-        raise _strangers(0, 1, placement)
+        raise _not_connected(0, 1, placement)
 
 
-def _strangers(rank: int, size: int, placement: Placement) -> EnvironmentLacksError:
+def _not_connected(rank: int, size: int, placement: Placement) -> EnvironmentLacksError:
     return EnvironmentLacksError(
         f"{placement.launcher} says that this is rank {placement.rank} of {placement.size}, but for Horovod it is rank "
-        f"{rank} of {size}: the two do not know each other, and this would be {placement.size} copies of one run; "
+        f"{rank} of {size}: they are not connected, and this would be {placement.size} copies of one run; "
         f"{_FIXES.get(placement.launcher, _HOROVODRUN)}, {_OR_TORCH}"
     )
 
 
 @contextmanager
-def _saying(line: str) -> Iterator[None]:
-    """Print `line` to stderr if this context lasts more than ten seconds."""
-    speak = threading.Timer(_QUIET_SECONDS, say, (line,))
-    speak.daemon = True
-    speak.start()
+def _announced_if_slow(line: str) -> Iterator[None]:
+    """Print `line` on stderr if this context lasts more than ten seconds."""
+    timer = threading.Timer(_QUIET_SECONDS, say, (line,))
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        speak.cancel()
+        timer.cancel()

@@ -1,4 +1,4 @@
-"""The backend `horovod`: Horovod over MPI or Gloo on CPUs, NCCL on GPUs; and the switches of all-reduce algorithms."""
+"""The backend `horovod`: Horovod over MPI or Gloo on CPUs, NCCL on GPUs; and switches of all-reduce algorithms."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from hpcai500.system.mpi import short_name
 
 
 Carrier = Literal["Gloo", "NCCL", "NCCL of Horovod", "NCCL before 2.24", "Open MPI", "MPI", "none"]
-"""Who carries out an all-reduce, as far as its algorithms go. `MPI` is any but Open MPI."""
+"""The library that executes an all-reduce, by its set of algorithms. `MPI` is any but Open MPI."""
 
-# Open MPI has several all-reduces for one communicator, and the highest priority wins. Those that would come before
-# `tuned` (han from version 5 on, hcoll and ucc of network vendors) are turned down, so that its switch has an effect.
+# Open MPI has several all-reduces for one communicator, and the highest priority wins. Those with a higher priority
+# than `tuned` (han since version 5, hcoll and ucc of network vendors) are disabled, so that its switch has an effect.
 _TUNED = {
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
     "OMPI_MCA_coll_han_priority": "0",
     "OMPI_MCA_coll_hcoll_enable": "0",
     "OMPI_MCA_coll_ucc_enable": "0",
 }
-# For all-reduce only, since NCCL has no tree for the other collectives and would fail. Since 2.24 it understands that.
+# For all-reduce only, because NCCL has no tree for other collectives and would fail. This syntax needs NCCL 2.24.
 _NCCL = {"ring": {"NCCL_ALGO": "allreduce:ring"}, "double-binary-tree": {"NCCL_ALGO": "allreduce:tree"}}
-# The switches of each carrier. An empty dictionary: it uses that algorithm anyway.
+# The switches of each carrier. An empty dictionary: it always uses that algorithm.
 _SWITCHES: Mapping[Carrier, Mapping[str, Mapping[str, str]]] = {
     "Gloo": {"ring": {}},
     "NCCL": _NCCL,
@@ -78,43 +78,43 @@ def switches(algorithm: str, carrier: Carrier) -> Mapping[str, str]:
     if algorithm not in known:
         who = "one process has no all-reduce" if carrier == "none" else f"{carrier} has no switch for it"
         raise RecipeError(
-            f"communication.algorithm: `{algorithm}` cannot be had: {who}; choose {' or '.join(['default', *known])}, "
-            "or another communication.backend (docs/communication.md has the table)"
+            f"communication.algorithm: `{algorithm}` is not available: {who}; choose "
+            f"{' or '.join(['default', *known])}, or another communication.backend (see docs/communication.md)"
         )
     return known[algorithm]
 
 
-def switch_on(wanted: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
-    """Put `wanted` into `environment`.
+def switch_on(variables: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
+    """Set `variables` in `environment`.
 
     Raises:
-        RecipeError: a variable has another value, so the record would name one algorithm and the library use another.
+        RecipeError: one has another value, so that the record would name another algorithm than the library uses.
     """
-    for name, value in wanted.items():
+    for name, value in variables.items():
         present = environment.get(name, value)
         if present != value:
             raise RecipeError(
                 f"communication.algorithm needs {name}={value}, but the environment has {name}={present}: unset it, or "
                 "use communication.algorithm = default, which leaves the choice to the environment"
             )
-    environment.update(wanted)
+    environment.update(variables)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Horovod itself: whether it is installed, which library moves its bytes, and its calls on given output tensors.
+# Horovod itself: whether it is installed, which library it uses, and its calls on given output tensors.
 
 
-# Gloo's default is 30 s, but rank 0 may have data to make first. The monitor decides whether a rank is lost.
+# Gloo's default is 30 s, but rank 0 may have to make data first. The monitor detects lost ranks.
 _GLOO_TIMEOUT_SECONDS = "1800"
 _LEAVE_SECONDS = 10.0
 _LONGEST_VERSION = 8192
 
 
 class Horovod:
-    """Horovod 0.28.1, loaded but not started; `device` is `cpu` or `cuda`, where gradients are.
+    """Horovod 0.28.1, loaded but not started; gradients are on `device`, `cpu` or `cuda`.
 
-    Its calls on given output tensors are not documented. Its documented ones would allocate a new output each time, and
-    no later release will change them.
+    The calls on given output tensors are undocumented, because the documented ones allocate a new output each time. No
+    later release will change them.
 
     Raises:
         EnvironmentLacksError: it is not installed, or was built for another torch.
@@ -130,7 +130,7 @@ class Horovod:
 
     @property
     def carrier(self) -> Carrier:
-        """The library that does an all-reduce of gradients; known before the start."""
+        """The library that executes all-reduces of gradients; known before the start."""
         if self._device == "cuda" and self._nccl_version() > (0, 0):
             return "NCCL of Horovod" if self._nccl_version() >= (2, 24) else "NCCL before 2.24"
         chosen = {os.environ.get(name, "").lower() for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")}
@@ -154,7 +154,7 @@ class Horovod:
 
     @property
     def library(self) -> str:
-        """What moves gradients, with its version where it has one of its own."""
+        """The library that moves gradients, with its version if it has one."""
         match self.carrier:
             case "NCCL of Horovod" | "NCCL before 2.24":
                 return "NCCL {}.{}".format(*self._nccl_version())
@@ -179,7 +179,7 @@ class Horovod:
         return self._basics.rank(), self._basics.size()
 
     def stop(self) -> None:
-        """Leave. Horovod would wait for ever for a lost rank, so after ten seconds its shutdown is left behind."""
+        """Leave. Horovod would wait for ever for a lost rank, so its shutdown is abandoned after ten seconds."""
         leaving = threading.Thread(target=self._basics.shutdown, name="horovod shutdown", daemon=True)
         leaving.start()
         leaving.join(_LEAVE_SECONDS)
@@ -205,12 +205,12 @@ class Horovod:
         ops.synchronize(ops.broadcast_async_(tensor, world_root, name=name, process_set=group))
 
     def reduce_scatter(self, source: Tensor, target: Tensor, name: str, group: Any) -> None:
-        """Put this rank's part of the sum of `source` into `target`."""
+        """Write this rank's part of the sum of `source` to `target`."""
         ops = self._ops
         ops.synchronize(ops._reducescatter_async(source, target, name, ops.Sum, group, 1.0, 1.0))
 
     def all_gather(self, source: Tensor, target: Tensor, name: str, group: Any) -> None:
-        """Put the `source` of all members, one after the other, into `target`."""
+        """Concatenate the `source` of all members into `target`."""
         self._ops.synchronize(self._ops._allgather_async(source, target, name, group))
 
     def all_to_all(self, source: Tensor, target: Tensor, splits: list[int], name: str, group: Any) -> None:
@@ -220,13 +220,13 @@ class Horovod:
         self._ops.synchronize(self._ops._alltoall_async(source, to_send, target, received, name, group))
 
     def _nccl_version(self) -> tuple[int, int]:
-        """(0, 0) where Horovod was built without NCCL."""
+        """(0, 0) if Horovod was built without NCCL."""
         code = int(self._basics.nccl_built())
         # NCCL_VERSION_CODE: major * 10000 + minor * 100 + patch, with 1000 for major before 2.9.
         return (code // 10000, code // 100 % 100) if code >= 10000 else (code // 1000, code // 100 % 10)
 
     def _mpi_version(self) -> str:
-        """As `Open MPI 4.1.4`; for another MPI, the first line of its version text. MPI need not be started."""
+        """For example `Open MPI 4.1.4`; for another MPI, the first line of its version text. MPI need not run."""
         text, length = ctypes.create_string_buffer(_LONGEST_VERSION), ctypes.c_int()
         self._basics.MPI_LIB_CTYPES.MPI_Get_library_version(text, ctypes.byref(length))
         return short_name(text.value.decode(errors="replace"))
@@ -240,9 +240,8 @@ def _why_not(error: Exception) -> str:
             "--set communication.backend=torch"
         )
     return (
-        f"Horovod cannot be loaded beside torch {torch.__version__} ({first_line(error)}): it was built for another "
-        "torch, or a part of it is missing; run `make horovod` in the source tree, or use "
-        "--set communication.backend=torch"
+        f"Horovod cannot be loaded with torch {torch.__version__} ({first_line(error)}): it was built for another "
+        "torch, or is incomplete; run `make horovod` in the source tree, or use --set communication.backend=torch"
     )
 
 
@@ -251,7 +250,7 @@ def _why_not(error: Exception) -> str:
 
 
 _WHOLE_JOB = 0
-# The types that Horovod's all-reduce can sum. Horovod only moves others, and they are summed here.
+# The types that Horovod's all-reduce can sum. Horovod only moves other types, which are summed here.
 _ADDED = {torch.float16, torch.float32, torch.float64, torch.int32, torch.int64}
 
 
@@ -259,7 +258,7 @@ def open_horovod(horovod: Horovod, rank: int, size: int) -> Communicator:
     """The communicator of all ranks; `horovod` was started.
 
     Raises:
-        RunError: a rank is lost already.
+        RunError: a rank is already lost.
     """
     job = _Job(horovod)
     members = Members("horovod", horovod.library, rank, ("",) * size, tuple(range(size)))
@@ -271,7 +270,7 @@ def open_horovod(horovod: Horovod, rank: int, size: int) -> Communicator:
 class _Job:
     def __init__(self, horovod: Horovod) -> None:
         self.horovod = horovod
-        # Horovod has only one set for the same ranks; communicators over it differ by the names of their tensors.
+        # Horovod has only one set for the same ranks; communicators over it are distinguished by tensor names.
         self.sets: dict[tuple[int, ...], Any] = {}
         self.numbers = itertools.count(_WHOLE_JOB + 1)
 
@@ -279,8 +278,8 @@ class _Job:
 class HorovodCommunicator(MemberCommunicator):
     """A communicator over one of Horovod's process sets.
 
-    A tensor's name has the communicator's number, the operation, the type and the length: it is the same in every step,
-    so that Horovod's response cache knows it, and never that of two tensors at a time.
+    A tensor's name consists of the communicator's number, the operation, the type and the length: it is the same in
+    every step, so that Horovod's response cache works, and unique at any time.
     """
 
     def __init__(self, members: Members, job: _Job, processes: Any, number: int) -> None:
@@ -299,7 +298,7 @@ class HorovodCommunicator(MemberCommunicator):
     def reduce(self, tensor: Tensor, root: int) -> None:
         """As `Communicator.reduce`, which Horovod lacks.
 
-        As in Gloo's, each member sums a part and sends it to the root, which would otherwise need room for all parts.
+        As in Gloo's, each member sums a part and sends it to the root, which would otherwise need memory for all parts.
         """
         flat = tensor.view(-1)
         mine, whole = sum_of_own_part(self, flat, self._scratch)
@@ -317,7 +316,7 @@ class HorovodCommunicator(MemberCommunicator):
             self._horovod.broadcast(_movable(tensor), self.world_ranks[root], name, self._processes)
 
     def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
-        # On CPUs the same way for every library: it sends the fewest bytes, and rounds 16-bit types once.
+        # On CPUs the same method for every library: it sends the fewest bytes, and rounds 16-bit types once.
         if source.device.type == "cpu" or source.dtype not in _ADDED:
             reduce_scatter_by_exchange(self, source, target, self._scratch)
             return
@@ -340,7 +339,7 @@ class HorovodCommunicator(MemberCommunicator):
 
     def group(self, members: Sequence[int]) -> Communicator | None:
         world_ranks = tuple(self.world_ranks[member] for member in members)
-        # All ranks count all groups, also those that they are not in, since the numbers are parts of tensors' names.
+        # All ranks count all groups, even those without them, because the numbers are parts of tensors' names.
         number = next(self._job.numbers)
         chosen = self.members.subset(members)
         if len(members) == 1:

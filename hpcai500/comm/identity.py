@@ -1,4 +1,4 @@
-"""Checks what all ranks of a job must have in common before its clock starts: code, versions, recipe, data."""
+"""Checks before the clock starts that all ranks of a job have the same code, versions, recipe and data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FIXES = {
     DATA: _SAME_FILES,
     CONTENT: _SAME_FILES,
 }
-# Sentences in a message: more help nobody.
+# Differences that a message names.
 _MOST_DIFFERENCES = 4
 _SHOWN_CHARACTERS = 12
 
@@ -53,7 +53,7 @@ _SHOWN_CHARACTERS = 12
 def code_facts() -> Mapping[str, str | None]:
     """Facts of this process's software: SHA-256 of hpcai500's Python files and of its compiled core; versions; image.
 
-    An image is known by the hash of its content that was taken when it was built; hashing its file takes seconds.
+    An image is identified by the hash of its content from build time, because hashing its file takes seconds.
     """
     return {
         CODE: package_code_hash(),
@@ -66,7 +66,7 @@ def code_facts() -> Mapping[str, str | None]:
 
 
 def plugin_code(benchmark: str) -> Mapping[str, str | None]:
-    """Version and code of the plug-in that `benchmark` comes from; empty for one of hpcai500's own."""
+    """Version and code of the plug-in that provides `benchmark`; empty for a built-in one."""
     found = plugin_facts(benchmark)
     if found is None:
         return {}
@@ -74,10 +74,10 @@ def plugin_code(benchmark: str) -> Mapping[str, str | None]:
 
 
 def require_same(communicator: Communicator, facts: Mapping[str, str | None]) -> None:
-    """Refuse ranks whose `facts` differ. All ranks of the job call it together; costs one small exchange.
+    """Refuse ranks whose `facts` differ. All ranks of the job call it together; it costs one small exchange.
 
-    `facts` are values by names for people; those that this module names come with advice. What a rank does not know
-    (None: a content fingerprint that was never computed there) is not compared.
+    `facts` are values by readable names; for the names in this module, the error gives advice. Unknown values (None: a
+    content fingerprint that a rank never computed) are not compared.
 
     Raises:
         UsageError: ranks differ (on all ranks).
@@ -86,12 +86,12 @@ def require_same(communicator: Communicator, facts: Mapping[str, str | None]) ->
     differences = list(_differences(everyone, communicator.hosts))
     if differences:
         more = len(differences) - _MOST_DIFFERENCES
-        shown = differences[:_MOST_DIFFERENCES] + ([f"and {more} differences more"] if more > 0 else [])
+        shown = differences[:_MOST_DIFFERENCES] + ([f"and {more} more differences"] if more > 0 else [])
         raise UsageError("; ".join(shown))
 
 
 def _differences(everyone: list[dict[str, str | None]], hosts: tuple[str, ...]) -> Iterator[str]:
-    """One sentence for each fact, host and value that differs from that of the first rank that knows it."""
+    """One sentence for each fact, host and value that differs from that of the first rank with a value."""
     for name in dict.fromkeys(name for facts in everyone for name in facts):
         known = [(rank, value) for rank, facts in enumerate(everyone) if (value := facts.get(name)) is not None]
         groups: dict[tuple[str, str], list[int]] = {}
@@ -103,7 +103,7 @@ def _differences(everyone: list[dict[str, str | None]], hosts: tuple[str, ...]) 
             yield (
                 f"{name_ranks(ranks)} on host {host} {'has' if len(ranks) == 1 else 'have'} another {name} "
                 f"({_shown(value)} instead of {_shown(expected)} on rank {first}, host {hosts[first]}): "
-                f"{_FIXES.get(name, 'make them alike')}"
+                f"{_FIXES.get(name, 'make them equal')}"
             )
 
 

@@ -1,8 +1,8 @@
 """The compiled core's bucket kernels on torch tensors: gradients into a buffer of another type and back, and norms.
 
-Tensors are float32 and dense in any order of their axes (channels_last is): their memory is packed in its order, so a
+Tensors are float32 and dense in any order of their axes (like channels_last): they are packed in memory order, so a
 tensor must have the same layout on both ends. All are on one device. CPU work is done on return, CUDA work is put on
-the current stream. docs/communication.md tells what happens to overflow, NaN and subnormal numbers.
+the current stream. docs/communication.md describes overflow, NaN and subnormal numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError
 
-# Values and bytes of the smallest part of a quantised buffer that can be decoded by itself.
+# Values and bytes of the smallest part of a quantised buffer that can be decoded separately.
 QUANTISED_CHUNK: Final = 4096
 QUANTISED_CHUNK_BYTES: Final = 4160
 
@@ -46,7 +46,7 @@ def pack(
 
     Raises:
         ValueError: a wrong type, shape, layout, size or overlap, with the tensor's name.
-        EnvironmentLacksError: tensors on a CUDA device, and a build without CUDA.
+        EnvironmentLacksError: tensors are on a CUDA device, but this build lacks CUDA.
     """
     wire = _wire(out, "out")
     if out.is_cuda:
@@ -54,7 +54,7 @@ def pack(
         _core.pack_cuda(sources, out, wire=wire, scale=scale, norms=norms, **on_device)
         return
     _core.pack(
-        _shown(sources), _array(out), wire=wire, scale=scale, norms=_maybe_array(norms), threads=_threads(threads)
+        _checked(sources), _array(out), wire=wire, scale=scale, norms=_maybe_array(norms), threads=_threads(threads)
     )
 
 
@@ -66,19 +66,19 @@ def unpack(
     norms: Tensor | None = None,
     threads: int | None = None,
 ) -> None:
-    """Write the scaled values of a packed buffer to the targets; arguments as in `pack`, norms of what was written."""
+    """Write the scaled values of a packed buffer to the targets; arguments as in `pack`, norms of the targets."""
     wire = _wire(source, "source")
     if source.is_cuda:
         on_device = _on_device(source, len(targets), source.numel())
         _core.unpack_cuda(source, targets, wire=wire, scale=scale, norms=norms, **on_device)
         return
     _core.unpack(
-        _array(source), _shown(targets), wire=wire, scale=scale, norms=_maybe_array(norms), threads=_threads(threads)
+        _array(source), _checked(targets), wire=wire, scale=scale, norms=_maybe_array(norms), threads=_threads(threads)
     )
 
 
 def quantised_bytes(count: int) -> int:
-    """Bytes of the int8 form of `count` values: QUANTISED_CHUNK_BYTES for each started QUANTISED_CHUNK of them."""
+    """Bytes of the int8 form of `count` values: QUANTISED_CHUNK_BYTES for each full or partial QUANTISED_CHUNK."""
     return _core.quantised_bytes(count)
 
 
@@ -102,7 +102,7 @@ def quantise(
         _core.quantise_cuda(sources, out, scale=scale, residual=residual, norms=norms, **on_device)
         return
     _core.quantise(
-        _shown(sources),
+        _checked(sources),
         _array(out),
         scale=scale,
         residual=_maybe_array(residual),
@@ -127,7 +127,7 @@ def dequantise(
         return
     _core.dequantise(
         _array(source),
-        _shown(targets),
+        _checked(targets),
         scale=scale,
         accumulate=accumulate,
         norms=_maybe_array(norms),
@@ -144,7 +144,7 @@ def layer_norms(tensors: Sequence[Tensor], out: Tensor, *, threads: int | None =
         on_device = _on_device(out, len(tensors), sum(map(Tensor.numel, tensors)))
         _core.layer_norms_cuda(tensors, out, **on_device)
         return
-    _core.layer_norms(_shown(tensors), _array(out), threads=_threads(threads))
+    _core.layer_norms(_checked(tensors), _array(out), threads=_threads(threads))
 
 
 def _threads(threads: int | None) -> int:
@@ -172,11 +172,11 @@ def _maybe_array(tensor: Tensor | None) -> Any:
     return None if tensor is None else _array(tensor)
 
 
-def _shown(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """CPU tensors for the core, which takes them as they are: making arrays of hundreds would cost more than packing.
+def _checked(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """CPU tensors for the core, which takes tensors: converting hundreds to arrays would cost more than packing.
 
     Raises:
-        ValueError: a tensor has its negative bit set, which its memory does not tell.
+        ValueError: a tensor has its negative bit set, which is not visible in its memory.
     """
     if any(map(Tensor.is_neg, tensors)):
         raise ValueError("a tensor has its negative bit set: pass tensor.resolve_neg()")

@@ -1,11 +1,11 @@
-"""Finds out which rank is lost, whatever the backend: one thread a rank sends heartbeats to rank 0 over its own socket.
+"""Detects lost ranks with any backend: a thread of each rank sends heartbeats to rank 0 over its own socket.
 
-Rank 0 hears all ranks and decides; the others hear rank 0. Each side proves to the other that it knows the job's
-secret. `bound_seconds` is the longest time from the loss of a rank to the end of all others.
+Rank 0 listens to all ranks and decides; the others listen to rank 0. Both sides prove that they know the job's secret.
+`bound_seconds` is the longest time from the loss of a rank to the end of all others.
 
-What it buys over torch's store and timeouts: it serves Horovod as well; it names the rank and the host that are to
-blame, also where a rank hangs and all others only wait for it; it tells a long evaluation from a standstill; and it
-ends the others within that bound, where a collective waits half an hour, or for ever.
+Advantages over torch's store and timeouts: it works with Horovod, too; it names the rank and the host at fault, even if
+a rank hangs and all others wait for it; it distinguishes a long evaluation from a hang; and it ends the other ranks
+within that bound, where a collective would wait half an hour, or for ever.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from hpcai500.comm.communicator import Communicator
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
 from hpcai500.files import remove_scratch
 from hpcai500.messages import Connection, Message, MessageError, Reception
-from hpcai500.streams import tell_at_once
+from hpcai500.streams import report_fatal
 from hpcai500.system.network import interface_addresses
 
 # ----------------------------------------------------------------------------------------------------
-# When a rank counts as lost: the monitor's decisions, without clocks, threads or sockets.
+# When a rank is lost: the monitor's decisions, without clocks, threads or sockets.
 
 
 STARTING = "starting"
@@ -49,9 +49,9 @@ WAITING = "waiting for sums"
 EVALUATING = "evaluating"
 WRITING = "writing"
 
-# What precedes the first announced phase: imports, the index of a large data set, a compiler.
+# For imports, the index of a large data set and compilation, before the first announced phase.
 _STARTING_SECONDS = 3600.0
-_GO_ON = "go on with --resume"
+_RESUME = "go on with --resume"
 
 
 def heartbeat_seconds(timeout_seconds: float) -> float:
@@ -65,8 +65,8 @@ class Beat:
 
     Attributes:
         progress: grows whenever the main thread has made progress.
-        phase: a word for people; only `WAITING` has a meaning: the rank waits for others.
-        allowance_seconds: how long this phase may take without progress, where that is longer than the timeout.
+        phase: for messages; only `WAITING` has a meaning: the rank waits for others.
+        allowance_seconds: how long this phase may take without progress, if longer than the timeout.
     """
 
     progress: int
@@ -79,11 +79,11 @@ FIRST_BEAT = Beat(0, STARTING, _STARTING_SECONDS)
 
 @dataclass(frozen=True)
 class Lost:
-    """The rank that is lost; where all ranks wait for each other, `rank` is None and `host` is "".
+    """The lost rank; if all ranks wait for each other, `rank` is None and `host` is "".
 
     Attributes:
-        reason: what was seen, and what to do about it.
-        seconds: time since it was last seen alive, or since it last made progress.
+        reason: what happened, and what to do about it.
+        seconds: time since its last sign of life, or since its last progress.
     """
 
     rank: int | None
@@ -99,7 +99,7 @@ class Lost:
 
 @dataclass
 class _Seen:
-    """When one rank was last heard, and when its main thread last made progress; monotonic seconds."""
+    """Times of the last message from a rank, and of its main thread's last progress; monotonic seconds."""
 
     heard: float
     moved: float
@@ -107,11 +107,11 @@ class _Seen:
     present: bool = True
 
 
-class Judge:
-    """Decides from heartbeats which rank is lost. The first decision stands.
+class LossDetector:
+    """Decides from heartbeats which rank is lost. The first decision is final.
 
-    Time in which the judge itself did not run (its host was suspended, or stopped as part of the whole job) counts
-    against no rank. `timeout_seconds` is the silence, or lack of progress, after which a rank is lost; `now` is in
+    Time in which the detector itself did not run (its host was suspended, or the whole job was stopped) is not counted
+    against any rank. `timeout_seconds` is the silence, or lack of progress, after which a rank is lost; `now` is in
     monotonic seconds, of the same clock in all calls.
     """
 
@@ -123,7 +123,7 @@ class Judge:
         self._lost: Lost | None = None
 
     def beat(self, rank: int, beat: Beat, now: float) -> None:
-        """Take in a heartbeat of `rank`."""
+        """Note a heartbeat of `rank`."""
         seen = self._seen[rank]
         seen.heard = now
         if (beat.progress, beat.phase) != (seen.beat.progress, seen.beat.phase):
@@ -131,35 +131,35 @@ class Judge:
         seen.beat = beat
 
     def left(self, rank: int) -> None:
-        """Take in that `rank` has said goodbye: nothing more is expected of it."""
+        """Note that `rank` has left: no more messages are expected from it."""
         self._seen[rank].present = False
 
     def failed(self, rank: int, reason: str) -> None:
-        """Take in that `rank` ends by an error of its own."""
+        """Note that `rank` ends because of its own error."""
         self._decide(rank, reason, 0.0)
 
     def closed(self, rank: int, now: float) -> None:
-        """Take in that the connection of `rank` has ended: without a goodbye before, the rank is lost."""
+        """Note that the connection of `rank` was closed: unless it has left before, the rank is lost."""
         if self._seen[rank].present:
             self._decide(
                 rank,
-                "its process ended without a word (killed or crashed: see its own messages, and its host's log for "
-                f"the out-of-memory killer); {_GO_ON}",
+                "its process ended unexpectedly (killed or crashed: see its own messages, and its host's log for the "
+                f"out-of-memory killer); {_RESUME}",
                 now - self._seen[rank].heard,
             )
 
     def look(self, now: float) -> Lost | None:
-        """The decision, if there is one by now. Call it every `heartbeat_seconds`, after all news were taken in."""
+        """The decision, if any. Call it every `heartbeat_seconds`, after all messages were noted."""
         self._excuse_own_sleep(now)
         if self._lost is None:
             self._look_for_silence(now)
         if self._lost is None:
-            self._look_for_standstill(now)
+            self._look_for_hang(now)
         return self._lost
 
     def _excuse_own_sleep(self, now: float) -> None:
         gap, self._looked = now - self._looked, now
-        # After a shorter gap, every rank still has time to be heard again.
+        # After a shorter gap, every rank still has time for another heartbeat.
         if gap > self._timeout / 2:
             for seen in self._seen.values():
                 seen.heard = min(now, seen.heard + gap)
@@ -171,13 +171,13 @@ class Judge:
         if now - heard > self._timeout:
             self._decide(
                 rank,
-                f"no sign of life for {now - heard:.0f} s (its host or its link is gone, or it was stopped): "
-                f"look at that host; {_GO_ON}",
+                f"no sign of life for {now - heard:.0f} s (its host or network failed, or it was stopped): "
+                f"check that host; {_RESUME}",
                 now - heard,
             )
 
-    def _look_for_standstill(self, now: float) -> None:
-        """Blame, of the ranks that do not wait for others, the one without progress for longest."""
+    def _look_for_hang(self, now: float) -> None:
+        """Find, among the ranks that do not wait for others, the one without progress for longest."""
         present = {rank: seen for rank, seen in self._seen.items() if seen.present}
         waiting = [seen for seen in present.values() if seen.beat.phase == WAITING]
         busy = [(seen.moved, rank) for rank, seen in present.items() if seen.beat.phase != WAITING]
@@ -185,7 +185,7 @@ class Judge:
         if longest <= self._timeout:
             return
         if not busy:
-            # Even the rank that began to wait last has waited too long: nobody will come any more.
+            # Even the rank that began to wait last has waited too long: no other rank will come.
             shortest = min(now - seen.moved for seen in waiting)
             if shortest > max(self._timeout, *(seen.beat.allowance_seconds for seen in waiting)):
                 self._decide(None, _deadlock(shortest), shortest)
@@ -193,7 +193,7 @@ class Judge:
         for moved, rank in sorted(busy):
             beat = present[rank].beat
             if now - moved > max(self._timeout, beat.allowance_seconds):
-                self._decide(rank, _standstill(beat, now - moved, len(waiting)), now - moved)
+                self._decide(rank, _hang(beat, now - moved, len(waiting)), now - moved)
                 return
 
     def _decide(self, rank: int | None, reason: str, seconds: float) -> None:
@@ -201,16 +201,16 @@ class Judge:
             self._lost = Lost(rank, "" if rank is None else self._hosts[rank], reason, seconds)
 
 
-def _standstill(beat: Beat, seconds: float, waiting: int) -> str:
+def _hang(beat: Beat, seconds: float, waiting: int) -> str:
     others = f"{waiting} other{' waits' if waiting == 1 else 's wait'}"
-    return f"no progress for {seconds:.0f} s in its phase `{beat.phase}`, while {others} for it; {_GO_ON}"
+    return f"no progress for {seconds:.0f} s in its phase `{beat.phase}`, while {others} for it; {_RESUME}"
 
 
 def _deadlock(seconds: float) -> str:
     return (
-        f"all ranks have waited for each other's sums for {seconds:.0f} s: the network between their hosts loses "
-        "messages, or a sum takes longer than communication.timeout_seconds: look at the network, or allow more time; "
-        f"{_GO_ON}"
+        f"all ranks have waited for each other for {seconds:.0f} s: the network between their hosts loses messages, or "
+        "an all-reduce takes longer than communication.timeout_seconds: check the network, or raise the timeout; "
+        f"{_RESUME}"
     )
 
 
@@ -218,7 +218,7 @@ def _deadlock(seconds: float) -> str:
 # The messages between monitors, and the proofs that both sides know the job's secret.
 
 
-# Bytes of a line between ranks that have joined: the longest one holds a reason.
+# Bytes of a line between ranks that have joined; the longest lines have a reason.
 LONGEST_LINE = 16384
 # In characters, each of which may take six bytes.
 _LONGEST_REASON = 2000
@@ -230,14 +230,14 @@ _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Challenge(Message):
-    """Rank 0 to whoever connects: the number over which to prove knowledge of the secret."""
+    """Rank 0 to any new connection: the number for the proof that it knows the secret."""
 
     kind: Literal["challenge"] = "challenge"
     number: _Hex
 
 
 class Hello(Message):
-    """A rank to rank 0: which one it is, its proof, and the number for rank 0's own proof."""
+    """A rank to rank 0: its number, its proof, and the challenge for rank 0's own proof."""
 
     kind: Literal["hello"] = "hello"
     rank: _Rank
@@ -246,7 +246,7 @@ class Hello(Message):
 
 
 class Welcome(Message):
-    """Rank 0 to a rank that it has taken in."""
+    """Rank 0 to a rank that it has accepted."""
 
     kind: Literal["welcome"] = "welcome"
     proof: _Hex
@@ -262,20 +262,20 @@ class Beating(Message):
 
 
 class Alive(Message):
-    """Rank 0 to the others: it lives."""
+    """Rank 0 to the others: a heartbeat."""
 
     kind: Literal["alive"] = "alive"
 
 
 class Failed(Message):
-    """Any rank: it ends by an error of its own."""
+    """Any rank: it ends because of its own error."""
 
     kind: Literal["failed"] = "failed"
     reason: _Text
 
 
 class Verdict(Message):
-    """Rank 0 to the others: who is lost (`Lost`)."""
+    """Rank 0 to the others: which rank is lost (`Lost`)."""
 
     kind: Literal["lost"] = "lost"
     rank: _Rank | None
@@ -285,28 +285,28 @@ class Verdict(Message):
 
 
 class Goodbye(Message):
-    """Any rank: it is done, and its end is no failure."""
+    """Any rank: it ends normally."""
 
     kind: Literal["goodbye"] = "goodbye"
 
 
-Said = Challenge | Hello | Welcome | Beating | Alive | Failed | Verdict | Goodbye
-SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="kind")])
-Peer = Connection[Said]
+MonitorMessage = Challenge | Hello | Welcome | Beating | Alive | Failed | Verdict | Goodbye
+MONITOR_MESSAGES: TypeAdapter[MonitorMessage] = TypeAdapter(Annotated[MonitorMessage, Field(discriminator="kind")])
+Peer = Connection[MonitorMessage]
 
 
-def proof(token: str, challenge: str, *words: object) -> str:
-    """Proof of knowing `token` without telling it: HMAC-SHA-256 over a number that the other side chose."""
-    text = "\0".join((challenge, *map(str, words)))
+def proof(token: str, challenge: str, *values: object) -> str:
+    """Proof of knowing `token` without revealing it: HMAC-SHA-256 over a number that the other side chose."""
+    text = "\0".join((challenge, *map(str, values)))
     return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
 
 
-def is_proof(given: str, token: str, challenge: str, *words: object) -> bool:
-    return hmac.compare_digest(given.encode(), proof(token, challenge, *words).encode())
+def is_proof(given: str, token: str, challenge: str, *values: object) -> bool:
+    return hmac.compare_digest(given.encode(), proof(token, challenge, *values).encode())
 
 
 def shortened(reason: str) -> str:
-    """`reason` on one line that fits into a message; what UTF-8 cannot hold (in a file's name) is escaped."""
+    """`reason` on one line that fits into a message; surrogates (from file names) are escaped."""
     text = " ".join(reason.encode(errors="backslashreplace").decode().split())
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} ..."
 
@@ -317,7 +317,7 @@ def shortened(reason: str) -> str:
 
 @dataclass(frozen=True)
 class Offer:
-    """What rank 0 tells the others so that they find its monitor and can prove that they belong to the job.
+    """How the other ranks find rank 0's monitor and prove that they belong to the job.
 
     `addresses` has the likeliest first; `token` is the secret of this job.
     """
@@ -329,32 +329,34 @@ class Offer:
 
 
 def listen(waiting: int) -> socket.socket:
-    """A socket on a free port of all interfaces, with room for `waiting` connections at once."""
+    """A socket on a free port of all interfaces, with a backlog of `waiting` connections."""
     if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # a kernel with IPv6 whose administrator has switched it off
+        with contextlib.suppress(OSError):  # IPv6 is disabled by the administrator
             return socket.create_server(("", 0), family=socket.AF_INET6, backlog=waiting, dualstack_ipv6=True)
     return socket.create_server(("", 0), backlog=waiting)
 
 
 def own_addresses() -> tuple[str, ...]:
-    """This host's addresses, likeliest first: the interface of GLOO_SOCKET_IFNAME, MASTER_ADDR if it is ours, what the
-    host name stands for, every other interface, and loopback addresses last.
+    """This host's addresses, likeliest first.
+
+    The order is: the interface of GLOO_SOCKET_IFNAME, MASTER_ADDR if it is an address of this host, the addresses of
+    the host name, all other interfaces, loopback addresses.
     """
     by_interface = interface_addresses()
-    ours = list(by_interface.values())
+    own = list(by_interface.values())
     named = [by_interface.get(name.strip(), "") for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")]
-    master = [address for address in _resolved(os.environ.get("MASTER_ADDR", "")) if address in ours]
-    found = [address for address in (*named, *master, *_resolved(socket.gethostname()), *ours) if address]
+    master = [address for address in _resolved(os.environ.get("MASTER_ADDR", "")) if address in own]
+    found = [address for address in (*named, *master, *_resolved(socket.gethostname()), *own) if address]
     return tuple(sorted(dict.fromkeys(found), key=is_loopback))
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `address` reaches this host only from this host."""
+    """Whether `address` can only be reached from this host itself."""
     return address.startswith("127.") or address == "::1"
 
 
 def candidates(offer: Offer, own_host: str) -> list[str]:
-    """Addresses of `offer` that can work from host `own_host`."""
+    """Addresses of `offer` that may be reachable from host `own_host`."""
     return [one for one in offer.addresses if own_host == offer.host or not is_loopback(one)]
 
 
@@ -368,24 +370,24 @@ def _resolved(name: str) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The watching thread of one rank: sends heartbeats, receives those of others, and passes a decision on.
+# The watching thread of one rank: sends heartbeats, receives those of others, and reports a decision.
 
 
-# How long the end waits for the network to take the last messages, and for the others to have read them.
+# Time at the end for the network to send the last messages, and for the others to read them.
 _PARTING_SECONDS = 1.0
 
 
 def start_watcher(name: str, work: Callable[[], None], ended: Callable[[RunError], None]) -> threading.Thread:
-    """Do `work` in a daemon thread; if `work` raises, the thread calls `ended` with an error that names it."""
+    """Run `work` in a daemon thread; if it raises, the thread calls `ended` with an error that names the thread."""
 
     def run() -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001  (passed on with its place)
+        except BaseException as error:  # noqa: BLE001  (reported with its place)
             place = traceback.extract_tb(error.__traceback__)[-1]
             ended(
                 RunError(
-                    f"the thread {name} of hpcai500, which watches the ranks, has ended by {type(error).__name__}: "
+                    f"the thread {name} of hpcai500, which watches the ranks, failed with {type(error).__name__}: "
                     f"{error} ({Path(place.filename).name}:{place.lineno}): report it, and go on with --resume"
                 )
             )
@@ -402,8 +404,7 @@ class Watch:
         timeout_seconds: silence, or lack of progress, after which a rank is lost.
         peers: connection to each watched rank; closed here.
         state: returns what this rank's main thread is doing; called from the watching thread.
-        on_lost: called once, from the watching thread, when it is known who is lost; that is this rank itself where
-            the thread cannot go on.
+        on_lost: called once, from the watching thread, when a rank is lost; if the thread fails, with this rank.
     """
 
     def __init__(
@@ -418,11 +419,13 @@ class Watch:
         self._rank, self._host = rank, hosts[rank]
         self._peers, self._state, self._on_lost = dict(peers), state, on_lost
         watched = range(len(hosts)) if rank == 0 else [0]
-        self._judge = Judge({each: hosts[each] for each in watched}, timeout_seconds, time.monotonic())
+        self._detector = LossDetector({each: hosts[each] for each in watched}, timeout_seconds, time.monotonic())
         self._interval = heartbeat_seconds(timeout_seconds)
         self._lost: Lost | None = None
         self._failures: deque[str] = deque()
-        self._said = threading.Event()
+        self._failure_sent = threading.Event()
+        self._rank_0_failure: str | None = None
+        self._rank_0_failed = threading.Event()
         self._closing = False
         self._waker, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)
@@ -433,13 +436,18 @@ class Watch:
         self._thread = start_watcher("monitor", self._run, self._ended)
 
     def fail(self, reason: str) -> None:
-        """Tell the others that this rank ends, and why; returns when that was sent, after a second at the latest."""
+        """Report to the others why this rank ends; returns when that was sent, after a second at the latest."""
         self._failures.append(shortened(reason))
         self._wake()
-        self._said.wait(_PARTING_SECONDS)
+        self._failure_sent.wait(_PARTING_SECONDS)
+
+    def failure_of_rank_0(self, seconds: float) -> str | None:
+        """On other ranks: the error that rank 0 has reported about itself. Waits `seconds` at most."""
+        self._rank_0_failed.wait(seconds)
+        return self._rank_0_failure
 
     def close(self) -> None:
-        """Say goodbye and stop: takes `_PARTING_SECONDS`, or twice that where this host is busy."""
+        """Send goodbye and stop: takes at most `_PARTING_SECONDS`, or twice that if this host is busy."""
         self._closing = True
         self._wake()
         self._thread.join(2 * _PARTING_SECONDS)
@@ -453,40 +461,40 @@ class Watch:
         while not self._closing:
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + self._interval
-                self._say_alive()
-            self._hear(beat_at - time.monotonic())
-            self._say_failure()
+                self._send_heartbeats()
+            self._receive(beat_at - time.monotonic())
+            self._send_failures()
             self._decide()
         self._part()
 
-    def _say_alive(self) -> None:
+    def _send_heartbeats(self) -> None:
         beat = self._state()
         if self._rank == 0:
-            self._judge.beat(0, beat, time.monotonic())
+            self._detector.beat(0, beat, time.monotonic())
         for connection in self._peers.values():
-            # Only rank 0 judges progress; the others only need to know that rank 0 is alive.
+            # Only rank 0 checks progress; the others only need to know that rank 0 is alive.
             if self._rank == 0:
                 connection.send(Alive())
             else:
                 connection.send(Beating(progress=beat.progress, phase=beat.phase, allowance=beat.allowance_seconds))
 
-    def _hear(self, seconds: float) -> None:
+    def _receive(self, seconds: float) -> None:
         for key, _ in self._selector.select(max(0.0, seconds)):
             if key.fileobj is self._wakes:
                 self._wakes.recv(4096)
             else:
-                self._hear_from(key.data)
+                self._receive_from(key.data)
 
-    def _hear_from(self, rank: int) -> None:
+    def _receive_from(self, rank: int) -> None:
         connection = self._peers[rank]
         try:
             for message in connection.receive():
                 self._take(rank, message)
         except MessageError as error:
-            self._judge.failed(rank, f"what its monitor says cannot be understood ({error})")
+            self._detector.failed(rank, f"its monitor sent an invalid message ({error})")
             connection.open = False
         if not connection.open:
-            self._judge.closed(rank, time.monotonic())
+            self._detector.closed(rank, time.monotonic())
             self._leave(rank)
 
     def _leave(self, rank: int) -> None:
@@ -494,34 +502,37 @@ class Watch:
         self._selector.unregister(connection)
         connection.close()
 
-    def _take(self, rank: int, message: Said) -> None:
+    def _take(self, rank: int, message: MonitorMessage) -> None:
         now = time.monotonic()
         match message:
             case Beating():
-                self._judge.beat(rank, Beat(message.progress, message.phase, message.allowance), now)
+                self._detector.beat(rank, Beat(message.progress, message.phase, message.allowance), now)
             case Alive():
-                self._judge.beat(rank, FIRST_BEAT, now)
+                self._detector.beat(rank, FIRST_BEAT, now)
             case Failed():
-                self._judge.failed(rank, message.reason)
+                self._detector.failed(rank, message.reason)
+                if rank == 0:
+                    self._rank_0_failure = message.reason
+                    self._rank_0_failed.set()
             case Verdict():
                 self._found(Lost(message.rank, message.host, message.reason, message.seconds))
             case Goodbye():
-                self._judge.left(rank)
+                self._detector.left(rank)
             case _:
-                raise MessageError(f"{message.kind}: not now")
+                raise MessageError(f"{message.kind}: unexpected now")
 
-    def _say_failure(self) -> None:
+    def _send_failures(self) -> None:
         while self._failures:
             reason = self._failures.popleft()
             if self._rank == 0:
-                self._judge.failed(0, reason)
+                self._detector.failed(0, reason)
                 self._decide()
             for connection in self._peers.values():
                 connection.send(Failed(reason=reason))
-            self._said.set()
+            self._failure_sent.set()
 
     def _decide(self) -> None:
-        if self._lost is None and (lost := self._judge.look(time.monotonic())):
+        if self._lost is None and (lost := self._detector.look(time.monotonic())):
             self._found(lost)
 
     def _found(self, lost: Lost) -> None:
@@ -535,21 +546,21 @@ class Watch:
         self._on_lost(lost)
 
     def _ended(self, error: RunError) -> None:
-        """The watching thread has failed: end this rank, and tell the others why."""
+        """The watching thread has failed: end this rank, and report to the others why."""
         try:
             for connection in self._peers.values():
                 connection.send(Failed(reason=shortened(str(error))))
         finally:
             if self._lost is not None:
-                raise error  # the job ends already, for another reason: this one is printed
+                raise error  # the job already ends for another reason; this one is printed
             self._lost = Lost(self._rank, self._host, str(error), 0.0)
             self._on_lost(self._lost)
 
     def _part(self) -> None:
         """Leave so that all messages arrive.
 
-        Closing a TCP socket that holds unread data discards what is still being sent. So each is read to its end, by
-        when the other side has closed too.
+        Closing a TCP socket with unread data discards what is still being sent. So each is read to its end, when the
+        other side has closed, too.
         """
         if self._lost and self._lost.rank in self._peers:
             self._leave(self._lost.rank)
@@ -560,7 +571,7 @@ class Watch:
             for connection in self._peers.values():
                 if connection.flush():
                     connection.finish()
-            self._hear(min(left, self._interval))
+            self._receive(min(left, self._interval))
         for connection in self._peers.values():
             connection.close()
         self._selector.close()
@@ -569,16 +580,16 @@ class Watch:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How the monitors of a job connect: rank 0 listens, the others connect and prove that they belong to the job.
+# Connecting the monitors of a job: rank 0 listens, the others connect and prove that they belong to the job.
 
 
-# An address of another network may swallow packets: all addresses are tried with a short timeout, then with a long one.
+# An address in another network may drop packets: all addresses are tried with a short timeout, then with a long one.
 _TRY_SECONDS = (1.0, 5.0)
 _LOOK_SECONDS = 0.05
 
 
 class Gate:
-    """Rank 0's listening socket. A thread takes in whoever proves to be a rank of this job, until `close`."""
+    """Rank 0's listening socket. A thread accepts peers that prove to be ranks of this job, until `close`."""
 
     def __init__(self, host: str, size: int) -> None:
         self._token = secrets.token_hex(32)
@@ -588,14 +599,14 @@ class Gate:
         self._closing = threading.Event()
         self._failure: RunError | None = None
         self.offer = Offer(host, own_addresses(), listener.getsockname()[1], self._token)
-        self._reception = Reception(listener, SAID, size, greet=self._challenge, take=self._take)
+        self._reception = Reception(listener, MONITOR_MESSAGES, size, greet=self._challenge, take=self._take)
         self._thread = start_watcher("monitor-gate", self._keep, self._ended)
 
     def close(self) -> dict[int, Peer]:
-        """Let nobody in any more; returns the connection of each rank that joined.
+        """Stop accepting; returns the connection of each rank that joined.
 
         Raises:
-            RunError: the thread that takes them in has ended by itself.
+            RunError: the accepting thread has failed.
         """
         self._closing.set()
         self._thread.join()
@@ -613,22 +624,22 @@ class Gate:
     def _ended(self, error: RunError) -> None:
         self._failure = error
 
-    def _challenge(self, stranger: Peer) -> str:
+    def _challenge(self, peer: Peer) -> str:
         number = secrets.token_hex(16)
-        stranger.send(Challenge(number=number))
+        peer.send(Challenge(number=number))
         return number
 
-    def _take(self, stranger: Peer, number: str, hello: Said) -> bool:
+    def _take(self, peer: Peer, number: str, hello: MonitorMessage) -> bool:
         if not isinstance(hello, Hello) or not 0 < hello.rank < self._size:
             return False
         if not is_proof(hello.proof, self._token, number, hello.rank):
             return False
         if hello.rank in self._joined:
-            # It has given up its first try, on an address that answered late.
+            # It has abandoned an earlier attempt, on an address that answered late.
             self._joined[hello.rank].close()
-        self._joined[hello.rank] = stranger
-        stranger.longest_line = LONGEST_LINE
-        stranger.send(Welcome(proof=proof(self._token, hello.number, "welcome")))
+        self._joined[hello.rank] = peer
+        peer.longest_line = LONGEST_LINE
+        peer.send(Welcome(proof=proof(self._token, hello.number, "welcome")))
         return True
 
 
@@ -636,31 +647,33 @@ def join(offer: Offer, rank: int, own_host: str) -> Peer:
     """Connect `rank` to the gate of rank 0, at the first of its addresses that answers.
 
     Raises:
-        OSError: none answers; the text names them all.
+        OSError: none answers; the text names all of them.
     """
     refused: dict[str, str] = {}
     for seconds in _TRY_SECONDS:
         for address in candidates(offer, own_host):
             try:
-                return _knock(socket.create_connection((address, offer.port), timeout=seconds), offer, rank, seconds)
+                return _authenticated(
+                    socket.create_connection((address, offer.port), timeout=seconds), offer, rank, seconds
+                )
             except (OSError, MessageError) as error:
                 refused[address] = getattr(error, "strerror", None) or str(error)
     listed = ", ".join(f"{address} ({reason})" for address, reason in refused.items())
-    raise OSError(f"{listed or 'it has no address that means the same here'}; port {offer.port}")
+    raise OSError(f"{listed or 'it has no address for other hosts'}; port {offer.port}")
 
 
-def _knock(stream: socket.socket, offer: Offer, rank: int, seconds: float) -> Peer:
-    connection = Connection(stream, SAID)
+def _authenticated(stream: socket.socket, offer: Offer, rank: int, seconds: float) -> Peer:
+    connection = Connection(stream, MONITOR_MESSAGES)
     try:
         deadline = time.monotonic() + 2 * seconds
         challenge = _next(connection, deadline)
         if not isinstance(challenge, Challenge):
-            raise MessageError("something else answers")
+            raise MessageError("not a monitor of hpcai500")
         number = secrets.token_hex(16)
         connection.send(Hello(rank=rank, number=number, proof=proof(offer.token, challenge.number, rank)))
         welcome = _next(connection, deadline)
         if not isinstance(welcome, Welcome) or not is_proof(welcome.proof, offer.token, number, "welcome"):
-            raise MessageError("another job answers")
+            raise MessageError("the monitor of another job")
     except BaseException:
         connection.close()
         raise
@@ -668,21 +681,21 @@ def _knock(stream: socket.socket, offer: Offer, rank: int, seconds: float) -> Pe
     return connection
 
 
-def _next(connection: Peer, deadline: float) -> Said:
+def _next(connection: Peer, deadline: float) -> MonitorMessage:
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         while connection.open and (left := deadline - time.monotonic()) > 0:
             selector.select(left)
             if messages := connection.receive():
                 return messages[0]
-    raise MessageError("no answer" if connection.open else "hung up")
+    raise MessageError("no answer" if connection.open else "connection closed")
 
 
 # ----------------------------------------------------------------------------------------------------
 # The monitor of one rank, and how a process ends once a rank is lost.
 
 
-# After a rank is known to be lost: time for the main thread to end in order, and then to write why it did not.
+# After a rank is lost: time for the main thread to end normally, and then to report that it did not.
 GRACE_SECONDS = 4.0
 LAST_WORDS_SECONDS = 2.0
 
@@ -692,32 +705,32 @@ def bound_seconds(timeout_seconds: float) -> float:
 
         timeout + 2 heartbeats + GRACE_SECONDS + LAST_WORDS_SECONDS
 
-    That holds for a host that disappears and for a rank that is stopped. A process that is killed or ends by its own
-    error is known at once: 0 in place of the timeout. For a rank that hangs, the time counts from when the others have
-    come to wait for it, and the allowance of its phase takes the place of the timeout where it is longer.
+    That holds for a host that disappears and for a rank that is stopped. A process that is killed or ends with an error
+    is detected at once: 0 instead of the timeout. For a rank that hangs, the time starts when the others wait for it,
+    and the allowance of its phase replaces the timeout if it is longer.
     """
     return timeout_seconds + 2 * heartbeat_seconds(timeout_seconds) + GRACE_SECONDS + LAST_WORDS_SECONDS
 
 
 class Monitor:
-    """One rank's part of the watch that all ranks keep on each other.
+    """One rank's monitor of the other ranks.
 
     Made by all ranks of `communicator` together, after connecting. When a rank is lost, `on_lost` is called in a thread
-    of the monitor, and this process ends within `GRACE_SECONDS` + `LAST_WORDS_SECONDS`, also where its main thread
-    never returns from a sum: if it is still there after the grace, `last_words` is called and the process exits
-    with 1. Where no Python runs any more (a library hangs in its clean-up), the kernel's timer (SIGALRM) ends it.
+    of the monitor, and this process ends within `GRACE_SECONDS` + `LAST_WORDS_SECONDS`, even if its main thread never
+    returns from a collective: if it still runs after the grace period, `last_words` is called and the process exits
+    with 1. If no Python runs any more (a library hangs in its clean-up), the kernel's timer (SIGALRM) ends it.
 
-    In a `with` statement, an error that ends the block is told to the others as this rank's failure.
+    In a `with` statement, an error that ends the block is reported to the others as this rank's failure.
 
     Args:
         timeout_seconds: silence of a rank, or lack of progress while others wait for it, that ends the job.
-        on_lost: called at once, except for a failure of this rank itself; on rank 0 it should write ERROR, since a
+        on_lost: called at once, except for a failure of this rank itself; on rank 0 it should write ERROR, because a
             launcher that sees a rank die may kill all others a second later. Must be thread-safe.
-        last_words: called with the message when the main thread is stuck; without it, one line goes to stderr.
+        last_words: called with the message if the main thread is stuck; by default it is printed on stderr.
 
     Raises:
         EnvironmentLacksError: a rank cannot reach rank 0 (on all ranks).
-        RunError: a rank was lost while they connected, or the thread that takes ranks in has ended.
+        RunError: a rank was lost while connecting, or the accepting thread has failed.
     """
 
     def __init__(
@@ -730,7 +743,7 @@ class Monitor:
     ) -> None:
         self.timeout_seconds = timeout_seconds
         self._rank, self._host = communicator.rank, communicator.hosts[communicator.rank]
-        self._on_lost, self._last_words = on_lost, last_words or tell_at_once
+        self._on_lost, self._last_words = on_lost, last_words or report_fatal
         self._counter = itertools.count(1)
         self._progress = FIRST_BEAT.progress
         self._announced = (FIRST_BEAT.phase, FIRST_BEAT.allowance_seconds)
@@ -740,7 +753,7 @@ class Monitor:
         self._watch: Watch | None = None
         if communicator.size > 1:
             hosts = communicator.hosts
-            peers = _meet(communicator)
+            peers = _connect_monitors(communicator)
             self._watch = Watch(self._rank, hosts, timeout_seconds, peers, self._beat, self._found)
 
     def __enter__(self) -> Monitor:
@@ -754,7 +767,7 @@ class Monitor:
         self.close()
 
     def phase(self, name: str, allowance_seconds: float = 0.0) -> None:
-        """Announce what the main thread does now, as `Beat` has it; costs less than a microsecond."""
+        """Announce what the main thread does now, as in `Beat`; takes less than a microsecond."""
         self._announced = (name, allowance_seconds)
         self._progress = next(self._counter)
 
@@ -763,24 +776,32 @@ class Monitor:
         self._progress = next(self._counter)
 
     def failed(self, reason: str) -> None:
-        """Tell the others that this rank ends by an error of its own, and why. The first failure of the job stands."""
-        if self._watch and self._verdict is None:
-            self._failure = reason
+        """Report to the others that this rank ends with an error. The first failure of the job is final."""
+        if self._watch:
+            if self._verdict is None:
+                self._failure = reason
             self._watch.fail(reason)
 
+    def failure_of_rank_0(self, seconds: float) -> str | None:
+        """On ranks other than 0: the error that rank 0 has reported about itself, as from `shortened`.
+
+        Waits `seconds` at most.
+        """
+        return self._watch.failure_of_rank_0(seconds) if self._watch and self._rank else None
+
     def give_up(self, reason: str) -> None:
-        """End the job, and this process in any case: for another thread, when the main one does not return."""
+        """End the job and this process, from another thread, if the main thread does not return."""
         if self._watch:
             self._watch.fail(reason)
         else:
             self._found(Lost(self._rank, self._host, reason, 0.0))
 
     def verdict(self) -> Lost | None:
-        """Who is lost, if that is known by now."""
+        """The lost rank, if it is already known."""
         return self._verdict
 
     def wait_for_verdict(self, seconds: float | None = None) -> Lost | None:
-        """Who is lost: ask this when a collective has failed, since its error does not tell the rank.
+        """The lost rank. Call it when a collective has failed, because its error does not name the rank.
 
         Waits `seconds` at most; None is the timeout and two heartbeats.
         """
@@ -790,7 +811,7 @@ class Monitor:
         return self._verdict
 
     def close(self) -> None:
-        """Say goodbye, so that the end of this process is no failure. Ranks may close in any order.
+        """Send goodbye, so that the end of this process is not a failure. Ranks may close in any order.
 
         Waits two seconds at most.
         """
@@ -798,7 +819,7 @@ class Monitor:
             self._watch.close()
 
     def _beat(self) -> Beat:
-        # The count is read after the phase: a phase that is announced in between is then seen as progress a beat later.
+        # The count is read after the phase: a phase announced in between then counts as progress one beat later.
         name, allowance = self._announced
         return Beat(self._progress, name, allowance)
 
@@ -806,8 +827,8 @@ class Monitor:
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS + LAST_WORDS_SECONDS)
         last_words_at = time.monotonic() + GRACE_SECONDS
         self._verdict = lost
-        # In another thread, since the watching thread must go on telling the others.
-        start_watcher("monitor-end", partial(self._end, lost, last_words_at), self._end_without_ado)
+        # In another thread, because the watching thread must still inform the others.
+        start_watcher("monitor-end", partial(self._end, lost, last_words_at), self._end_at_once)
 
     def _end(self, lost: Lost, last_words_at: float) -> None:
         try:
@@ -815,43 +836,43 @@ class Monitor:
                 self._on_lost(lost)
         finally:
             self._known.set()
-            # A slow file system must not leave the last words without time before the kernel's timer.
+            # A slow file system must not delay the last words past the kernel's timer.
             time.sleep(max(0.0, last_words_at - time.monotonic()))
         self._last_words(lost.message)
         remove_scratch()
         os._exit(ExitCode.RUN_FAILED)
 
-    def _end_without_ado(self, error: RunError) -> None:
-        tell_at_once(f"{self._verdict.message}; and {error}" if self._verdict else str(error))
+    def _end_at_once(self, error: RunError) -> None:
+        report_fatal(f"{self._verdict.message}; and {error}" if self._verdict else str(error))
         os._exit(ExitCode.RUN_FAILED)
 
 
-def _meet(communicator: Communicator) -> dict[int, Peer]:
+def _connect_monitors(communicator: Communicator) -> dict[int, Peer]:
     """Connect every rank with rank 0; returns the connections of this rank.
 
     Raises:
         EnvironmentLacksError: a rank cannot reach rank 0 (on all ranks).
-        RunError: on rank 0, the thread that takes the others in has ended.
+        RunError: on rank 0, the accepting thread has failed.
     """
     rank, host = communicator.rank, communicator.hosts[communicator.rank]
     gate = Gate(host, communicator.size) if rank == 0 else None
-    trouble, peers = None, {}
+    failure, peers = None, {}
     try:
         offer = communicator.broadcast_object(gate.offer if gate else None)
         if gate is None:
             try:
                 peers = {0: join(offer, rank, host)}
             except OSError as error:
-                trouble = f"rank {rank} on host {host} cannot reach rank 0 on host {offer.host} at {error}"
-        troubles = [each for each in communicator.gather_objects(trouble) if each]
+                failure = f"rank {rank} on host {host} cannot reach rank 0 on host {offer.host} at {error}"
+        failures = [each for each in communicator.gather_objects(failure) if each]
     finally:
         if gate:
             peers = gate.close()
-    if troubles:
+    if failures:
         for connection in peers.values():
             connection.close()
         raise EnvironmentLacksError(
-            f"{troubles[0]}: let the job's hosts talk to each other on all TCP ports, or name the interface that "
-            "joins them in GLOO_SOCKET_IFNAME"
+            f"{failures[0]}: allow TCP connections between the job's hosts on all ports, or name the interface that "
+            "connects them in GLOO_SOCKET_IFNAME"
         )
     return peers

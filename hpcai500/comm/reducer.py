@@ -28,7 +28,7 @@ from hpcai500.side_stream import SideStream
 # Buckets (tensor fusion): "grouping layers to overlap communication" (V2.0 section 5.1.6).
 
 
-# Gradients are fp32 before and after the exchange, whatever the codec sends.
+# Gradients are fp32 before and after the exchange, with any codec.
 BYTES_AN_ELEMENT = 4
 
 
@@ -37,7 +37,7 @@ class Bucket:
     """Gradients that are sent together.
 
     `number` is its place in the order of sending, from 0; `members` are indices of parameters, in their order in the
-    buffer; `elements` are those of all members together.
+    buffer; `elements` is the number of elements of all members.
     """
 
     number: int
@@ -50,10 +50,10 @@ class Bucket:
 
 
 def trained(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The parameters that get gradients, in the order of registration: shared ones once, empty and frozen ones not.
+    """The parameters that get gradients, in the order of registration; shared ones once, no empty or frozen ones.
 
     Raises:
-        UsageError: no parameter gets one, or one is not float32.
+        UsageError: no parameter gets a gradient, or one is not float32.
     """
     found = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad and parameter.numel()]
     if not found:
@@ -70,27 +70,27 @@ def trained(parameters: Iterable[Tensor]) -> list[Tensor]:
 def make_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[Bucket]:
     """Group parameters of `sizes` elements into buckets of at most `bucket_bytes` of fp32 gradients.
 
-    The order is the reverse of registration, which is roughly that in which a backward pass computes gradients; each
-    bucket takes as many of the next parameters as fit. A parameter larger than `bucket_bytes` has a bucket of its own.
+    The order is the reverse of registration, which is roughly the order in which a backward pass computes gradients;
+    each bucket takes as many of the next parameters as fit. A parameter larger than `bucket_bytes` has its own bucket.
     """
     assert bucket_bytes > 0
     groups: list[list[int]] = []
-    room = 0
+    free = 0
     for index in reversed(range(len(sizes))):
         size = sizes[index] * BYTES_AN_ELEMENT
-        if not groups or size > room:
+        if not groups or size > free:
             groups.append([])
-            room = bucket_bytes
+            free = bucket_bytes
         groups[-1].append(index)
-        room -= size
+        free -= size
     return [Bucket(number, tuple(group), sum(sizes[index] for index in group)) for number, group in enumerate(groups)]
 
 
 class Readiness:
-    """Tells which buckets of one update may be sent.
+    """Tracks which buckets of one update may be sent.
 
-    Buckets are sent strictly in order: ranks whose gradients become ready in different orders then still send the same
-    bucket at the same time, without asking each other first (what Horovod calls negotiation).
+    Buckets are sent strictly in order: ranks whose gradients become ready in different orders still send the same
+    bucket at the same time, without negotiation (as Horovod calls it).
     """
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
@@ -111,7 +111,7 @@ class Readiness:
         return not self._missing[bucket.number]
 
     def arrive(self, index: int) -> list[Bucket]:
-        """Take in that the gradient of parameter `index` is ready; returns the buckets to send now, in order."""
+        """Note that the gradient of parameter `index` is ready; returns the buckets to send now, in order."""
         self._missing[self._bucket_of[index].number].remove(index)
         leaving = []
         while self._next < len(self._buckets) and not self._missing[self._next]:
@@ -120,7 +120,7 @@ class Readiness:
         return leaving
 
     def rest(self) -> list[Bucket]:
-        """The buckets that were not sent yet, in order: no more gradients come."""
+        """The buckets that were not sent yet, in order, when no more gradients will arrive."""
         leaving = list(self._buckets[self._next :])
         self._next = len(self._buckets)
         return leaving
@@ -130,21 +130,21 @@ class Readiness:
 # The threads of a process that exchange gradients with other ranks.
 
 
-# For all threads together. Idle ones end at once; one that waits for a lost rank may wait for ever, and is left behind.
+# For all threads together. Idle ones end at once; one that waits for a lost rank may wait for ever and is abandoned.
 _GOODBYE_SECONDS = 2.0
 
 Job = Callable[[], object]
 
 
 class ExchangeThreads:
-    """Do jobs, each thread in the order in which it got them. After the first failure, the other jobs are dropped."""
+    """Run jobs, each thread in the order of submission. After the first failure, the other jobs are dropped."""
 
     def __init__(self, count: int) -> None:
         self._error: BaseException | None = None
-        # What `wait` reads: None from each thread that has done all jobs before, or the error of one that has failed.
+        # Read by `wait`: None from each thread that has finished its earlier jobs, or the error of one that failed.
         self._reports: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._jobs: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in range(count)]
-        # Daemons: a process whose collective never returns must still be able to end.
+        # Daemons: a process whose collective never returns must be able to end.
         self._threads = [
             threading.Thread(target=self._work, args=(jobs,), name=f"hpcai500-exchange-{number}", daemon=True)
             for number, jobs in enumerate(self._jobs)
@@ -160,7 +160,7 @@ class ExchangeThreads:
         """Wait until all jobs so far are done, on all threads.
 
         Raises:
-            Exception: that of the first job that failed, without waiting for the others, in this and all later calls.
+            Exception: of the first failed job, without waiting for the others, in this and all later calls.
         """
         for jobs in self._jobs:
             jobs.put(self._report)
@@ -187,60 +187,60 @@ class ExchangeThreads:
             if self._error is None:
                 try:
                     job()
-                except BaseException as error:  # noqa: BLE001  (raised again by whoever waits)
+                except BaseException as error:  # noqa: BLE001  (raised again by `wait`)
                     self._error = error
                     self._reports.put(error)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Order between the exchange and the computation: after the gradients it needs, beside the rest of the backward pass.
+# Order of the exchange: after the gradients it needs, concurrent with the rest of the backward pass.
 
 
-# A point in the work whose time is known only later (for CUDA an event); made and read by the same stream.
+# A point in the work whose time is known only later (with CUDA an event); made and read by the same stream.
 Mark = Any
-# An ordered sequence of work (for CUDA a stream): hashable; made and read by the same stream.
+# An ordered sequence of work (with CUDA a stream): hashable; made and read by the same stream.
 Queue = Any
 
 
 class ExchangeStream:
-    """Orders the exchange against the computation, and tells when each mark was reached.
+    """Orders the exchange relative to the computation, and gives the time of each mark.
 
-    This one is for the CPU: work is done when its call returns, so nothing has to be ordered.
+    This one is for the CPU: work is done when its call returns, so there is nothing to order.
     """
 
     def queue(self) -> Queue:
-        """The queue that the calling thread's work goes to now; marks of one queue are reached in order."""
+        """The current queue of the calling thread; marks of one queue are reached in order."""
         return 0
 
     def mark(self, queue: Queue = None) -> Mark:
-        """A mark behind the work in `queue` so far; by default in that of the calling thread."""
+        """A mark after the work in `queue` so far; by default in the calling thread's queue."""
         return time.perf_counter()
 
     @contextmanager
     def after(self, *marks: Mark) -> Iterator[None]:
-        """Work of the calling thread inside is done beside the computation, after all `marks`."""
+        """Inside, work of the calling thread runs concurrently with the computation, after all `marks`."""
         yield
 
     def let_go(self, tensors: Sequence[Tensor]) -> None:
-        """Allow the computation's `tensors` to be freed once work queued so far has read them. Inside `after`."""
+        """Allow the computation's `tensors` to be freed once the work queued so far has read them. Inside `after`."""
 
     def settle(self) -> None:
-        """Wait until all queued work is done; then `seconds` knows all marks. Inside `after`."""
+        """Wait until all queued work is done; then `seconds` works for all marks. Inside `after`."""
 
     def seconds(self, mark: Mark) -> float:
-        """When `mark` was, by `time.perf_counter`."""
+        """The time of `mark`, by `time.perf_counter`."""
         return float(mark)
 
 
 class CudaStream(ExchangeStream):
     """On a CUDA device, the exchange has its own stream, which waits for events of the computing streams.
 
-    Gradients belong to a computing stream: once freed, the allocator could reuse their memory while this stream still
-    reads it. So their parameters keep them until `settle` has returned, or `let_go` names them.
+    Gradients belong to a computing stream: after they are freed, the allocator could reuse their memory while this
+    stream still reads it. So their parameters keep them until `settle` returns, or until they are passed to `let_go`.
     """
 
     def __init__(self, device: torch.device) -> None:
-        # Before the computation's kernels, since other ranks wait for this work.
+        # With priority over the computation's kernels, because other ranks wait for this work.
         self._side = SideStream(device, first=True)
         self._anchor = torch.cuda.Event(enable_timing=True)
         self._anchor_seconds = 0.0
@@ -276,23 +276,23 @@ def make_exchange_stream(device: torch.device) -> ExchangeStream:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The state of one update: which gradients are ready, which were used, and when each bucket passed each stage.
+# The state of one update: ready and used gradients, and the times at which each bucket passed each stage.
 
 
 class GradientUpdate:
-    """What the training thread and the exchange threads know about one update.
+    """State of one update, shared by the training thread and the exchange threads.
 
-    From when a bucket is sent until the update ends, its gradients, `norms`, `stages`, `sums` and `exchange_end` belong
-    to the exchange threads.
+    From the time a bucket is sent until the update ends, its gradients, `norms`, `stages`, `sums` and `exchange_end`
+    belong to the exchange threads.
 
     Attributes:
         used: 1 for each parameter that a backward pass of this rank has reached.
         backward_start, backward_end: marks of the last backward pass.
-        last_ready: of each bucket, when its last gradient was ready: a mark of each queue that gradients came on.
-        stages: of each bucket, the marks of `copy_start`, `sent`, `received`, `done`.
-        norms: of each bucket, the L2 norms of this rank's own gradients, before any sum (float64, on their device).
-        sums: over all ranks, of `used` and of the caller's numbers behind it.
-        exchange_end: mark of when `sums` were there.
+        last_ready: for each bucket, marks of its last gradients, one of each queue that computed some.
+        stages: for each bucket, the marks of `copy_start`, `sent`, `received`, `done`.
+        norms: for each bucket, the L2 norms of this rank's own gradients, before summing (float64, on their device).
+        sums: over all ranks, of `used` followed by the caller's numbers.
+        exchange_end: mark at which `sums` were complete.
     """
 
     def __init__(
@@ -312,20 +312,20 @@ class GradientUpdate:
         self.sums: list[float] = []
 
     def arrive(self, index: int, *, leaving: bool) -> list[Bucket]:
-        """Take in that a backward pass has added to the gradient of parameter `index`; returns the buckets to send now.
+        """Note that a backward pass has added to the gradient of parameter `index`; returns the buckets to send now.
 
-        `leaving` is whether this is the last pass.
+        `leaving` says whether this is the last pass.
 
         Raises:
-            RunError: it has arrived before in the last pass, so it may have been sent incomplete.
+            RunError: it arrived twice in the last pass, so it may have been sent incomplete.
         """
         self.used[index] = 1
         if not leaving:
             return []
         if not self._readiness.awaits(index):
             raise RunError(
-                f"the gradient of trained parameter {index} {list(self._parameters[index].shape)} came twice in the "
-                "last backward pass of an update: call the passes before it inside Reducer.accumulate()"
+                f"the gradient of trained parameter {index} {list(self._parameters[index].shape)} arrived twice in the "
+                "last backward pass of an update: call the earlier passes inside Reducer.accumulate()"
             )
         self._keep_layout(index)
         bucket = self._readiness.bucket_of(index)
@@ -351,7 +351,7 @@ class GradientUpdate:
         return rest
 
     def gradients(self, bucket: Bucket) -> list[Tensor]:
-        """The gradients of a bucket that is sent, in the order of its members."""
+        """The gradients of a bucket to send, in the order of its members."""
         found = []
         for index in bucket.members:
             gradient = self._absent.get(index, self._parameters[index].grad)
@@ -360,7 +360,7 @@ class GradientUpdate:
         return found
 
     def replace(self, bucket: Bucket, tensors: Sequence[Tensor]) -> None:
-        """Make `tensors`, which the averages will be written to, the gradients of `bucket`."""
+        """Make `tensors`, to which the averages will be written, the gradients of `bucket`."""
         for index, tensor in zip(bucket.members, tensors, strict=True):
             if index in self._absent:
                 self._absent[index] = tensor
@@ -368,18 +368,18 @@ class GradientUpdate:
                 self._parameters[index].grad = tensor
 
     def hand_over(self) -> None:
-        """Once all sums are there: give parameters that only other ranks used their averages."""
+        """After all sums are complete, set the averages of parameters that only other ranks used."""
         for index, gradient in self._absent.items():
             if self.sums[index]:
                 self._parameters[index].grad = gradient
 
     def waited_seconds(self) -> float:
-        """From the end of the backward pass to the last sum, once the stream has settled."""
+        """From the end of the backward pass to the last sum, after the stream has settled."""
         ends = [self.exchange_end, *(marks[-1] for marks in self.stages.values())]
         return max(0.0, max(map(self._stream.seconds, ends)) - self._stream.seconds(self.backward_end))
 
     def span(self, bucket: Bucket, sent_bytes: int) -> BucketSpan:
-        """When `bucket` passed each stage, once the stream has settled."""
+        """The times at which `bucket` passed each stage, after the stream has settled."""
         number = bucket.number
         copy_start, sent, received, done = map(self._stream.seconds, self.stages[number])
         return BucketSpan(
@@ -397,37 +397,37 @@ class GradientUpdate:
         )
 
     def _note(self, bucket: Bucket) -> None:
-        """A gradient of `bucket` is ready, or will be in the queue of the calling thread."""
+        """Note that a gradient of `bucket` is ready, or will be in the queue of the calling thread."""
         queues = self._queues[bucket.number]
         queues.add(self._stream.queue())
         if bucket.number not in self._first_ready:
             self._first_ready[bucket.number] = self._stream.mark()
         if self._readiness.complete(bucket):
-            # Autograd computes a gradient on the stream on which its parameter's node was made; for some that is the
-            # capture stream of a CUDA graph. So the last gradient to come is not ordered after those of other streams.
+            # Autograd computes a gradient on the stream on which its parameter's node was created; for some that is
+            # the capture stream of a CUDA graph. So the last gradient is not ordered after those of other streams.
             self.last_ready[bucket.number] = tuple(self._stream.mark(queue) for queue in queues)
 
     def _keep_layout(self, index: int) -> None:
-        """Buffers hold gradients in memory order, which must be the same on all ranks: the parameter's."""
+        """Give a gradient its parameter's memory layout: buffers hold gradients in an order common to all ranks."""
         parameter = self._parameters[index]
         gradient = parameter.grad
         assert gradient is not None
-        if gradient.stride() != parameter.stride() and not _lie_alike(gradient, dense := torch.empty_like(parameter)):
+        if gradient.stride() != parameter.stride() and not _same_layout(gradient, dense := torch.empty_like(parameter)):
             parameter.grad = dense.copy_(gradient)
 
 
-def _lie_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether elements are in the same order in memory: the stride of an axis of length 1 does not matter."""
+def _same_layout(one: Tensor, other: Tensor) -> bool:
+    """Whether elements have the same order in memory; the stride of an axis of length 1 does not matter."""
     strides = zip(one.shape, one.stride(), other.stride(), strict=True)
     return all(length == 1 or stride == theirs for length, stride, theirs in strides)
 
 
 # ----------------------------------------------------------------------------------------------------
-# One of the exchanges that run beside each other: it has its own groups and buffers, and averages a bucket at a time.
+# One of several concurrent exchanges: it has its own groups and buffers, and averages one bucket at a time.
 
 
 class AllReduceChannel:
-    """Averages buckets over all ranks of `communicator`, which all make it alike and use it in the same order.
+    """Averages buckets over all ranks of `communicator`, which all create it and use it in the same order.
 
     Raises:
         RecipeError: the topology does not fit these ranks.
@@ -452,7 +452,7 @@ class AllReduceChannel:
         self._topology = make_topology(settings, group, self._codec, buffers)
 
     def average(self, update: GradientUpdate, bucket: Bucket) -> None:
-        """Replace the gradients of `bucket` by their average over all ranks, and note when each stage was passed."""
+        """Replace the gradients of `bucket` by their average over all ranks, and note the times of its stages."""
         number, gradients = bucket.number, update.gradients(bucket)
         with self._stream.after(*update.last_ready[number]):
             marks = [self._stream.mark()]
@@ -476,7 +476,7 @@ class AllReduceChannel:
         update.stages[number] = marks
 
     def add_up(self, update: GradientUpdate, numbers: Sequence[float]) -> None:
-        """Put the sum of `numbers` over all ranks into `update.sums`; work queued before is then done, and timed."""
+        """Write the sum of `numbers` over all ranks to `update.sums`; earlier queued work is then done and timed."""
         with self._stream.after(update.backward_end):
             tensor = torch.tensor(numbers, dtype=torch.float64, device=self._device)
             self._all.all_reduce(tensor)
@@ -485,12 +485,12 @@ class AllReduceChannel:
             update.sums = tensor.tolist()
 
     def traffic(self, bucket: Bucket) -> Traffic:
-        """What this rank sends for `bucket`, by the topology's count."""
+        """Bytes this rank sends for `bucket`, by the topology's count."""
         packed_bytes = self._codec.packed_bytes(self._padded(bucket.elements))
         return self._topology.traffic(packed_bytes, bucket.number)
 
     def forget(self) -> None:
-        """Forget what is kept for each bucket, since other buckets come."""
+        """Forget the state of each bucket, because the buckets change."""
         self._codec.forget()
 
     def close(self) -> None:
@@ -498,7 +498,7 @@ class AllReduceChannel:
             group.close()
 
     def _padded(self, elements: int) -> int:
-        """`elements` rounded up to what the topology can cut into pieces of whole codec grains."""
+        """`elements` rounded up so that the topology can cut them into pieces that are multiples of the grain."""
         unit = self._topology.pieces * self._codec.grain
         return -(-elements // unit) * unit
 
@@ -508,34 +508,35 @@ class AllReduceChannel:
 
 
 # While one bucket is packed or summed, others are being sent: over Gloo, two at a time take four fifths of the time of
-# one after the other, three somewhat less. NCCL fills a device by itself, so it gets one channel.
+# sequential ones, three somewhat less. NCCL uses the whole device, so it gets one channel.
 _CHANNELS = {"cpu": 3, "cuda": 1}
 
 
 class Reducer:
     """Makes each parameter's gradient the average over all ranks, in fp32.
 
-    Between `begin` and `finish`, each bucket is sent as soon as its gradients are ready and all buckets before it were
+    Between `begin` and `finish`, each bucket is sent as soon as its gradients are ready and all earlier buckets were
     sent. Threads pack, sum and unpack; buckets go to the threads in turn, so that each thread has the same order on all
-    ranks. The averages are the same on all ranks to the bit; a NaN on one rank is a NaN on all.
+    ranks. The averages are bitwise equal on all ranks; NaN on one rank makes the average NaN on all ranks.
 
-    Averages are in `parameter.grad`, as tensors that have the parameter's memory layout. Without compression those are
-    views of buffers, which the next update overwrites; with it, what autograd left there. Where only other ranks used a
-    parameter, this rank gives zeros to the average and gets it; where no rank did, `parameter.grad` stays as it was.
+    Averages are in `parameter.grad`, with the parameter's memory layout. Without compression they are views of buffers,
+    which the next update overwrites; with compression, they are autograd's tensors. If only other ranks used a
+    parameter, this rank contributes zeros and gets the average; if no rank did, `parameter.grad` does not change.
 
     Outside `begin` and `finish`, backward passes do not communicate.
 
     Args:
-        parameters: the model's, registered alike on all ranks; at least one of them trained.
-        communicator: all ranks, at least two. The reducer makes its own groups, so others may use it meanwhile.
-        bucket_bytes: of the fp32 gradients of one bucket, at most.
+        parameters: the model's, registered in the same order on all ranks; at least one of them trained.
+        communicator: all ranks, at least two. The reducer makes its own groups, so it may be used concurrently.
+        bucket_bytes: maximum size of the fp32 gradients of one bucket.
         threads: CPU threads for packing and unpacking; None is torch's number.
-        sink: gets the spans of all buckets, from `finish`. It may be changed between updates.
+        sink: receives the spans of all buckets, from `finish`. It may be changed between updates.
 
     Attributes:
-        waited_seconds: of the last update, from the end of the backward pass to the last sum: what was not overlapped.
-        own_norm: of the last update, the sum of the L2 norms of this rank's own gradients, before they were added to
-            those of others (float64, on their device); not finite where one of their values was not.
+        waited_seconds: in the last update, from the end of the backward pass to the last sum: the part that was not
+            overlapped.
+        own_norm: in the last update, the sum of the L2 norms of this rank's own gradients, before summing over ranks
+            (float64, on their device); not finite if one of their values was not.
 
     Raises:
         RecipeError: the topology does not fit these ranks.
@@ -561,9 +562,9 @@ class Reducer:
         self.waited_seconds = 0.0
         self.own_norm = torch.zeros((), dtype=torch.float64, device=device)
         self._set_buckets(bucket_bytes)
-        self._require_alike(communicator)
+        self._require_same_parameters(communicator)
         self._residuals = Residuals(device) if settings.error_feedback else None
-        # With their own groups, since collectives of the training thread (synchronised batch norm) run beside them.
+        # With their own groups, because collectives of the training thread (synchronised batch norm) are concurrent.
         self._channels = [
             AllReduceChannel(communicator, settings, self._stream, self._residuals, device=device, threads=threads)
             for _ in range(_CHANNELS[device.type])
@@ -598,7 +599,7 @@ class Reducer:
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
-        """Backward passes inside only add to the gradients; the last pass, outside, sends the sums.
+        """Backward passes inside only accumulate gradients; the last pass, outside, sends them.
 
         The average is over ranks only: divide each pass's loss by the number of passes.
         """
@@ -609,18 +610,18 @@ class Reducer:
             self._accumulating = False
 
     def backward_begins(self) -> None:
-        """Tell the timeline that the last backward pass begins now; without this call it counts from `begin`."""
+        """Note for the timeline that the last backward pass begins now; by default it starts with `begin`."""
         assert self._update
         self._update.backward_start = self._stream.mark()
 
     def finish(self, status: Sequence[float]) -> list[float]:
-        """After the last backward pass: wait until all gradients are averages.
+        """Wait, after the last backward pass, until all gradients are averages.
 
-        Returns the sums over all ranks (float64) of the caller's numbers `status`, as many on each rank.
+        Returns the sums over all ranks (float64) of `status`, which must have the same length on each rank.
 
         Raises:
             RunError: a rank is lost. Then only `close` may be called.
-            Exception: whatever else went wrong in the exchange.
+            Exception: any other error of the exchange.
         """
         update = self._update
         assert update
@@ -637,21 +638,21 @@ class Reducer:
         return update.sums[len(self._parameters) :]
 
     def set_bucket_bytes(self, bucket_bytes: int) -> None:
-        """Change the buckets, on all ranks alike, between updates. Residuals begin again with 0."""
+        """Change the buckets between updates, on all ranks. Residuals are reset to 0."""
         assert self._update is None
         self._set_buckets(bucket_bytes)
         for channel in self._channels:
             channel.forget()
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: what compression lost on this rank and is still to be added (error feedback)."""
+        """For a checkpoint: this rank's compression errors, which are still to be added (error feedback)."""
         return {"layout": self._layout(), "residuals": self._residuals.state() if self._residuals else {}}
 
     def restore(self, state: dict[str, Any]) -> bool:
-        """Go on with what `state` returned on this rank.
+        """Restore what `state` returned on this rank.
 
-        Returns False, and changes nothing, where it does not fit: other ranks or other shares of them on hosts, other
-        buckets, topology or compression. The run then goes on without what one step's compression had lost.
+        Returns False, and changes nothing, if it does not fit because the ranks, their hosts, buckets, topology or
+        compression changed. The run then continues without the compression errors of one step.
         """
         if state["layout"] != self._layout():
             return False
@@ -663,7 +664,7 @@ class Reducer:
         """Remove the hooks, end the threads, close the groups. Does not wait for a lost rank."""
         for hook in self._hooks:
             hook.remove()
-        # A thread that still waits for other ranks uses its groups, which then end with the process.
+        # The groups of a thread that still waits for other ranks are in use, and end with the process.
         if self._threads.close():
             for channel in self._channels:
                 channel.close()
@@ -690,19 +691,19 @@ class Reducer:
         return round(self._channel(bucket).traffic(bucket).sent)
 
     def _layout(self) -> str:
-        """What a residual's meaning depends on."""
+        """Everything that the meaning of a residual depends on."""
         settings = (self._settings.topology, self._settings.torus_columns, self._settings.compression)
         return repr((*self._place, settings, [bucket.members for bucket in self.buckets]))
 
-    def _require_alike(self, communicator: Communicator) -> None:
-        """A rank with other gradients would make the others hang, or sum gradients that do not belong together."""
+    def _require_same_parameters(self, communicator: Communicator) -> None:
+        """Refuse ranks with other gradients: they would hang, or sum gradients that do not belong together."""
         facts = [(tuple(parameter.shape), parameter.stride()) for parameter in self._parameters]
         text = repr((facts, [bucket.members for bucket in self.buckets]))
-        everybody = communicator.gather_objects((len(facts), hashlib.sha256(text.encode()).hexdigest()))
-        for rank, theirs in enumerate(everybody):
-            if theirs != everybody[0]:
+        found = communicator.gather_objects((len(facts), hashlib.sha256(text.encode()).hexdigest()))
+        for rank, other in enumerate(found):
+            if other != found[0]:
                 raise RunError(
-                    f"rank {rank} on {communicator.hosts[rank]} trains {theirs[0]} parameters in an order, shape or "
-                    f"memory layout that is not that of the {everybody[0][0]} of rank 0 on {communicator.hosts[0]}: "
+                    f"rank {rank} on {communicator.hosts[rank]} trains {other[0]} parameters whose order, shapes or "
+                    f"memory layouts differ from those of the {found[0][0]} of rank 0 on {communicator.hosts[0]}: "
                     "start the same code and the same recipe on all ranks"
                 )

@@ -1,4 +1,4 @@
-"""Records what communication costs (V2.0 section 7.3, Table 12), bucket by bucket, for tables and traces."""
+"""Records the cost of communication (V2.0 section 7.3, Table 12), bucket by bucket, for tables and traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcai500.methodology.communication import STAGES, RankSummary, StageTally, 
 from hpcai500.methodology.statistics import Reservoir
 
 # ----------------------------------------------------------------------------------------------------
-# Spans: when each bucket passed each stage, and where each step's time went.
+# Spans: times of each bucket's stages, and the parts of each step's time.
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class BucketSpan:
         step: number of the update, from 0, over the whole run.
         bucket: number of the bucket, in the order of sending.
         backward_start: the backward pass begins.
-        first_ready: the first gradient of the bucket is there.
-        last_ready: the last one is there (or the backward pass has ended without it).
-        copy_start: packing begins, since buckets before it are done.
+        first_ready: the first gradient of the bucket is ready.
+        last_ready: the last one is ready (or the backward pass has ended without it).
+        copy_start: packing begins, after earlier buckets are done.
         sent: the bucket is packed and compressed.
-        received: the sum is here.
+        received: the sum has arrived.
         done: the sum is unpacked into the gradients.
         gradient_bytes: size of its gradients in fp32, before compression.
-        sent_bytes: what this rank sends for it, by the topology's count, after compression.
+        sent_bytes: bytes this rank sends for it, by the topology's count, after compression.
     """
 
     step: int
@@ -56,7 +56,7 @@ class BucketSpan:
 class StepSpan:
     """One update on one rank, numbered from 0 over the whole run; `start` is by `time.perf_counter`.
 
-    `communication_wait_seconds` is the wait for sums after the backward pass had ended: what was not overlapped.
+    `communication_wait_seconds` is the wait for all-reduces after the backward pass: the part that is not overlapped.
     """
 
     step: int
@@ -67,7 +67,7 @@ class StepSpan:
 
     @property
     def compute_seconds(self) -> float:
-        """The rest: forward and backward pass, update."""
+        """The remaining time: forward and backward pass, update."""
         return self.seconds - self.data_wait_seconds - self.communication_wait_seconds
 
 
@@ -82,11 +82,11 @@ class SpanSink(Protocol):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Clock alignment: how far the clocks of ranks are apart, so that one trace can show them all.
+# Clock alignment: offsets between the clocks of ranks, so that one trace can show all ranks.
 #
-# `time.perf_counter` has another origin on each host. No rank leaves a barrier before the last has entered it: that
-# moment lies, by each rank's clock, between its own entering and leaving. Two ranks' intervals for the same moment
-# bound the offset between their clocks, and every further barrier narrows the bounds.
+# `time.perf_counter` has a different origin on each host. No rank leaves a barrier before the last has entered it: that
+# moment is, by each rank's clock, between its own entering and leaving. Two ranks' intervals for the same moment bound
+# the offset between their clocks, and every further barrier narrows the bounds.
 
 
 _ROUNDS = 16
@@ -100,8 +100,8 @@ class ClockAlignment:
     """Offsets to the clock of rank 0.
 
     Attributes:
-        offsets_seconds: for each rank, what is added to its clock to get that of rank 0.
-        errors_seconds: for each rank, the largest possible error of that when it was measured; clocks drift apart by
+        offsets_seconds: for each rank, what must be added to its clock to get that of rank 0.
+        errors_seconds: for each rank, the largest possible error of its offset when measured; clocks drift apart by
             some microseconds a second.
     """
 
@@ -112,8 +112,8 @@ class ClockAlignment:
 def align_clocks(communicator: Communicator, rounds: int = _ROUNDS) -> ClockAlignment:
     """Measure the offsets between all ranks' clocks; all ranks call it together and get the same result.
 
-    Takes `rounds` barriers; the error is at most half the shortest of them, and mostly less. Ranks of one host read the
-    same clock, so they get the same offset wherever the measurement allows it.
+    Takes `rounds` barriers; the error is at most half the shortest of them, and usually less. Ranks of one host read
+    the same clock, so they get the same offset if the measurement allows it.
 
     Raises:
         RunError: another rank is lost.
@@ -132,7 +132,7 @@ def alignment(passages: Sequence[Passages], hosts: Sequence[str]) -> ClockAlignm
     bounds = [_bounds(passages[0], own) for own in passages]
     bounds[0] = (0.0, 0.0)
     shared = {host: _common([bounds[rank] for rank, other in enumerate(hosts) if other == host]) for host in set(hosts)}
-    # Two machines with the same name have no common offset; then each rank's own bounds hold.
+    # Two machines with the same name have no common offset; then each rank's own bounds are used.
     taken = [shared[host] or own for host, own in zip(hosts, bounds, strict=True)]
     return ClockAlignment(
         tuple((low + high) / 2 for low, high in taken), tuple((high - low) / 2 for low, high in taken)
@@ -140,15 +140,15 @@ def alignment(passages: Sequence[Passages], hosts: Sequence[str]) -> ClockAlignm
 
 
 def _bounds(reference: Passages, own: Passages) -> Bounds:
-    """Lowest and highest offset that each of the barriers allows."""
-    low = max(theirs[0] - ours[1] for theirs, ours in zip(reference, own, strict=True))
-    high = min(theirs[1] - ours[0] for theirs, ours in zip(reference, own, strict=True))
+    """Lowest and highest offset that all barriers allow."""
+    low = max(other[0] - mine[1] for other, mine in zip(reference, own, strict=True))
+    high = min(other[1] - mine[0] for other, mine in zip(reference, own, strict=True))
     # Clocks drift while they are measured, which can leave an empty interval a fraction of a microsecond wide.
     return (low, high) if low <= high else (high, low)
 
 
 def _common(bounds: Sequence[Bounds]) -> Bounds | None:
-    """The intersection of all bounds; None where it is empty."""
+    """The intersection of all bounds; None if it is empty."""
     low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
     return (low, high) if low <= high else None
 
@@ -162,15 +162,15 @@ def _common(bounds: Sequence[Bounds]) -> Bounds | None:
 #
 #     wait for data         from the start of the backward pass to the first gradient of the bucket
 #     wait for other data   from there to the last gradient of the bucket
-#     queuing               until the buckets before it have released what only one can use at a time
-#     memcpy in             packing and compressing into the buffer that is sent
-#     all-reduce            until the sum is here: the library's work, its negotiation if it has one, and waiting for
-#                           ranks that come later
+#     queuing               until earlier buckets have released resources that only one can use at a time
+#     memcpy in             packing and compressing into the send buffer
+#     all-reduce            until the sum has arrived: the library's work, its negotiation if it has one, and waiting
+#                           for slower ranks
 #     memcpy out            decompressing and unpacking into the gradients
 #
 # Stages of one bucket follow each other without gaps. Those of different buckets overlap each other and the backward
-# pass, which is their purpose, so their sum is no part of the step's time. Negotiation cannot be seen from outside the
-# library, so it is unknown here; Horovod's own timeline tells it.
+# pass, which is their purpose, so their sum is not a part of the step's time. Negotiation cannot be seen from outside
+# the library, so it is unknown here; Horovod's own timeline shows it.
 
 
 # In the order of `stage_seconds`.
@@ -190,7 +190,7 @@ def stage_seconds(span: BucketSpan) -> tuple[float, float, float, float, float, 
 
 
 def moments(span: BucketSpan) -> tuple[float, ...]:
-    """The moments at which stages begin and end: one more than there are stages."""
+    """The times at which stages begin and end: one more than there are stages."""
     return (
         span.backward_start,
         span.first_ready,
@@ -230,10 +230,10 @@ class StepTotals:
 
 
 class Timeline:
-    """A thread-safe `SpanSink` that keeps what tables and traces need of one rank.
+    """A thread-safe `SpanSink` that keeps the data of one rank for tables and traces.
 
-    All spans are kept of the first `trace_steps` steps that are seen, so a resumed run traces its own beginning. Hold
-    `lock` to read `steps` and `buckets` (by number) while training goes on.
+    All spans of the first `trace_steps` steps are kept; a resumed run traces its own first steps. Hold `lock` to read
+    `steps` and `buckets` (by number) during training.
     """
 
     def __init__(self, trace_steps: int) -> None:
@@ -281,12 +281,12 @@ class Timeline:
 
     @property
     def all_reduce_seconds(self) -> float:
-        """Time in which at least one bucket was being summed. The caller must hold `lock`."""
+        """Time in which at least one bucket was being all-reduced. The caller must hold `lock`."""
         self._add_up_sums()
         return self._all_reduce_seconds
 
     def _add_up_sums(self) -> None:
-        """Add the union of one step's sums: several may run at once, and end in any order."""
+        """Add the union of one step's all-reduces, several of which may run at once and end in any order."""
         busy_until = 0.0
         for sent, received in sorted(self._sums):
             self._all_reduce_seconds += max(0.0, received - max(sent, busy_until))
@@ -305,7 +305,7 @@ class Timeline:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The summary of one rank's timeline, as plain data that is gathered on the first rank.
+# The summary of one rank's timeline, as plain data to be gathered by the first rank.
 
 
 def rank_summary(timeline: Timeline, rank: int, host: str) -> RankSummary:
@@ -374,7 +374,7 @@ class RankTrace:
 
 
 def rank_trace(timeline: Timeline, rank: int, host: str, world_size: int) -> RankTrace:
-    """What this rank gives to the trace, for `Communicator.gather_objects`.
+    """This rank's part of the trace, for `Communicator.gather_objects`.
 
     With many ranks fewer steps are kept, but at least one, so that all ranks together have at most `MOST_BUCKETS`
     bucket spans.
@@ -394,8 +394,8 @@ def rank_trace(timeline: Timeline, rank: int, host: str, world_size: int) -> Ran
 def chrome_trace(traces: Sequence[RankTrace], clocks: ClockAlignment) -> bytes:
     """The content of the trace file; times are microseconds since the first span.
 
-    The lengths of data wait, compute and communication wait within a step are measured; their places are not: they are
-    drawn one after the other.
+    The lengths of data wait, compute and communication wait within a step are measured, but not their positions: they
+    are drawn one after the other.
     """
     ordered = sorted(traces, key=lambda trace: trace.rank)
     starts = [_first_moment(trace) + clocks.offsets_seconds[trace.rank] for trace in ordered if _has_spans(trace)]
@@ -459,7 +459,7 @@ def _bucket_events(span: BucketSpan, rank: int, shift: float) -> Iterator[Slice]
 
 
 def _slice(name: str, rank: int, thread: int, begin: float, end: float, arguments: dict[str, Any]) -> Slice:
-    # Both ends are rounded alike, so that nested slices stay nested.
+    # Both ends are rounded in the same way, so that nested slices stay nested.
     start, stop = round(begin * _MICROSECONDS, 3), round(end * _MICROSECONDS, 3)
     return {
         "ph": "X",

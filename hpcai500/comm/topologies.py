@@ -1,4 +1,4 @@
-"""Topologies: the ways in which a buffer is summed over all ranks (V2.0 section 5.1.6).
+"""Topologies: ways to sum a buffer over all ranks (V2.0 section 5.1.6).
 
 In formulas of traffic, b is the size of the buffer in bytes and n the number of ranks.
 """
@@ -20,10 +20,10 @@ from hpcai500.layers import Communication
 
 
 class Topology(ABC):
-    """Sums packed buffers over all ranks. All ranks make it alike; one thread at a time uses it.
+    """Sums packed buffers over all ranks. All ranks make the same one; one thread at a time uses it.
 
     Attributes:
-        pieces: a buffer must have this many equal pieces, each a whole number of the codec's grains.
+        pieces: a buffer must have this many equal pieces, each a multiple of the codec's grain.
         groups: the communicators that it made; the caller closes them.
     """
 
@@ -35,7 +35,7 @@ class Topology(ABC):
 
     @abstractmethod
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
-        """The sum of `packed` over all ranks, equal to the bit on each; `packed` may be overwritten.
+        """The sum of `packed` over all ranks, bitwise equal on all of them; `packed` may be overwritten.
 
         Raises:
             RunError: a rank is lost.
@@ -43,10 +43,10 @@ class Topology(ABC):
 
     @abstractmethod
     def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
-        """What this rank sends in `sum` of a buffer of `packed_bytes`."""
+        """Bytes this rank sends in `sum` of a buffer of `packed_bytes`."""
 
     def own_group(self, partition: Sequence[Sequence[int]]) -> Communicator | None:
-        """Make a group of each part of `partition`; returns this rank's, None where it is alone."""
+        """Make a group of each part of `partition`; returns this rank's group, None if it is alone."""
         mine = None
         for members in partition:
             if len(members) > 1:
@@ -69,7 +69,7 @@ def ranks_by_host(hosts: Sequence[str]) -> list[list[int]]:
 
 
 class Flat(Topology):
-    """One all-reduce over all ranks, by the library's algorithm where the library can sum."""
+    """One all-reduce over all ranks, by the library's algorithm if the library can sum."""
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
         return self._codec.all_reduce(self._all, packed, (bucket, "all"))
@@ -80,10 +80,10 @@ class Flat(Topology):
 
 
 class Hierarchical(Topology):
-    """Reduce in the node to its first rank, all-reduce between these leaders, broadcast in the node.
+    """Reduce within a node to its first rank, all-reduce between these leaders, broadcast within the node.
 
-    So only one rank of each node communicates with other nodes (Goyal et al. 2017, section 4.1). Ranks with the same
-    host name are on one node. Nodes may have different numbers of ranks.
+    Only one rank of each node communicates with other nodes (Goyal et al. 2017, section 4.1). Ranks with the same host
+    name are on one node. Nodes may have different numbers of ranks.
     """
 
     def __init__(self, communicator: Communicator, codec: Codec) -> None:
@@ -139,11 +139,11 @@ class ParameterServer(Topology):
 class Torus(Topology):
     """2D torus (Mikami et al. 2018): reduce-scatter along rows, all-reduce along columns, all-gather along rows.
 
-    So every rank carries a share of what goes to other nodes. A row is `columns` consecutive ranks (0: the ranks of a
+    Every rank sends a share of the traffic to other nodes. A row is `columns` consecutive ranks (0: the ranks of a
     node); column c has rank c of each row.
 
     Raises:
-        RecipeError: the ranks do not fill the rows, or nodes differ where a row is a node.
+        RecipeError: the ranks do not fill the rows, or a row is a node and nodes differ in size.
     """
 
     def __init__(self, communicator: Communicator, codec: Codec, buffers: Buffers, *, columns: int) -> None:
@@ -185,7 +185,7 @@ def _ranks_of_a_node(hosts: tuple[str, ...]) -> int:
     if len(sizes) > 1:
         raise RecipeError(
             f"communication.torus_columns: 0 makes a row of each node, but nodes have {' or '.join(map(str, sizes))} "
-            "ranks: start as many on each node, or state the ranks of a row"
+            "ranks: start the same number on each node, or state the ranks of a row"
         )
     if any(node != list(range(node[0], node[0] + len(node))) for node in nodes):
         raise RecipeError(
@@ -197,7 +197,7 @@ def _ranks_of_a_node(hosts: tuple[str, ...]) -> int:
 
 
 def make_topology(settings: Communication, communicator: Communicator, codec: Codec, buffers: Buffers) -> Topology:
-    """The topology that `settings` names, over all members of `communicator`, which all call this alike.
+    """The topology that `settings` names, over all members of `communicator`, which all make the same call.
 
     Raises:
         RecipeError: it does not fit these ranks.

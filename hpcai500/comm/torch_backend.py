@@ -18,7 +18,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
-# Imported before the process group is made: later, its functions would keep that group as a default argument.
+# Imported before the process group is made: otherwise its functions would keep that group as a default argument.
 import torch.distributed.nn.functional
 from torch import Tensor
 
@@ -38,7 +38,7 @@ from hpcai500.comm.communicator import (
 #
 # Gloo's own collectives post the send first. The notice that a receive is ready then waits behind megabytes on the same
 # connection, both sides alternate, and a full-duplex link carries one direction at a time. At 200 Mbit/s, with 1 MiB
-# each way and one call after the other, Gloo's take 0.078 s and 0.059 s; these take 0.044 s, the time of the link.
+# each way and consecutive calls, Gloo's take 0.078 s and 0.059 s; these take 0.044 s, the time of the link.
 
 
 def all_to_all(source: Tensor, target: Tensor, rank: int, size: int, group: Any) -> None:
@@ -53,7 +53,7 @@ def all_to_all(source: Tensor, target: Tensor, rank: int, size: int, group: Any)
 
 
 def all_gather(source: Tensor, target: Tensor, rank: int, size: int, group: Any) -> None:
-    """Put the `source` (n,) of all members into `target` (size * n,), by a ring: each turn leaves each host once."""
+    """Concatenate the `source` (n,) of all members into `target` (size * n,), by a ring of `size` - 1 steps."""
     blocks = target.view(size, -1)
     blocks[rank].copy_(source)
     before, after = (rank - 1) % size, (rank + 1) % size
@@ -114,23 +114,23 @@ def share_memory(communicator: Communicator) -> SharedSum | None:
 # The communicator over torch.distributed.
 
 
-# The monitor decides by heartbeats whether a rank is lost; this timeout only ends what the monitor does not watch.
+# The monitor detects lost ranks by heartbeats; this timeout is only for collectives that it does not watch.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-# Process groups that something still references.
+# Process groups that are still referenced.
 _GROUPS: WeakSet[Any] = WeakSet()
 
 
 def open_torch(store: dist.Store, rank: int, hosts: Sequence[str], device: str) -> Communicator:
-    """The communicator of all ranks, which have met at `store`; `device` is `cpu` or `cuda`, where gradients are.
+    """The communicator of all ranks, which share `store`; gradients are on `device`, `cpu` or `cuda`.
 
     Raises:
         RunError: the ranks cannot connect to each other.
     """
     library = library_name(device)
-    # Gloo's threads free tensors that Python no longer references; a thread that does so while the interpreter ends
-    # aborts the process. So the threads must end before, with their group. Schedules of micro-batches hold the group in
-    # reference cycles, and so does the traceback of an error until it is reported.
-    atexit.register(_let_go)
+    # Gloo's threads free tensors that Python no longer references; a thread that does so while the interpreter exits
+    # aborts the process. So the threads must end earlier, with their group. Schedules of micro-batches hold the group
+    # in reference cycles, and so does the traceback of an error until it is reported.
+    atexit.register(_collect_groups)
     with as_run_error(library, "connecting"):
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
@@ -144,15 +144,15 @@ def open_torch(store: dist.Store, rank: int, hosts: Sequence[str], device: str) 
 
 
 def library_name(device: str) -> str:
-    """What moves gradients that are on `device`. Gloo is a part of torch and has no version of its own."""
+    """The library that moves gradients on `device`. Gloo is a part of torch and has no version of its own."""
     if device == "cpu":
         return "Gloo"
     major, minor, *_ = torch.cuda.nccl.version()
     return f"NCCL {major}.{minor}"
 
 
-def _let_go() -> None:
-    # Only if needed: it takes a second on a busy machine, and a rank whose job has failed has few of them.
+def _collect_groups() -> None:
+    # Only if needed: it takes a second on a busy machine, and a rank of a failed job has little time left.
     if _GROUPS:
         gc.collect()
 
@@ -164,18 +164,18 @@ class TorchCommunicator(MemberCommunicator):
         self,
         members: Members,
         group: Any,
-        alike: Sequence[Sequence[int]] | None = None,
+        siblings: Sequence[Sequence[int]] | None = None,
         job: list[TorchCommunicator] | None = None,
     ) -> None:
         super().__init__(members)
         self._group = group
         _GROUPS.add(group)
-        # World ranks of all groups that `split` made together with this one, and of this one.
-        self._alike = alike or (members.world_ranks,)
+        # World ranks of this group and of all groups that `split` made together with it.
+        self._siblings = siblings or (members.world_ranks,)
         self._scratch = Scratch()
         self._sums: SharedSum | None = None
         self._has_asked_for_sums = False
-        # All communicators of this process, that of the whole job first.
+        # All communicators of this process, starting with that of the whole job.
         self._job = [] if job is None else job
         self._job.append(self)
 
@@ -211,7 +211,7 @@ class TorchCommunicator(MemberCommunicator):
             dist.broadcast(tensor, group=self._group, group_src=root)
 
     def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
-        # Gloo's own sends twice the bytes: it is an all-reduce most of which is discarded.
+        # Gloo's own sends twice the bytes: it is an all-reduce whose result is mostly discarded.
         if source.device.type == "cpu":
             reduce_scatter_by_exchange(self, source, target, self._scratch)
             return
@@ -238,15 +238,15 @@ class TorchCommunicator(MemberCommunicator):
     def group(self, members: Sequence[int]) -> Communicator | None:
         """As `Communicator.group`; after `split`, all parts must make the same groups."""
         return self._make(
-            [[ranks[member] for member in members] for ranks in self._alike], self.members.subset(members)
+            [[ranks[member] for member in members] for ranks in self._siblings], self.members.subset(members)
         )
 
     def split(self, parts: Sequence[Sequence[int]]) -> Communicator:
-        """A communicator over that of `parts` which this rank is in. All ranks of the job must call it alike.
+        """A communicator over the part of `parts` that has this rank. All ranks of the job must make the same call.
 
         `parts` has ranks of this communicator, ascending; each rank is in one part, and all parts have the same size.
-        Unlike the communicators of `group`, the new one can make groups, if all parts make the same ones: of the same
-        members, by their ranks in the part, in the same order.
+        Unlike the communicators of `group`, the new one can make groups, if all parts make the same ones in the same
+        order: of the same members, by their ranks in the part.
 
         Raises:
             CommunicationError: another rank is lost.
@@ -257,16 +257,16 @@ class TorchCommunicator(MemberCommunicator):
         assert made
         return made
 
-    def _make(self, alike: Sequence[Sequence[int]], chosen: Members | None) -> Communicator | None:
-        if len(alike[0]) == 1:
+    def _make(self, siblings: Sequence[Sequence[int]], chosen: Members | None) -> Communicator | None:
+        if len(siblings[0]) == 1:
             return LocalCommunicator(chosen) if chosen else None
         mine = None
         with self._attempt("making a group"):
-            # torch names groups by their number, so every rank of the job must make each group, also those of others.
-            for ranks in alike:
+            # torch numbers groups, so every rank of the job must make each group, even one without it.
+            for ranks in siblings:
                 group = dist.new_group(ranks, timeout=COLLECTIVE_TIMEOUT)
                 if chosen and chosen.world_ranks == tuple(ranks):
-                    mine = TorchCommunicator(chosen, group, alike, self._job)
+                    mine = TorchCommunicator(chosen, group, siblings, self._job)
         return mine
 
     def close(self) -> None:
@@ -277,7 +277,7 @@ class TorchCommunicator(MemberCommunicator):
             if communicator._sums:
                 communicator._sums.close()
         dist.destroy_process_group(self._group)
-        # The threads of a destroyed group live on while it is referenced.
+        # The threads of a destroyed group run as long as it is referenced.
         for communicator in self._job if self is self._job[0] else [self]:
             communicator._group = None
 
@@ -286,6 +286,6 @@ class TorchCommunicator(MemberCommunicator):
         return as_run_error(self.library, action)
 
 
-# torch 2.13 has renamed both, and warns about the old names.
+# torch 2.13 renamed both and warns about the old names.
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -1,6 +1,6 @@
-"""The engine: one training job, from the ranks' meeting to the record. `hpcai500.train` starts it.
+"""The engine: one training job, from connecting the ranks to the finished record. `hpcai500.train` starts it.
 
-`job` is the whole of it, from top to bottom: `ranks` meet, `warm_up` precedes the clock, `trainer` runs epochs,
-each update is one of `updates` (in stages: `pipeline`), and `reporting` and `evidence` write what the record says.
-The `*_command` modules are programs beside it: a replay of checkpoints and the vote of an ensemble.
+`job` is the whole sequence: `ranks` connects the processes, `warm_up` runs before the clock starts, `trainer` runs the
+epochs, `updates` does each update (with stages: `pipeline`), and `reporting` and `evidence` write the record.
+The `*_command` modules are separate programs: a replay of checkpoints and the vote of an ensemble.
 """

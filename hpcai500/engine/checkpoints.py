@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written into space that was reserved before, renamed when whole, checked by hash when read."""
+"""Checkpoints of a run: written into reserved space, renamed when complete, checked by hash when read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLACK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint on disk, from which the run goes on at `step` (from 0) of `epoch` (from 1)."""
+    """One checkpoint on disk, from which the run resumes at `step` (from 0) of `epoch` (from 1)."""
 
     epoch: int
     step: int
@@ -33,7 +33,7 @@ class Checkpoint:
 
 
 class _HashingWriter:
-    """A stream for torch.save that hashes what it passes on to a file."""
+    """A stream for torch.save that hashes what it writes to a file."""
 
     def __init__(self, stream: FileIO) -> None:
         self._stream = stream
@@ -49,7 +49,7 @@ class _HashingWriter:
             while rest:
                 rest = rest[self._stream.write(rest) or 0 :]
         except BaseException as error:
-            # torch replaces what a writer raises by an error of its own without the cause.
+            # torch replaces a writer's error by its own, without the cause.
             self.error = error
             raise
         self.written_bytes += len(view)
@@ -66,8 +66,8 @@ class _HashingWriter:
 class CheckpointStore:
     """The folder `checkpoints/` of a record.
 
-    The space of the next checkpoint is allocated before its epoch is trained, so that an epoch that was trained is
-    never lost to a full disk.
+    The space of the next checkpoint is allocated before its epoch is trained, so that a full disk never costs a trained
+    epoch.
     """
 
     def __init__(self, record: Path, first_size_bytes: int) -> None:
@@ -90,9 +90,9 @@ class CheckpointStore:
             raise cannot_write(self._record, error, self._next_size_bytes) from error
 
     def save(self, state: dict[str, Any], epoch: int, step: int, *, at_target: bool = False) -> Checkpoint:
-        """Write `state` into the reserved space, then rename it; the run will go on at `step` of `epoch`.
+        """Write `state` into the reserved space, then rename it; the run would resume at `step` of `epoch`.
 
-        `at_target` says that these weights reach the target quality; the first that do are never removed.
+        `at_target`: these weights reach the target quality. The first such checkpoint is never removed.
 
         Raises:
             RunError: the disk is full.
@@ -117,22 +117,22 @@ class CheckpointStore:
         return Checkpoint(epoch, step, path.name, writer.sha256, writer.written_bytes)
 
     def prune(self) -> None:
-        """Remove all but the newest good checkpoints and the first at the target.
+        """Remove all checkpoints except the newest intact ones and the first at the target.
 
-        It is called once the newest is in the record's events.
+        Called once the newest is in the record's events.
         """
         for old in self._folder.glob("epoch-*.pt"):
             if old.name not in (*self._good[-_KEPT:], self._at_target):
                 old.unlink()
 
     def release(self) -> None:
-        """Give reserved space back at the end of a run."""
+        """Free the reserved space at the end of a run."""
         self._reserved.unlink(missing_ok=True)
 
     def load_latest(self, events: Sequence[Event], target: float) -> tuple[Checkpoint, dict[str, Any]] | None:
-        """The newest checkpoint in the events whose file is whole, with its state, or None.
+        """The newest checkpoint in the events whose file is intact, with its state, or None.
 
-        A damaged or missing file is skipped for the one before it. `target` is the run's target quality.
+        Damaged or missing files are skipped. `target` is the run's target quality.
         """
         known = [Checkpoint(**event["value"]) for event in iterate(events, "checkpoint")]
         for position in reversed(range(len(known))):
@@ -141,7 +141,7 @@ class CheckpointStore:
             if path.is_file() and _sha256(path) == checkpoint.sha256:
                 self._good = [one.file for one in known[: position + 1]]
                 at_target = target_checkpoint(events, target)
-                # If the run goes back to before it was written, another one will be the first.
+                # If the run resumes from before it was written, another one will be the first.
                 if at_target and at_target["file"] in self._good:
                     self._at_target = at_target["file"]
                 # weights_only: a checkpoint must not be able to run code.

@@ -1,6 +1,7 @@
 """Evidence that a run leaves in its record: equal replicas, the devices' ceilings, and where the time of steps went.
 
-It is collected on every rank and merged by rank 0; what communicates is called by all ranks of its group together.
+It is collected on every rank and merged by rank 0. Functions that communicate are called by all ranks of a group
+together.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ def make_equal(model: nn.Module, ranks: Communicator, root: int = 0) -> None:
     """Give every rank the weights and buffers of rank `root`."""
     tensors = _tensors(model)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        alike = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
-        flat = torch.cat([tensor.flatten() for tensor in alike])
+        of_type = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.flatten() for tensor in of_type])
         ranks.broadcast(flat, root)
-        for tensor, value in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+        for tensor, value in zip(of_type, flat.split([tensor.numel() for tensor in of_type]), strict=True):
             tensor.copy_(value.view(tensor.shape))
 
 
@@ -64,26 +65,26 @@ def average_statistics(model: nn.Module, ranks: Communicator) -> None:
 
 
 def require_equal(model: nn.Module, ranks: Communicator) -> str | None:
-    """Make sure that all ranks hold the same weights, bit for bit; returns their digest (hex), None for one rank.
+    """Require that all ranks hold the same weights, bit for bit; returns their digest (hex), None for one rank.
 
     Raises:
-        RunError: they differ: a sum was not the same everywhere, or a rank's memory or arithmetic is faulty.
+        RunError: they differ: an all-reduce gave different results, or a rank's memory or arithmetic is faulty.
     """
     if ranks.size == 1:
         return None
     digests = ranks.gather_objects(_digest(model))
-    odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if odd:
-        named = ", ".join(f"{rank} on {ranks.hosts[rank]}" for rank in odd[:8])
+    different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if different:
+        named = ", ".join(f"{rank} on {ranks.hosts[rank]}" for rank in different[:8])
         raise RunError(
-            f"the replicas have drifted apart: the weights of rank {named} differ from those of rank 0: a sum was not "
-            "the same on all ranks, or a host computes wrongly; try another communication.backend, then check the host"
+            f"the replicas differ: the weights of rank {named} are not those of rank 0: an all-reduce gave different "
+            "results, or a host is faulty; try another communication.backend, then check the host"
         )
     return f"{digests[0]:016x}"
 
 
 def _digest(model: nn.Module) -> int:
-    """Sum of all bytes, each weighted by its place, modulo 2**64: cheap, and computed where the weights are."""
+    """Sum of all bytes, each weighted by its position, modulo 2**64: cheap, and computed on the weights' device."""
     digest = 0
     for tensor in _tensors(model):
         bits = tensor.detach().flatten().view(torch.uint8).to(torch.int64)
@@ -97,10 +98,10 @@ def _tensors(model: nn.Module) -> list[Tensor]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Ceilings of the devices, measured in the job itself: no honest step of it can be faster.
+# Ceilings of the devices, measured in the job itself: no step of it can really be faster.
 
 
-# Smaller than doctor's, as every run pays for it; half of what a device can do would still expose a forged rate.
+# Smaller than doctor's, because every run pays for it; even half of a device's speed would expose a forged rate.
 _SIDES = {"cpu": 1024, "cuda": 4096}
 _EFFORT = Effort(width=0.05, least=3, seconds=0.3, warm_up=1)
 
@@ -129,7 +130,7 @@ def measure_ceilings(world: Communicator, device: torch.device, precision: str) 
     """Multiply matrices on all ranks at the same time.
 
     Raises:
-        RunError: a rank computes wrongly.
+        RunError: a rank computes wrong results.
     """
     start = time.perf_counter()
     side = _SIDES[device.type]
@@ -139,9 +140,9 @@ def measure_ceilings(world: Communicator, device: torch.device, precision: str) 
     wrong = [rank for rank, product in enumerate(products) if product.wrong_rows]
     if wrong:
         raise RunError(
-            f"rank {wrong[0]} on {world.hosts[wrong[0]]} computes wrongly: {products[wrong[0]].wrong_rows} of {side} "
-            "rows of a product of whole numbers; leave that host out, and have memory and device tested "
-            "(`hpcai500 self-test` there tells more)"
+            f"rank {wrong[0]} on {world.hosts[wrong[0]]} computes wrong results: {products[wrong[0]].wrong_rows} of "
+            f"{side} rows of an integer matrix product; exclude that host and test its memory and device "
+            "(`hpcai500 self-test` there gives details)"
         )
     slowest = min(range(world.size), key=lambda rank: products[rank].best_flops)
     return Ceilings(
@@ -156,7 +157,7 @@ def measure_ceilings(world: Communicator, device: torch.device, precision: str) 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where the time of training steps went, rank by rank, since this process began.
+# Where the time of training steps went, rank by rank, since this process started.
 
 
 EVENT = "steps"
@@ -166,8 +167,7 @@ EVENT = "steps"
 class Attribution:
     """Sums over the steps of this rank, in seconds.
 
-    What is in none of the three parts (`other_seconds` of the event) is the loop itself: progress, agreement on
-    signals, bookkeeping.
+    The rest (`other_seconds` of the event) is the loop itself: progress, agreement on signals, bookkeeping.
     """
 
     steps: int = 0
@@ -177,7 +177,7 @@ class Attribution:
     communication_wait_seconds: float = 0.0
 
     def add(self, epoch: EpochTally) -> None:
-        """Add an epoch, or what was done of it."""
+        """Add an epoch, or the finished part of it."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(epoch, name))
 
@@ -200,14 +200,14 @@ class Attribution:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What communication costs a run.
+# The cost of communication.
 
 
 TRACE = "communication.json"
 
 
 class Costs:
-    """The timeline of this rank, and its way into the record; nothing is collected where there is one rank.
+    """Collects the timeline of this rank for the record; with one rank it collects nothing.
 
     Rank r has stage r modulo `stages` of the model.
     """
@@ -220,11 +220,11 @@ class Costs:
 
     @property
     def sink(self) -> SpanSink | None:
-        """What takes the times of steps and sums."""
+        """Receives the times of steps and all-reduces."""
         return self._timeline
 
     def begin(self) -> None:
-        """Align clocks, and count from now on what the network carries.
+        """Align clocks, and start counting network traffic.
 
         Raises:
             RunError: a rank is gone.
@@ -238,8 +238,8 @@ class Costs:
     ) -> None:
         """Write the event `communication` and the trace.
 
-        Of what this rank sends, `between_hosts_bytes_per_step` go to other hosts, and `between_stages_bytes_per_step`,
-        which are not sums of gradients, to other stages of its model.
+        Of the bytes that this rank sends, `between_hosts_bytes_per_step` go to other hosts, and
+        `between_stages_bytes_per_step`, which are not gradients' all-reduces, to other stages of its model.
 
         Raises:
             RunError: a rank is gone, or the disk is full.

@@ -1,8 +1,8 @@
-"""CUDA graphs: kernels of the parts with static shapes are captured before the clock starts, and launched as one.
+"""CUDA graphs: kernels of the parts with static shapes are captured before the clock starts, and launched together.
 
-All logic runs anywhere; only torch's `make_graphed_callables`, called once, needs a CUDA device. It replaces the
-forward and the backward pass of a part by replays of graphs. These read and write the same memory each time: a part's
-next backward pass overwrites its gradients, unless `pass_ended` has copied them.
+Only torch's `make_graphed_callables`, called once, needs a CUDA device. It replaces the forward and the backward pass
+of a part by replays of graphs. These read and write the same memory each time: a part's next backward pass overwrites
+its gradients, unless `pass_ended` has copied them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Graphing = Callable[[tuple[nn.Module, ...], tuple[tuple[Any, ...], ...]], Any]
 
 
 def step_model(model: nn.Module, framework: Framework, compiler: Callable[..., Any] = torch.compile) -> nn.Module:
-    """`model` as training calls it: compiled where the recipe says so. The compiler captures graphs of its own."""
+    """`model` as training calls it: compiled if the recipe says so. The compiler captures its own graphs."""
     if not framework.compile:
         return model
     _keep_instruction_sets_apart()
@@ -37,7 +37,7 @@ def step_model(model: nn.Module, framework: Framework, compiler: Callable[..., A
 
 
 def step_graphs(recipe: Recipe, workload: object, model: nn.Module) -> StepGraphs | None:
-    """The graphs that `recipe` asks for, not captured yet; None where it asks for none.
+    """The graphs that `recipe` asks for, not captured yet; None if it asks for none.
 
     Raises:
         RecipeError: the workload does not say which of its parts can be captured.
@@ -58,11 +58,11 @@ def step_graphs(recipe: Recipe, workload: object, model: nn.Module) -> StepGraph
 def _keep_instruction_sets_apart() -> None:
     """Give torch's cache of compiled code a folder for each instruction set.
 
-    The key of the cache lacks the instruction set, and a cache in TORCHINDUCTOR_CACHE_DIR lasts from run to run. Code
-    that was laid out for AVX2, used by a process with AVX-512 (on another node, or by ATEN_CPU_CAPABILITY), writes
+    The key of the cache lacks the instruction set, and a cache in TORCHINDUCTOR_CACHE_DIR persists between runs. Code
+    that was compiled for AVX2, used by a process with AVX-512 (on another node, or by ATEN_CPU_CAPABILITY), writes
     vectors of 16 numbers into space for 8: the heap is corrupted, or the loss is not finite.
     """
-    from torch._inductor.runtime.cache_dir_utils import cache_dir  # it imports torch's compiler: a second
+    from torch._inductor.runtime.cache_dir_utils import cache_dir  # imports torch's compiler: takes a second
 
     folder = Path(cache_dir())
     name = f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}"
@@ -74,9 +74,9 @@ class StepGraphs:
     """The graphs of one model, which is on its device, in its memory layout.
 
     Args:
-        parts: names of its modules that are captured; "" is the model itself. Empty where the compiler captures.
+        parts: names of its modules that are captured; "" is the model itself. Empty if the compiler captures.
         compiled: whether torch's compiler captures instead.
-        graphing: `torch.cuda.make_graphed_callables`, or a stand-in where there is no GPU.
+        graphing: `torch.cuda.make_graphed_callables`, or a stand-in if there is no GPU.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class StepGraphs:
             return
         with precision.forward(caching=False):
             calls = self._calls(one_pass)
-            # Free what autograd keeps of that pass: it belongs to another stream than the capture's.
+            # Free what autograd keeps of that pass, which ran on another stream than the capture.
             gc.collect()
             modules = tuple(self._model.get_submodule(call.name) for call in calls)
             eager = [module.forward for module in modules]
@@ -112,12 +112,12 @@ class StepGraphs:
             module.forward = replay
 
     def pass_begins(self) -> None:
-        """To be called before each forward pass."""
+        """Call it before each forward pass."""
         if self._compiled:
             torch.compiler.cudagraph_mark_step_begin()
 
     def pass_ended(self) -> None:
-        """To be called after a backward pass that others of its update follow: copies gradients that they overwrite."""
+        """Call it after each backward pass of an update except the last: copies gradients that the next overwrites."""
         held = [parameter for parameter in self._model.parameters() if parameter.grad is not None]
         gradients = [cast(Tensor, parameter.grad) for parameter in held]
         copies = [torch.empty_like(gradient) for gradient in gradients]
@@ -126,12 +126,12 @@ class StepGraphs:
             parameter.grad = copy
 
     def _calls(self, one_pass: Callable[[], Tensor]) -> list[_Call]:
-        """What each part is called with, in the order of the calls."""
-        with _listening(self._model, self._parts) as calls:
+        """The call of each part, in the order of the calls."""
+        with _recording_calls(self._model, self._parts) as calls:
             one_pass()
         for name in self._parts:
             if (count := sum(call.name == name for call in calls)) != 1:
-                raise _refused(name, f"is called {count} times in a step, and a graph serves one call")
+                raise _refused(name, f"is called {count} times in a step, but a graph can serve only one call")
         return calls
 
     def _graph(self, modules: tuple[nn.Module, ...], inputs: tuple[tuple[Any, ...], ...]) -> None:
@@ -149,7 +149,7 @@ class StepGraphs:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """The error at the root of `error`: ending a failed capture fails too, and torch then reports only that."""
+    """The root cause of `error`: ending a failed capture fails, too, and torch reports only that."""
     while error.__context__ is not None:
         error = error.__context__
     return error
@@ -157,7 +157,7 @@ def _first_cause(error: BaseException) -> BaseException:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of one part; `inputs` are copies, which the graph will read from."""
+    """One call of one part; `inputs` are copies, from which the graph will read."""
 
     name: str
     inputs: tuple[Any, ...]
@@ -165,13 +165,15 @@ class _Call:
 
 
 @contextmanager
-def _listening(model: nn.Module, names: Sequence[str]) -> Iterator[list[_Call]]:
-    """Collect the calls of these modules of `model`; afterwards they have no hook, which a capture would refuse."""
+def _recording_calls(model: nn.Module, names: Sequence[str]) -> Iterator[list[_Call]]:
+    """Collect the calls of these modules of `model`; their hooks are removed afterwards, as capture requires."""
     calls: list[_Call] = []
 
     def note(name: str, _: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
         if named:
-            raise _refused(name, f"is called with {', '.join(named)} by name, and a graph takes places only")
+            raise _refused(
+                name, f"is called with {', '.join(named)} as keywords, but a graph takes positional arguments only"
+            )
         inputs = tuple(_copied(one, name) for one in positional)
         calls.append(_Call(name, inputs, tuple(tensor.shape for tensor in _tensors(inputs))))
 
@@ -183,11 +185,11 @@ def _listening(model: nn.Module, names: Sequence[str]) -> Iterator[list[_Call]]:
 
 
 def _copied(value: Any, name: str) -> Any:
-    """A copy with the same layout, and with the values of a real step, on which a part may rely."""
+    """A copy with the same layout and with the values of a real step, which a part may need."""
     if isinstance(value, list | tuple):
         return type(value)(_copied(one, name) for one in value)
     if not isinstance(value, Tensor):
-        raise _refused(name, f"takes a {type(value).__name__}, and a graph takes tensors only")
+        raise _refused(name, f"takes a {type(value).__name__}, but a graph takes tensors only")
     return value.detach().clone().requires_grad_(value.requires_grad)
 
 
@@ -206,7 +208,7 @@ def _replay_or_not(
     original: Callable[..., Any],
     *inputs: Any,
 ) -> Any:
-    """Replay in training, on inputs with the shapes of the capture; otherwise call the original forward pass."""
+    """Replay in training, for inputs with the captured shapes; otherwise call the original forward pass."""
     is_captured = (
         model.training and torch.is_grad_enabled() and tuple(tensor.shape for tensor in _tensors(inputs)) == shapes
     )

@@ -1,6 +1,6 @@
-"""One job from its first event to its last: set up, train, conclude, and leave a record that says how it went.
+"""One job from its first event to its last: set up, train, and finish the record.
 
-A job begins a run (`start`) or goes on with one that was stopped (`go_on`). However it ends, the record says how.
+A job starts a new run (`start`) or resumes one that was stopped (`resume`). The record says how the job ended.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
 
 # ----------------------------------------------------------------------------------------------------
-# What this process has to do, and what the record of a run that is to be resumed says.
+# What this process has to do, and what the record of a resumed run says.
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Job:
     Attributes:
         old: the record of the run that is resumed; None for a new run.
         campaign: {id, trial, attempt, head} for a run of a campaign.
-        is_trained: whether training is over, and only the predictions of an ensemble's member are missing.
+        is_trained: whether training is finished, and only the predictions of an ensemble's member are missing.
     """
 
     recipe: Recipe
@@ -70,7 +70,7 @@ class Job:
 
 
 def has_reached_its_end(record: Record) -> bool:
-    """Whether nothing is left to train. Such a run is not trained again: it would be timed as slower than it was."""
+    """Whether training is finished. Such a run must not be trained again: it would be timed as slower than it was."""
     ends = [event["key"] for event in record.events if event["key"] in ("run_start", "run_resume", "run_stop")]
     return bool(ends) and ends[-1] == "run_stop"
 
@@ -83,21 +83,22 @@ def campaign_of(record: Record) -> Mapping[str, Any] | None:
 
 
 def data_of(record: Record) -> Path:
-    """Folder of the data that the run was begun with.
+    """Folder of the data that the run was started with.
 
     Raises:
-        RecordError: the run had not found its data yet.
+        RecordError: the run stopped before it found its data.
     """
     dataset = next(iterate(record.events, "dataset"), None)
     if dataset is None:
         raise RecordError(
-            f"{record.path}: the run stopped before it had found its data: give --data DIR, or remove it and start anew"
+            f"{record.path}: the run stopped before it found its data; give --data DIR, or remove the record and start "
+            "a new run"
         )
     return Path(dataset["value"]["root"])
 
 
 def how_it_ended(old: Record) -> str:
-    """What ended the run, for messages: the name of a signal, an error, or a kill."""
+    """What ended the run, for messages: the name of a signal, `an error`, or `a kill or a crash`."""
     last = old.events[-1]
     if last["key"] != "run_error":
         return "a kill or a crash"
@@ -109,15 +110,15 @@ def how_it_ended(old: Record) -> str:
 # The first events: code, machine, data and model, which must be the same on all ranks.
 
 
-# A warning names so many classes; the record names all.
+# Classes that a warning names; the record names all.
 _MOST_NAMES = 5
 
 
 def announce_start(job: Job, ranks: Ranks) -> None:
-    """Write down what begins and on which nodes; rank 0 warns where nodes differ. Called by all ranks together.
+    """Record the start of the job and its nodes; rank 0 warns if nodes differ. Called by all ranks together.
 
     Raises:
-        UsageError: a rank runs other code, or another recipe.
+        UsageError: a rank runs different code, or another recipe.
     """
     recipe, journal = job.recipe, job.journal
     journal.event(
@@ -148,26 +149,26 @@ def announce_start(job: Job, ranks: Ranks) -> None:
 
 
 def _installation(ranks: Ranks, recipe: Recipe) -> dict[str, Any] | None:
-    """The software of rank 0, which all ranks share; no other rank reads the `image.json` of a container."""
+    """The software of rank 0, which all ranks share; the other ranks do not read the `image.json` of a container."""
     if not ranks.leads:
         return None
     return version_document(find_container(os.environ), installed_mpi(os.environ), recipe.benchmark)
 
 
 def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
-    """Write down data and model; a resumed run must go on with the same data. Called by all ranks together.
+    """Record data and model; a resumed run must use the same data. Called by all ranks together.
 
     Raises:
         RecipeError: the recipe names a metric that the workload does not measure.
-        DataError: not the data that the run was started on.
-        UsageError: a rank has other data.
+        DataError: not the data that the run was started with.
+        UsageError: a rank has different data.
     """
     recipe, journal = job.recipe, job.journal
     if workload.metric != recipe.problem.metric:
         raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}, got {recipe.problem.metric}")
     dataset = workload.dataset()
-    told = [event["value"] for event in iterate(job.old.events, "dataset")] if job.old else []
-    before = told[-1 if job.is_trained else 0] if told else dataset
+    recorded = [event["value"] for event in iterate(job.old.events, "dataset")] if job.old else []
+    before = recorded[-1 if job.is_trained else 0] if recorded else dataset
     if before["fingerprint"] != dataset["fingerprint"]:
         raise DataError(
             f"{dataset['root']}: not the data that this run was started on ({before['root']}): its files differ; "
@@ -190,15 +191,15 @@ def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
 def _not_evaluated(root: str, names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     classes = f"{len(names)} class{'es' * (len(names) > 1)} ({', '.join(names[:_MOST_NAMES])}{more})"
-    return f"{root}: the evaluation set has no sample of {classes}: the quality is that of the others"
+    return f"{root}: the evaluation set has no sample of {classes}: the quality covers the other classes only"
 
 
 def _require_trained(recipe: Recipe, path: Path, next_epoch: int) -> None:
     """Raise RecordError unless the checkpoint that was read is that of the last epoch."""
     if next_epoch != recipe.problem.epochs + 1:
         raise RecordError(
-            f"{path}: the checkpoint of its last epoch is damaged or missing: predictions cannot be made of any other, "
-            "and a run that has come to its end is not trained again: remove it and start anew"
+            f"{path}: the checkpoint of the last epoch is damaged or missing, so its predictions cannot be made, and "
+            "a finished run is not trained again; remove the record and start a new run"
         )
 
 
@@ -222,12 +223,12 @@ def start(
     """Run a new job, or this rank's part of it; `out` is the folder of its record, `campaign` as in `Job`.
 
     Raises:
-        HpcAi500Error: it cannot start or cannot finish; the record says why.
+        HpcAi500Error: it cannot start or finish; the record says why.
     """
     with joined(recipe, placement) as ranks, telling(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=False)
         writer = RecordWriter.create(out, recipe) if ranks.leads else None
-        with _kept(writer, ranks), ranks.reading(data, stop):
+        with _errors_recorded(writer, ranks), ranks.reading(data, stop):
             if writer:
                 writer.keep_progress(owner_of(os.getpid()), is_one_of_many=bool(recipe.ensemble))
             journal = writer or SilentJournal(out)
@@ -235,18 +236,18 @@ def start(
             _conclude(writer)
 
 
-def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement, power: PowerChoice = AUTO) -> None:
-    """Go on with the run whose record lies in `out`, a folder that every rank must see.
+def resume(out: Path, data: Path | None, stop: StopRequest, placement: Placement, power: PowerChoice = AUTO) -> None:
+    """Resume the run whose record is in `out`, a folder that every rank must see.
 
     Raises:
-        HpcAi500Error: it cannot go on or cannot finish; the record says why.
+        HpcAi500Error: it cannot resume or finish; the record says why.
     """
     old = read_record(out)
     recipe = old.recipe()
     with joined(_with_backend(recipe, placement), placement) as ranks, telling(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
-        with _kept(writer, ranks):
+        with _errors_recorded(writer, ranks):
             if writer:
                 writer.keep_progress(owner_of(os.getpid()), old.events, is_one_of_many=bool(recipe.ensemble))
             is_trained = has_reached_its_end(old)
@@ -259,7 +260,7 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
 
 
 def _with_backend(recipe: Recipe, placement: Placement) -> Recipe:
-    """`recipe` with a backend, where several processes go on with the run of one, which needed none."""
+    """`recipe` with a backend, if several processes resume a run of one process, which needed none."""
     if placement.is_alone or recipe.communication.backend != "local":
         return recipe
     communication = recipe.communication.model_copy(update={"backend": "torch"})
@@ -267,16 +268,16 @@ def _with_backend(recipe: Recipe, placement: Placement) -> Recipe:
 
 
 @contextmanager
-def _kept(writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
-    """Write into the record whatever ends the body early."""
+def _errors_recorded(writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
+    """Record the error that ends the body."""
     if writer is None:
-        with _memory_in_words():
+        with _out_of_memory_reported():
             yield
         return
     ranks.on_lost(writer.fail)
     with writer:
         try:
-            with _memory_in_words():
+            with _out_of_memory_reported():
                 yield
         except HpcAi500Error as error:
             writer.fail(str(ranks.explained(error)))
@@ -287,7 +288,7 @@ def _kept(writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
 
 
 @contextmanager
-def _memory_in_words() -> Iterator[None]:
+def _out_of_memory_reported() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -369,8 +370,8 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
             finally:
                 trainer.close()
         # After the clock has stopped.
-        if owed := ranks.world.broadcast_object(missing_kinds(recipe, job.old)):
-            write_predictions(Member(recipe, workload, trainer.evaluation_mode, ranks, journal, stop), owed)
+        if missing := ranks.world.broadcast_object(missing_kinds(recipe, job.old)):
+            write_predictions(Member(recipe, workload, trainer.evaluation_mode, ranks, journal, stop), missing)
     finally:
         power.close()
         if ranks.leads:
@@ -393,18 +394,18 @@ def _train(
     place: tuple[int, int],
     started: float,
 ) -> None:
-    """Prepare, start the clock, train from `place` (epoch, step) on, stop the clock, and write what was measured."""
+    """Warm up, start the clock, train from `place` (epoch, step) on, stop the clock, and record the measurements."""
     recipe, journal = job.recipe, job.journal
     warm_up = trainer.warm_up()
     if ranks.leads:
         checkpoints.reserve()
     journal.event("ceilings", asdict(measure_ceilings(ranks.world, device, recipe.accelerator.precision)))
-    _say_warm_up(
+    _record_warm_up(
         journal,
         warm_up,
         time.perf_counter() - started,
         many=ranks.world.size > 1,
-        # Stages, and synchronised batch norm, communicate within a step: there is no step without communication.
+        # Stages and synchronised batch norm communicate within a step: no step can be timed without communication.
         comparable=not in_stages and getattr(recipe.workload, "norm", None) != "sync-batch",
     )
     power.begin()
@@ -419,7 +420,7 @@ def _train(
 
 
 def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Loaded | None:
-    """The newest good checkpoint, read by rank 0 and given to all ranks."""
+    """The newest intact checkpoint, read by rank 0 and broadcast to all ranks."""
     if job.old is None:
         return None
     loaded = checkpoints.load_latest(job.old.events, job.recipe.problem.target_quality) if ranks.leads else None
@@ -430,9 +431,9 @@ def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Load
 def _start_clock(job: Job, ranks: Ranks, console: Console, epoch: int, step: int) -> None:
     # No rank may read its first batch before the clock has started.
     if job.old and any(iterate(job.old.events, "run_start")):
-        _say_how_it_goes_on(job.journal, console, job.old, epoch, step, ranks)
+        _record_resume(job.journal, console, job.old, epoch, step, ranks)
     else:
-        # The next thing that happens is reading the first batch (V2.0 section 5.3.2).
+        # Reading the first batch comes next (V2.0 section 5.3.2).
         job.journal.event("run_start", _world(ranks))
     ranks.world.barrier()
 
@@ -448,7 +449,7 @@ def _world(ranks: Ranks) -> dict[str, object]:
     }
 
 
-def _say_warm_up(journal: Journal, warm_up: WarmUpTimes, seconds: float, *, many: bool, comparable: bool) -> None:
+def _record_warm_up(journal: Journal, warm_up: WarmUpTimes, seconds: float, *, many: bool, comparable: bool) -> None:
     if many:
         journal.event("rehearsal", facts(warm_up))
         if comparable:
@@ -464,24 +465,24 @@ def _say_warm_up(journal: Journal, warm_up: WarmUpTimes, seconds: float, *, many
 
 
 def _draw(journal: Journal, console: Console, workload: Workload) -> None:
-    """Write the pictures of the last evaluation. The run is complete: no error in drawing may make it fail."""
+    """Write the pictures of the last evaluation. An error does not fail the run, which is complete."""
     try:
         for name, content in workload.pictures().items():
             journal.write_picture(name, content)
-    except Exception as error:  # noqa: BLE001 - said and recorded; the numbers stand without it
+    except Exception as error:  # noqa: BLE001 - printed and recorded; the results do not depend on it
         journal.event("picture_error", {"reason": str(error)})
-        console.say(f"no picture could be drawn: {error}")
+        console.say(f"the pictures could not be drawn: {error}")
 
 
-def _say_how_it_goes_on(journal: Journal, console: Console, old: Record, epoch: int, step: int, ranks: Ranks) -> None:
+def _record_resume(journal: Journal, console: Console, old: Record, epoch: int, step: int, ranks: Ranks) -> None:
     saved = [event["value"] for event in iterate(old.events, "checkpoint")]
     newest = (saved[-1]["epoch"], saved[-1]["step"]) if saved else (1, 0)
     if newest != (epoch, step):
-        console.say(f"the checkpoint of epoch {newest[0]}, step {newest[1]} is damaged or missing: passed over")
+        console.say(f"the checkpoint of epoch {newest[0]}, step {newest[1]} is damaged or missing: skipped")
     how = how_it_ended(old)
     value = {"epoch": epoch, "step": step, "after": how, "torn_bytes": old.torn_bytes, **_world(ranks)}
     journal.event("run_resume", value)
-    console.say(f"going on at epoch {epoch}, step {step} (the run before ended by {how})")
+    console.say(f"resuming at epoch {epoch}, step {step} (the previous run was ended by {how})")
 
 
 def _conclude(writer: RecordWriter | None) -> None:

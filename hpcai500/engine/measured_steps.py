@@ -1,7 +1,7 @@
-"""Training steps that are measured: the parts of a run, without record and checkpoints.
+"""Measured training steps: the parts of a run, without record and checkpoints.
 
-`BlankSteps` times steps on input whose values do not matter, with and without the other ranks; `ProfiledSteps` does the
-steps of a run on its data.
+`BlankSteps` times steps on blank input, with and without the other ranks; `ProfiledSteps` does the steps of a run on
+its data.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _updater(
     stop: StopRequest,
     phase: Callable[[str], None],
 ) -> Updater:
-    """The updater of a run of `recipe`, as the run makes it, before its warm-up: it does not sum over ranks yet.
+    """The updater of a run of `recipe`, as before its warm-up: it has no reducer yet.
 
     `model` is that of `workload`, on the device.
     """
@@ -83,7 +83,7 @@ _EVALUATIONS = 3
 
 
 class BlankSteps:
-    """Updates of `recipe` on blank input, timed phase by phase. All ranks call all methods alike.
+    """Updates of `recipe` on blank input, timed phase by phase. All ranks call all methods together.
 
     A classifier has `classes` outputs; by default those of the edition's data set.
     """
@@ -98,7 +98,7 @@ class BlankSteps:
         self._workload = BlankWorkload(recipe, place, classes)
         on_gpu = device.type == "cuda"
         self._watch = _Watch(lambda: torch.cuda.synchronize(device) if on_gpu else None)
-        self._workload.after_loss = self._watch.loss_is_there
+        self._workload.after_loss = self._watch.forward_done
         self._bare = self._workload.model.to(place.device)
         self._updater = _updater(
             recipe,
@@ -127,7 +127,7 @@ class BlankSteps:
         return found.bucket_bytes
 
     def step(self, *, together: bool) -> Phases:
-        """Do one update, begun by all ranks at once, with sums over ranks (`together`) or without.
+        """Do one update, started by all ranks at once, with all-reduces (`together`) or without.
 
         Raises:
             RunError: another rank is lost.
@@ -135,13 +135,13 @@ class BlankSteps:
         self._updater.reducer = self._reducer if together else None
         self._ranks.world.barrier()
         self._watch.begin()
-        # At rate 0 the model stays as it is.
+        # With rate 0 the model does not change.
         self._updater.update(self._number, 0.0, 0.0, self._blanks, EpochTally())
         self._number += 1
         return self._watch.end()
 
     def evaluation_seconds(self) -> float:
-        """Evaluation time of one sample, without reading it: the slowest rank's, best of a few batches.
+        """Evaluation time of one sample, without reading it: of the slowest rank, best of a few batches.
 
         Raises:
             RunError: another rank is lost.
@@ -153,7 +153,7 @@ class BlankSteps:
                 self._ranks.world.barrier()
                 self._watch.begin()
                 self._workload.infer(self._bare, payload)
-                self._watch.loss_is_there()
+                self._watch.forward_done()
                 taken.append(self._watch.forward_end - self._watch.start)
         slowest: float = max(self._ranks.world.gather_objects(min(taken)))
         return slowest / self._recipe.hyperparameters.batch_size
@@ -165,7 +165,7 @@ class BlankSteps:
 
 @dataclass
 class _Watch:
-    """When the phases of a step ended, by calls of the updater and the workload; `finish` waits for the device."""
+    """Times at which the phases of a step ended, from calls of updater and workload; `finish` waits for the device."""
 
     finish: Callable[[], None]
     start: float = 0.0
@@ -176,7 +176,7 @@ class _Watch:
     def begin(self) -> None:
         self.start, self.backward_end = self._now(), 0.0
 
-    def loss_is_there(self) -> None:
+    def forward_done(self) -> None:
         self.forward_end = self._now()
 
     def phase(self, name: str) -> None:
@@ -212,11 +212,11 @@ class Measured:
     """The times of steps on this rank.
 
     Attributes:
-        seconds: of all steps, the device's work included.
-        compute_seconds: what is neither waiting for data nor for sums.
-        communication_wait_seconds: from the end of backward passes to the last sum.
-        step_seconds: of a usual step: the median on a CPU; the mean on a GPU, which works on after the host has
-            returned from a step.
+        seconds: of all steps, including the device's work.
+        compute_seconds: neither waiting for data nor for all-reduces.
+        communication_wait_seconds: from the end of backward passes to the last all-reduce.
+        step_seconds: of a typical step: the median on a CPU; the mean on a GPU, which is still working when the host
+            returns from a step.
     """
 
     steps: int
@@ -228,12 +228,12 @@ class Measured:
 
 
 class ProfiledSteps:
-    """The workload, model, optimizer, sums and input pipeline of a run, made as the run makes them; all ranks alike.
+    """The workload, model, optimizer, reducer and input pipeline of a run, made in the same way on all ranks.
 
-    `world` is `ranks.world`, or a wrapper of it that observes its calls.
+    `world` is `ranks.world`, or a wrapper that observes its calls.
 
     Raises:
-        HpcAi500Error: whatever keeps the run from starting.
+        HpcAi500Error: the run could not start.
     """
 
     def __init__(
@@ -241,8 +241,8 @@ class ProfiledSteps:
     ) -> None:
         if recipe.programming.stages > 1:
             raise RecipeError(
-                f"programming.parallel_mode: a profile is of data parallelism, got {recipe.programming.parallel_mode}; "
-                "take data"
+                f"programming.parallel_mode: only data parallelism can be profiled, got "
+                f"{recipe.programming.parallel_mode}; use data"
             )
         self._ranks, self._device = ranks, device
         precision = Precision(recipe.accelerator.precision, device)
@@ -278,7 +278,7 @@ class ProfiledSteps:
         self._done = 0
 
     def warm_up(self, steps: int) -> float:
-        """Compile, choose the bucket size, then do `steps` steps; returns the seconds of one, the slowest rank's.
+        """Compile, choose the bucket size, then do `steps` steps; returns the seconds of one on the slowest rank.
 
         Raises:
             HpcAi500Error: as `run`.
@@ -293,7 +293,7 @@ class ProfiledSteps:
         return slowest
 
     def run(self, steps: int, around: Around | None = None, sink: SpanSink | None = None) -> Measured:
-        """Do `steps` (at least 1) more; all ranks together. `sink` takes the time of each step and each sum.
+        """Do `steps` (at least 1) more; all ranks together. `sink` receives the times of steps and all-reduces.
 
         Raises:
             RunError: another rank is lost.
@@ -305,13 +305,13 @@ class ProfiledSteps:
         self._model.train()
         tally = EpochTally()
         self._ranks.world.barrier()
-        self._settle()
+        self._synchronize()
         moments = [time.perf_counter()]
         for step in range(steps):
             with around(step) if around else nullcontext():
                 self._step(tally)
             moments.append(time.perf_counter())
-        self._settle()
+        self._synchronize()
         seconds = time.perf_counter() - moments[0]
         on_host = self._device.type == "cpu"
         return Measured(
@@ -342,6 +342,6 @@ class ProfiledSteps:
             yield from self._workload.training_batches(epoch, 0)
             epoch += 1
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

@@ -1,7 +1,7 @@
 """The frame of every in-job measurement: options, ranks, device, threads, and one JSON document from rank 0.
 
-`launch.measuring` starts it, with a `job_options.Measurement`. A command imports torch only inside its body, after
-OpenMP's variables were set.
+`launch.measuring` starts it with a `job_options.Measurement`. A command imports torch only inside its body, after
+OpenMP's variables are set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
-from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.errors import ExitCode, HpcAi500Error, PeerError
 from hpcai500.files import scratch, write_atomically
 from hpcai500.hosts import find_placement
 from hpcai500.job_options import Measurement, Own, read_options
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
     from hpcai500.engine.ranks import Ranks
 
-# How long an idle OpenMP thread spins before it sleeps. GNU's default, 300,000 turns, keeps a core from the threads
-# that decode the next batch and from any neighbour: with one busy neighbour on two cores, training took 13 times as
-# long, and 3.5 times with this value, which costs nothing on idle cores (not to spin at all costs 30 %).
+# How long an idle OpenMP thread spins before it sleeps. GNU's default, 300,000 turns, blocks a core for the threads
+# that decode the next batch and for other processes: with one busy process beside it on two cores, training took 13
+# times as long, and 3.5 times with this value, which costs nothing on idle cores (not spinning at all costs 30 %).
 _SPINNING = "5000"
 
 
 @dataclass(frozen=True)
 class Bench(Generic[Own]):
-    """What a measurement runs with: its own options, the recipe, all ranks, and this rank's device and cores."""
+    """The context of a measurement: its own options, the recipe, all ranks, and this rank's device and cores."""
 
     options: Own
     recipe: Recipe
@@ -46,7 +46,7 @@ class Bench(Generic[Own]):
     doing_file: Path
 
     def doing(self, what: str) -> None:
-        """Note that `what` is measured now; if it takes too long, the command that waits for this process names it."""
+        """Note that `what` is being measured; the command that waits for this process names it after a timeout."""
         if self.ranks.leads:
             self.doing_file.write_text(what, encoding="utf-8", errors="surrogateescape")
 
@@ -55,7 +55,7 @@ Body = Callable[[Bench[Own]], Mapping[str, Any]]
 
 
 def run_measurement(kind: type[Measurement[Own]], body: Body[Own], arguments: Sequence[str] | None = None) -> int:
-    """Run `body` on this rank; rank 0 writes what it returns. Returns the exit code; errors are one line on stderr."""
+    """Run `body` on this rank; rank 0 writes its result. Returns the exit code; errors are one line on stderr."""
 
     def command() -> None:
         measurement = read_options(kind, arguments)
@@ -68,7 +68,7 @@ def run_measurement(kind: type[Measurement[Own]], body: Body[Own], arguments: Se
 
 
 def exit_code_of(command: Callable[[], None]) -> int:
-    """Run `command` and return its exit code; whatever it raises is one line on stderr. A signal ends it at once."""
+    """Run `command` and return its exit code; an error is one line on stderr. A signal ends it at once."""
     prepare_streams()
     try:
         with ending_by_signals():
@@ -102,14 +102,16 @@ def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> 
 
 
 def let_threads_spin() -> None:
-    """Tell OpenMP, before it is loaded, how long idle threads spin; variables that the user has set stay."""
+    """Set, before OpenMP is loaded, how long idle threads spin; variables that the user has set are kept."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
 
 
 def tell_end(error: HpcAi500Error | str, code: ExitCode) -> int:
-    """Say on stderr what ends this rank; returns its exit code."""
+    """Print the error that ends this rank on stderr, unless rank 0 prints it; returns its exit code."""
+    if isinstance(error, PeerError):
+        return code
     lines = error.lines if isinstance(error, HpcAi500Error) else [error]
-    # The monitor's messages are for training: a measurement cannot be resumed.
+    # The monitor's messages are for training; a measurement cannot be resumed.
     tell(HpcAi500Error(*(line.removesuffix("; go on with --resume") for line in lines)))
     return code

@@ -1,7 +1,7 @@
 """Pipeline parallelism: a model cut into stages on several ranks, and one update of it.
 
-A model that is a chain of parts is cut so that stages have about equal work (by FLOPs). Batches pass the stages in
-micro-batches (torch.distributed.pipelining); gradients are summed over the ranks that hold the same stage.
+A model that is a chain of parts is cut so that stages have about equal work (by FLOPs). Batches pass through the stages
+in micro-batches (torch.distributed.pipelining); gradients are summed over the ranks that hold the same stage.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def cut(work: Sequence[float], stages: int) -> list[range]:
     """
     if stages > len(work):
         raise RecipeError(
-            f"programming.stages: this model can be cut into at most {len(work)} parts, got {stages}; take fewer"
+            f"programming.stages: this model can be cut into at most {len(work)} parts, got {stages}; use fewer"
         )
     sums = [0.0, *accumulate(work)]
     # Dynamic programming: `best[start]` is (work of the largest stage, end of the first stage) for the parts from
-    # `start` on, cut into as many stages as were tried so far.
+    # `start` on, cut into the current number of stages.
     best = [(sums[-1] - done, len(work)) for done in sums]
     ends = [best]
     for count in range(2, stages + 1):
@@ -82,7 +82,7 @@ def cut(work: Sequence[float], stages: int) -> list[range]:
 
 
 class StageModule(nn.Module):
-    """Consecutive parts of a chain, computed in the run's precision; its outputs are contiguous, as sending wants."""
+    """Consecutive parts of a chain, computed in the run's precision; outputs are contiguous, as sending requires."""
 
     def __init__(self, parts: Sequence[Part], precision: Precision, *, channels_last: bool) -> None:
         super().__init__()
@@ -105,15 +105,14 @@ class StageModule(nn.Module):
 
 
 class Pipe:
-    """Passes batches forward and back through all stages of one model; every rank of its column calls alike.
+    """Passes batches forward and back through all stages of one model; all ranks of its column make the same calls.
 
-    `own` are the parts that this rank computes; `example` is a batch as the first part takes it, whose values do not
-    matter.
+    `own` are the parts that this rank computes; `example` is an input batch of the first part, with any values.
 
     Attributes:
         waited_seconds: waiting for other stages, in `run` since `begin`. Measured on a CPU only; on a GPU, which
-            computes on its own, it stays 0.
-        phase: is called with what the rank begins to do.
+            computes asynchronously, it stays 0.
+        phase: called with the phase that begins.
     """
 
     def __init__(
@@ -144,9 +143,9 @@ class Pipe:
             group=neighbours.process_group,
         )
         self._stage.busy = self._busy
-        # With fewer micro-batches than stages, one forward, one backward by turns is not defined.
+        # With fewer micro-batches than stages, 1F1B is not defined.
         schedule = Schedule1F1B if micro_batches >= column.size else ScheduleGPipe
-        # Losses are already shares of the mean: nothing is left to be scaled.
+        # Losses are already shares of the mean and need no scaling.
         self._schedule = schedule(self._stage, micro_batches, loss_fn=self._loss, scale_grads=False)
         self._on_cpu = example.device.type == "cpu"
         self._targets: Any = None
@@ -186,7 +185,7 @@ class Pipe:
         return math.fsum(loss.item() for loss in self._losses)
 
     def sent_bytes(self, hosts: Sequence[str] | None = None) -> int:
-        """What this rank sends to other stages in one pass; with the `hosts` of all stages, only to other hosts."""
+        """Bytes this rank sends to other stages in one pass; with the `hosts` of all stages, only to other hosts."""
         here = self._column.rank
         return self._micro_batches * sum(
             size
@@ -195,7 +194,7 @@ class Pipe:
         )
 
     def _loss(self, outputs: tuple[Tensor, ...] | Tensor, places: Tensor) -> Tensor:
-        """Share of the micro-batch with the samples `places` in the update's mean loss, with the loss scale on it."""
+        """Scaled share of the micro-batch with the samples `places` in the update's mean loss."""
         whole = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
         with self._busy(), self._precision.forward():
             targets = self._chain.pick(self._targets, slice(int(places[0]), int(places[-1]) + 1))
@@ -205,13 +204,13 @@ class Pipe:
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        """Time the body, in which this rank computes, and tell `phase`; between such contexts it waits for others."""
+        """Time the body, in which this rank computes, and call `phase`; outside of it the rank waits for others."""
         start = time.perf_counter()
         self.phase(COMPUTING)
         try:
             yield
         except Exception as error:
-            # torch wraps it in an error of its own, which would look like a lost rank.
+            # torch wraps it in an error that looks like a lost rank.
             self._failure = self._failure or error.__cause__ or error
             raise
         self.phase(WAITING)
@@ -219,7 +218,7 @@ class Pipe:
 
     @contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Raise this rank's own failure, if there is one, instead of the communication error that torch made of it."""
+        """Raise this rank's own failure, if any, instead of torch's communication error."""
         try:
             yield
         except CommunicationError as error:
@@ -247,7 +246,7 @@ def _shapes(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Empty tensors like the inputs and outputs of `stage` for `samples` samples.
 
-    They are found by passing one sample in evaluation mode, which leaves running statistics as they are.
+    They are found by passing one sample in evaluation mode, which does not change running statistics.
     """
     modes = [(module, module.training) for part in (before, stage) for module in part.modules()]
     before.eval()
@@ -277,13 +276,13 @@ def _bytes_of(tensors: Sequence[Tensor]) -> int:
 
 
 class StagedModel:
-    """The stage of this rank, and the way from all stages to the whole model and back.
+    """The stage of this rank, and the conversion between stages and the whole model.
 
-    Every rank holds the weights of the whole model, which take little memory; gradients, optimizer state and
-    activations it holds for its own stage alone.
+    Every rank holds the weights of the whole model, which take little memory, but gradients, optimizer state and
+    activations only of its own stage.
 
     Raises:
-        RecipeError: the workload's model cannot be cut, or not into as many stages.
+        RecipeError: the workload's model cannot be cut, or not into so many stages.
     """
 
     def __init__(
@@ -314,11 +313,11 @@ class StagedModel:
         self.stage: nn.Module = self.pipe.stage
 
     def sent_bytes(self) -> tuple[int, int]:
-        """What this rank sends to other stages in one pass, and the part of it that goes to other hosts."""
+        """Bytes this rank sends to other stages in one pass, and the part of them that goes to other hosts."""
         return self.pipe.sent_bytes(), self.pipe.sent_bytes(self._column.hosts)
 
     def make_whole(self) -> None:
-        """Give the whole model on this rank the trained weights and buffers of all stages.
+        """Update the whole model on this rank with the trained weights and buffers of all stages.
 
         Raises:
             RunError: another rank is lost.
@@ -327,9 +326,9 @@ class StagedModel:
             make_equal(stage, self._column, root=number)
 
     def whole_state(self, optimizer: optim.Optimizer) -> dict[str, Any]:
-        """The optimizer's state of all stages, as one process would have it; all ranks of a model call it.
+        """The optimizer's state of all stages, as in one process; all ranks of a model call it.
 
-        `optimizer` is over the whole model, of which it has updated this rank's stage.
+        `optimizer` has the parameters of the whole model, and has updated those of this rank's stage.
 
         Raises:
             RunError: another rank is lost.
@@ -341,7 +340,7 @@ class StagedModel:
         return {**own, "state": dict(sorted(state.items()))}
 
     def own_state(self, whole: Mapping[str, Any], optimizer: optim.Optimizer) -> dict[str, Any]:
-        """The part of this rank's stage in a `whole` state, made by `whole_state` or by one process."""
+        """The part of a `whole` state, from `whole_state` or from one process, that belongs to this rank's stage."""
         mine = {id(parameter) for parameter in self.stage.parameters()}
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         own = {number for number, parameter in enumerate(parameters) if id(parameter) in mine}
@@ -358,13 +357,13 @@ def _chain_of(recipe: Recipe, workload: Workload) -> Chain:
 
 
 def _require_all(whole: nn.Module, stages: list[nn.ModuleList]) -> None:
-    """Refuse stages that lack a tensor of the model (it would never learn) or share one (it would be learnt twice)."""
-    wanted = [id(tensor) for tensor in [*whole.parameters(), *whole.buffers()]]
+    """Refuse stages that lack a tensor of the model (it would never be trained) or share one (trained twice)."""
+    expected = [id(tensor) for tensor in [*whole.parameters(), *whole.buffers()]]
     found = [id(tensor) for stage in stages for tensor in [*stage.parameters(), *stage.buffers()]]
-    if sorted(wanted) != sorted(found):
+    if sorted(expected) != sorted(found):
         raise RecipeError(
-            f"programming.parallel_mode: the parts of this model hold {len(found)} of its {len(wanted)} tensors: each "
-            "must be in exactly one; use data"
+            f"programming.parallel_mode: the parts of this model hold {len(found)} of its {len(expected)} tensors: "
+            "each must be in exactly one part; use data"
         )
 
 
@@ -375,9 +374,9 @@ def _shared(state: Mapping[int, Any], column: Communicator, root: int, device: t
     plain = column.broadcast_object(described, root)
     found: dict[int, Any] = {}
     for number, description in plain.items():
-        values = {key: value for key, value in description.items() if not isinstance(value, _Form)}
+        values = {key: value for key, value in description.items() if not isinstance(value, _Spec)}
         for key, form in description.items():
-            if isinstance(form, _Form):
+            if isinstance(form, _Spec):
                 where = device if form.on_device else torch.device("cpu")
                 tensor = state[number][key].detach().contiguous() if mine else form.empty(where)
                 column.broadcast(tensor, root)
@@ -387,7 +386,7 @@ def _shared(state: Mapping[int, Any], column: Communicator, root: int, device: t
 
 
 @dataclass(frozen=True)
-class _Form:
+class _Spec:
     shape: tuple[int, ...]
     dtype: torch.dtype
     on_device: bool
@@ -398,6 +397,6 @@ class _Form:
 
 def _described(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: _Form(tuple(value.shape), value.dtype, value.device.type != "cpu") if isinstance(value, Tensor) else value
+        key: _Spec(tuple(value.shape), value.dtype, value.device.type != "cpu") if isinstance(value, Tensor) else value
         for key, value in values.items()
     }

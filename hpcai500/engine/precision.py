@@ -25,10 +25,10 @@ from hpcai500.system.doctor import why_no_device
 
 
 class AgreedGradScaler(torch.amp.GradScaler):
-    """torch's loss scaler, agreed over the stages of a model: a step that overflows on one is skipped by all.
+    """torch's loss scaler, agreed over the stages of a model: a step that overflows on one stage is skipped by all.
 
-    `communicator` has all ranks that hold stages of the model, which step equally often. torch's own ShardedGradScaler
-    would not do: a default argument of it holds the job's process group for as long as the process lives (see
+    `communicator` has all ranks that hold stages of the model, which step equally often. torch's ShardedGradScaler is
+    not suitable: one of its default arguments keeps the job's process group until the process ends (see
     `comm.torch_backend.open_torch`), fused optimizers take a step that overflows on two ranks, and no monitor watches
     its wait for the others.
     """
@@ -36,18 +36,18 @@ class AgreedGradScaler(torch.amp.GradScaler):
     def __init__(self, device: torch.device, communicator: Communicator) -> None:
         super().__init__(device.type)
         self._where, self._communicator = device, communicator
-        # Only the last stage scales a loss, but all must have the factor, by which they unscale.
+        # Only the last stage scales a loss, but all stages need the factor to unscale gradients.
         self.scale(torch.zeros((), device=device))
 
     def unscale_(self, optimizer: optim.Optimizer) -> None:
-        """Divide the gradients by the scale, and find out whether one overflowed on any rank.
+        """Divide the gradients by the scale, and check whether one overflowed on any rank.
 
         Raises:
             CommunicationError: another rank is lost.
         """
         super().unscale_(optimizer)
         state: dict[str, Any] = self._per_optimizer_states[id(optimizer)]
-        # Empty where no parameter has a gradient; this rank must take part in the sum all the same.
+        # Empty if no parameter has a gradient; this rank must still take part in the sum.
         found: dict[torch.device, Tensor] = state["found_inf_per_device"] or {
             self._where: torch.zeros((), device=self._where)
         }
@@ -61,15 +61,15 @@ class AgreedGradScaler(torch.amp.GradScaler):
 # ----------------------------------------------------------------------------------------------------
 # Training with int8 values: inputs and weights of convolutions and linear layers are rounded to 256 values.
 #
-# The arithmetic is the device's float32, as torch has no 8-bit kernels that learn. Weights have a scale for each output
-# channel, symmetric about 0. Inputs have a scale and a zero point for each sample: a sample is rounded alike whatever
-# its batch, so that results do not depend on how data and model are distributed. Gradients are straight-through (Bengio
+# The arithmetic is the device's float32, because torch has no 8-bit kernels for training. Weights have a scale for each
+# output channel, symmetric about 0. Inputs have a scale and a zero point for each sample: rounding does not depend on
+# the batch, so that results do not depend on how data and model are distributed. Gradients are straight-through (Bengio
 # et al. 2013; Jacob et al. 2018): those of the rounded values, in float32, as if nothing had been rounded. Weights are
 # kept, and updated, in float32.
 
 
 _LOWEST, _HIGHEST = -128, 127
-# The scale of a tensor that is 0 throughout: any would be right.
+# The scale of a tensor of zeros, for which any scale is right.
 _LEAST_SCALE = torch.finfo(torch.float32).tiny
 
 
@@ -89,7 +89,7 @@ _PRODUCTS = (F.conv2d, torch.conv2d, F.linear)
 
 
 def rounded_weight(weight: Tensor) -> Tensor:
-    """(outputs, …) with each output's values rounded to -127 … 127 times a scale of its own; gradients pass through."""
+    """(outputs, …) with values rounded to -127 … 127 times a scale for each output; gradients pass through."""
     largest = weight.detach().abs().flatten(1).amax(1)
     scales = (largest / _HIGHEST).clamp_(min=_LEAST_SCALE)
     zeros = torch.zeros(len(scales), dtype=torch.int32, device=weight.device)
@@ -99,9 +99,9 @@ def rounded_weight(weight: Tensor) -> Tensor:
 def rounded_samples(images: Tensor) -> Tensor:
     """(N, …) with each sample's values rounded to 256 evenly spaced ones, 0 among them; gradients pass through."""
     values = images.detach().flatten(1)
-    # 0 is exact: padding and what ReLU cut off stay 0.
+    # 0 is exact: padding and the zeros of ReLU stay 0.
     least, greatest = values.amin(1).clamp_(max=0), values.amax(1).clamp_(min=0)
-    # One step less than there are: the zero point is rounded, and values beyond the last step would get no gradient.
+    # One step fewer than available: the zero point is rounded, and values beyond the last step would get no gradient.
     scales = ((greatest - least) / (_HIGHEST - _LOWEST - 1)).clamp_(min=_LEAST_SCALE)
     zeros = (_LOWEST - least / scales).round_().clamp_(_LOWEST, _HIGHEST).to(torch.int32)
     return torch.fake_quantize_per_channel_affine(images, scales, zeros, 0, _LOWEST, _HIGHEST)
@@ -128,8 +128,8 @@ class Precision:
         # fp16 has 5 exponent bits: small gradients vanish unless the loss is scaled up.
         self._scaler = _scaler(device, stages) if name == "fp16" else None
         self._in_stages = stages is not None
-        # torch's older switches: its newer ones (fp32_precision) may not be mixed with them, torch's compiler still
-        # reads the older ones, and only those are in all versions that we run on.
+        # torch's older switches: the newer ones (fp32_precision) may not be mixed with them, torch's compiler still
+        # reads the older ones, and only those exist in all supported versions.
         matmul = "high" if name == "tf32" else "highest"
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = name == "tf32"
@@ -142,15 +142,15 @@ class Precision:
         return self._mixed or torch.float32
 
     @property
-    def leaves_out_overflows(self) -> bool:
-        """Whether `step` leaves the weights unchanged where a gradient is not finite."""
+    def skips_overflows(self) -> bool:
+        """Whether `step` leaves the weights unchanged if a gradient is not finite."""
         return self._scaler is not None
 
     def forward(self, *, caching: bool = True) -> AbstractContextManager[Any]:
         """The context of forward pass and loss.
 
-        With `caching` a weight that is used twice is rounded once. Not while a CUDA graph is captured: it would keep
-        using a weight that was rounded outside of it.
+        With `caching` a weight that is used twice is rounded once. Disable it while a CUDA graph is captured, which
+        would keep using a weight that was rounded outside of it.
         """
         if self._is_int8:
             return Int8Products()
@@ -176,7 +176,7 @@ class Precision:
             optimizer.step()
             return
         if self._in_stages:
-            # The scaler does not call this for a fused optimizer, but it is what asks the other stages.
+            # The scaler does not call this for a fused optimizer, but it is needed to ask the other stages.
             self._scaler.unscale_(optimizer)
         self._scaler.step(optimizer)
         self._scaler.update()
@@ -191,7 +191,7 @@ class Precision:
 
 @contextmanager
 def same_kernels() -> Iterator[None]:
-    """While it is entered, cuDNN takes the same kernels for the same shapes, whatever it has timed before."""
+    """While it is entered, cuDNN uses the same kernels for the same shapes, regardless of earlier timings."""
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
     try:
@@ -205,7 +205,7 @@ def _scaler(device: torch.device, stages: Communicator | None) -> torch.amp.Grad
 
 
 def device_of(recipe: Recipe, ranks: Ranks) -> torch.device:
-    """The device of the recipe for this rank, made torch's current one. There is no silent fall-back to a CPU.
+    """The recipe's device for this rank, made torch's current one. There is no silent fall-back to a CPU.
 
     Raises:
         EnvironmentLacksError: this rank has no such device.
@@ -221,13 +221,13 @@ def device_of(recipe: Recipe, ranks: Ranks) -> torch.device:
                 [recipe.benchmark, *sys.argv[1:]],
             )
         )
-    # Where one device is visible, the launcher may have given each rank its own.
+    # If only one device is visible, the launcher may have given each rank its own.
     devices = torch.cuda.device_count()
     local_rank = ranks.placement.local_rank if devices > 1 else 0
     if local_rank >= devices:
         raise EnvironmentLacksError(
-            f"{ranks.name} is number {local_rank} on its host, which shows {devices} devices: start as many ranks a "
-            "node as it has devices"
+            f"{ranks.name} has local rank {local_rank}, but only {devices} devices are visible: start at most one rank "
+            "per device"
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

@@ -1,7 +1,7 @@
 """Predictions of an ensemble's member for each sample, its vote (V3.0 section 3.1), written after training.
 
-A process that is killed here leaves a record in which only these files are missing. The next one makes them from the
-last checkpoint, which holds exactly the weights that were evaluated last; nothing is trained again.
+If the process is killed here, only these files are missing in the record. A resumed run makes them from the last
+checkpoint, which holds exactly the weights of the last evaluation; nothing is trained again.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Member:
 
 
 def missing_kinds(recipe: Recipe, record: Record | None) -> tuple[str, ...]:
-    """Which predictions a run still has to make (record None: a new run).
+    """Kinds of predictions that a run still has to make (record None: a new run).
 
-    These are predictions without an event, and those whose file has not the hash of the event.
+    These are predictions without an event, and those whose file does not have the hash in the event.
     """
-    told = vouched(record.events) if record else {}
+    events = vouched(record.events) if record else {}
     return tuple(
         kind
         for kind in expected_kinds(recipe.model_dump(mode="json"))
-        if record is None or kind not in told or not _is_whole(record, told[kind])
+        if record is None or kind not in events or not _is_intact(record, events[kind])
     )
 
 
@@ -61,7 +61,7 @@ def write_predictions(member: Member, kinds: Sequence[str]) -> None:
     """Make, check and write predictions of these kinds; called by all ranks.
 
     Raises:
-        RunError: predictions are not finite, or give another quality than the last evaluation; the disk is full.
+        RunError: predictions are not finite, or do not give the quality of the last evaluation; the disk is full.
         StoppedError: a signal asked to stop.
     """
     facts = member.workload.dataset()
@@ -103,16 +103,16 @@ def _keep(member: Member, kind: str, found: Predictions, ids: SampleIds) -> None
     try:
         quality = voter(recipe, ids).alone(found)
     except WrongAnswerError as error:
-        raise RunError(f"the predictions of this member, {kind}: {error}: it cannot vote") from error
+        raise RunError(f"this member cannot vote: its {kind} predictions: {error}") from error
     if kind == EVALUATION:
         _require_same_quality(quality, journal, recipe)
     journal.write_predictions(kind, len(ids), partial(write_arrays, arrays=found))
     if kind == OUT_OF_BAG:
-        journal.event("out_of_bag", _told(recipe, quality))
+        journal.event("out_of_bag", _out_of_bag_value(recipe, quality))
 
 
-def _told(recipe: Recipe, quality: Evaluation | None) -> dict[str, Any]:
-    """The value of the event `out_of_bag`; there is no quality where the member has drawn all samples of the probe."""
+def _out_of_bag_value(recipe: Recipe, quality: Evaluation | None) -> dict[str, Any]:
+    """The value of the event `out_of_bag`; quality is None if the member has drawn all samples of the probe."""
     value = None if quality is None else quality.value
     per_class = dict(quality.per_class) or None if quality else None
     samples = 0 if quality is None else quality.samples
@@ -120,13 +120,13 @@ def _told(recipe: Recipe, quality: Evaluation | None) -> dict[str, Any]:
 
 
 def _require_same_quality(found: Evaluation | None, journal: Journal, recipe: Recipe) -> None:
-    told = last_evaluation(read_record(journal.path))
-    if found is None or not is_same_quality(found, told):
+    expected = last_evaluation(read_record(journal.path))
+    if found is None or not is_same_quality(found, expected):
         value = None if found is None else found.value
         raise RunError(
-            f"the predictions give {recipe.problem.metric} {value!r}, the last evaluation gave {told['value']!r}: this "
-            "machine, or this number of ranks, does not repeat it to the last bit: go on where the run was trained, "
-            f"with --resume --out {journal.path}"
+            f"the predictions give {recipe.problem.metric} {value!r}, but the last evaluation gave "
+            f"{expected['value']!r}: this machine or number of ranks does not reproduce it bit for bit; resume where "
+            f"the run was trained, with --resume --out {journal.path}"
         )
 
 
@@ -143,16 +143,16 @@ def last_evaluation(record: Record) -> Mapping[str, Any]:
     return value
 
 
-def is_same_quality(found: Evaluation, told: Mapping[str, Any]) -> bool:
-    """Whether a quality is that of the event `eval_accuracy`, to the last bit."""
-    of_all = (found.value, found.samples) == (told["value"], told["samples"])
-    return bool(of_all) and dict(found.per_class) == (told.get("per_class") or {})
+def is_same_quality(found: Evaluation, recorded: Mapping[str, Any]) -> bool:
+    """Whether a quality equals that of the event `eval_accuracy`, bit for bit."""
+    is_same = (found.value, found.samples) == (recorded["value"], recorded["samples"])
+    return bool(is_same) and dict(found.per_class) == (recorded.get("per_class") or {})
 
 
 def _stop_together(member: Member) -> None:
-    heard = [name for name in member.ranks.world.gather_objects(member.stop.signal and member.stop.signal.name) if name]
-    if heard:
-        raise _stopped(member, heard[0])
+    names = [name for name in member.ranks.world.gather_objects(member.stop.signal and member.stop.signal.name) if name]
+    if names:
+        raise _stopped(member, names[0])
 
 
 def _stopped(member: Member, name: str) -> StoppedError:
@@ -162,7 +162,7 @@ def _stopped(member: Member, name: str) -> StoppedError:
     )
 
 
-def _is_whole(record: Record, value: Mapping[str, Any]) -> bool:
+def _is_intact(record: Record, value: Mapping[str, Any]) -> bool:
     try:
         with (record.path / value["file"]).open("rb") as stream:
             return bool(file_digest(stream, "sha256").hexdigest() == value["sha256"])

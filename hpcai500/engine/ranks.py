@@ -1,7 +1,7 @@
-"""The processes of one job, as each of them sees the others: layout, communicators, signs of life, and who is lost.
+"""The processes of one job, as each of them sees the others: layout, communicators, signs of life, and lost ranks.
 
-Ranks that hang are found by their silence: each tells a monitor what it does, and a rank that waits for others in a
-collective is not the one that hangs. A watcher thread ends the job when the mount with the data has died.
+A rank that hangs is found by its silence: each rank reports its phase to a monitor, which allows a rank to wait for
+others in a collective. A watcher thread ends the job when the mount with the data stops responding.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.comm.connect import connect
-from hpcai500.comm.liveness import EVALUATING, STARTING, WAITING, WRITING, Monitor, start_watcher
+from hpcai500.comm.liveness import EVALUATING, STARTING, WAITING, WRITING, Monitor, shortened, start_watcher
 from hpcai500.comm.torch_backend import TorchCommunicator
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import (
     CommunicationError,
     HpcAi500Error,
     NotFiniteError,
+    PeerError,
     RecipeError,
     RunError,
     StoppedError,
@@ -38,19 +39,20 @@ from hpcai500.errors import (
 from hpcai500.hosts import Placement
 from hpcai500.layers import Recipe
 from hpcai500.progress import Progress, Tracker, silent, track
+from hpcai500.streams import report_fatal
 from hpcai500.system.mounts import unreachable
 
 # ----------------------------------------------------------------------------------------------------
 # Which rank holds which stage of which replica of the model.
 
 
-# Normalisations over the samples of a batch; `sync-batch` over those of all replicas.
+# Normalisations over the samples of a batch; `sync-batch` uses those of all replicas.
 _OF_SAMPLES = ("batch", "sync-batch")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`replicas` models of `stages` ranks each; the ranks of a model are consecutive, so most are on one node."""
+    """`replicas` models of `stages` ranks each; the ranks of a model are consecutive, so that most share a node."""
 
     stages: int
     replicas: int
@@ -73,7 +75,7 @@ class Layout:
 
 
 def layout_of(recipe: Recipe, size: int) -> Layout | None:
-    """The layout of `recipe` on `size` ranks: its stages where they fit, else whole models; None if neither fits."""
+    """The layout of `recipe` on `size` ranks: its stages if they fit, else whole models; None if neither fits."""
     stages, shards = recipe.programming.stages, recipe.shards
     if size % stages == 0 and shards % (size // stages) == 0:
         return Layout(stages, size // stages)
@@ -81,14 +83,14 @@ def layout_of(recipe: Recipe, size: int) -> Layout | None:
 
 
 def shares_of(recipe: Recipe, world: Communicator) -> tuple[int, ...]:
-    """Which backward passes of an update (`data.samplers`), by number, this rank of `world` takes part in."""
+    """Numbers of the backward passes of an update (`data.samplers`) in which this rank of `world` takes part."""
     layout = layout_of(recipe, world.size)
-    assert layout, "the number of ranks was looked at before"
+    assert layout, "the number of ranks was checked before"
     return tuple(range(layout.replica(world.rank), recipe.shards, layout.replicas))
 
 
 def changes_statistics(recipe: Recipe, layout: Layout) -> bool:
-    """Whether batch norm would be over other samples than on the ranks that `recipe` asks for."""
+    """Whether batch norm would use other samples than on the ranks that `recipe` asks for."""
     norm = getattr(recipe.workload, "norm", None)
     over_replicas = norm == "sync-batch" or getattr(recipe.workload, "norm_statistics", None) == "last-batch"
     in_parts = norm in _OF_SAMPLES and recipe.programming.micro_batches > 1
@@ -98,13 +100,13 @@ def changes_statistics(recipe: Recipe, layout: Layout) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A communicator that tells the monitor when its rank waits for others.
+# A communicator that reports to the monitor when its rank waits for others.
 
 
 class WatchedCommunicator:
-    """A communicator (protocol `Communicator`) whose calls each run in a context of `waiting`; so do its groups'.
+    """A communicator (protocol `Communicator`) whose calls, and those of its groups, run in a context of `waiting`.
 
-    It is for the training thread. Other threads take the communicator itself, as their waiting says nothing about
+    It is for the training thread. Other threads use the communicator itself, because their waiting says nothing about
     training.
     """
 
@@ -163,13 +165,15 @@ class WatchedCommunicator:
 # All ranks of the job.
 
 
-# A collective fails as soon as a connection breaks; which rank is lost is known a moment later.
+# A collective fails as soon as a connection breaks; the monitor knows which rank is lost a moment later.
 _VERDICT_SECONDS = 10.0
+# For an error of rank 0 to reach a rank that may have met the same error, or was stopped by it.
+_RANK_0_SECONDS = 2.0
 # Phases in which a rank may be silent for longer, in seconds.
 _LONG_SECONDS = {STARTING: 3600.0, EVALUATING: 600.0, WRITING: 600.0}
-# Between two looks at the main thread's progress, and how long it may make none after a signal to stop.
+# Interval of checks of the main thread's progress, and how long it may make none after a signal to stop.
 _LOOK_SECONDS = 1.0
-# Entries of the data's folder that are touched.
+# Entries of the data folder that are checked.
 _MOST_TOUCHED = 1000
 
 
@@ -179,9 +183,14 @@ class Ranks:
     def __init__(self, placement: Placement, communicator: Communicator, timeout_seconds: float) -> None:
         self.placement = placement
         self.unwatched = communicator
-        self._last_words: list[Callable[[str], None]] = []
+        self._on_lost: list[Callable[[str], None]] = []
         self._phase, self._moved = STARTING, time.monotonic()
-        self._monitor = Monitor(communicator, timeout_seconds, on_lost=lambda lost: self._say_last_words(lost.message))
+        self._monitor = Monitor(
+            communicator,
+            timeout_seconds,
+            on_lost=lambda lost: self._call_on_lost(lost.message),
+            last_words=self._report_stuck,
+        )
         self.world = self.watched(communicator)
 
     @property
@@ -195,7 +204,7 @@ class Ranks:
         return f"rank {self.world.rank} on host {self.world.hosts[self.world.rank]}"
 
     def phase(self, name: str) -> None:
-        """Tell the monitor what this rank begins to do; in some phases a longer silence is allowed."""
+        """Report to the monitor the phase that begins; some phases allow a longer silence."""
         self._phase, self._moved = name, time.monotonic()
         self._monitor.phase(name, _LONG_SECONDS.get(name, 0.0))
 
@@ -204,12 +213,12 @@ class Ranks:
         self._moved = time.monotonic()
         self._monitor.progress()
 
-    def on_lost(self, last_words: Callable[[str], None]) -> None:
-        """Also call `last_words` with the reason, in another thread, as soon as another rank is lost."""
-        self._last_words.append(last_words)
+    def on_lost(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the reason, in another thread, as soon as another rank is lost."""
+        self._on_lost.append(callback)
 
     def tracker(self, doing: Callable[[], str] | None = None) -> Tracker:
-        """A tracker for long work before training: rank 0 shows progress, and on all ranks it is a sign of life.
+        """A tracker for long work before training: rank 0 shows progress, and all ranks give signs of life.
 
         `doing` is as in `progress.track`.
         """
@@ -222,40 +231,71 @@ class Ranks:
 
         return tracked
 
-    def _say_last_words(self, message: str) -> None:
-        for say in self._last_words:
-            say(message)
+    def _call_on_lost(self, message: str) -> None:
+        for callback in self._on_lost:
+            callback(message)
 
     def explained(self, error: HpcAi500Error) -> HpcAi500Error:
-        """`error`, or, if another rank that is lost has caused it, an error that names that rank.
+        """`error`, or an error that names the lost rank that caused it.
 
-        An error that is this rank's own is told to the others.
+        An error of this rank itself is reported to the other ranks.
         """
         if isinstance(error, StoppedError | NotFiniteError):
             return error
         lost = self._monitor.wait_for_verdict(_VERDICT_SECONDS) if isinstance(error, CommunicationError) else None
         if lost is not None and lost.rank != self.world.rank:
-            return RunError(lost.message)
+            is_printed = self._rank_0_prints(lost.rank, _RANK_0_SECONDS)
+            return PeerError(lost.message) if is_printed else RunError(lost.message)
         self._monitor.failed(str(error))
         return error
 
+    def rank_0_has_same_error(self, error: HpcAi500Error) -> bool:
+        """Whether rank 0 on the same machine prints the same error. Call it after `explained`; waits 2 s at most."""
+        if not self._is_beside_rank_0 or isinstance(error, StoppedError | NotFiniteError):
+            return False
+        return self._monitor.failure_of_rank_0(_RANK_0_SECONDS) == shortened(str(error))
+
+    @property
+    def _is_beside_rank_0(self) -> bool:
+        """Whether rank 0 is another rank on this machine, under the launcher that lets it print before it is killed."""
+        return self.placement.launcher == "hpcai500" and not self.leads
+
+    def _rank_0_prints(self, lost: int | None, seconds: float) -> bool:
+        """Whether rank 0 prints that the rank `lost` is lost: not if rank 0 itself was killed or hangs.
+
+        Waits `seconds` at most.
+        """
+        if not self._is_beside_rank_0:
+            return False
+        return lost != 0 or self._monitor.failure_of_rank_0(seconds) is not None
+
+    def _report_stuck(self, message: str) -> None:
+        """Print why this process ends although its main thread is stuck, unless rank 0 prints it."""
+        lost = self._monitor.verdict()
+        # Without a wait: the kernel's timer is about to end this process.
+        if lost is None or lost.rank == self.world.rank or not self._rank_0_prints(lost.rank, 0.0):
+            report_fatal(message)
+
     def cores(self) -> int:
-        """This process's share of its cores, which others on the host may be bound to, too; called by all ranks."""
+        """Number of cores for this process: those it may run on, divided by the ranks that share them.
+
+        All ranks call it together.
+        """
         mine = tuple(sorted(os.sched_getaffinity(0)))
         same = Counter(self.world.gather_objects((self.world.hosts[self.world.rank], mine)))
         return max(1, len(mine) // same[self.world.hosts[self.world.rank], mine])
 
     def watched(self, communicator: Communicator) -> Communicator:
-        """`communicator`, a group of this job, for the training thread."""
+        """A wrapper of `communicator`, a group of this job, for the training thread."""
         return WatchedCommunicator(communicator, self._waiting) if self.unwatched.size > 1 else communicator
 
     @contextmanager
     def reading(self, data: Path, stop: StopRequest) -> Iterator[None]:
-        """While it is entered, end the job, naming the mount, if the mount of `data` has died.
+        """While it is entered, end the job, naming the mount, if the mount of `data` stops responding.
 
-        On a dead mount all ranks may wait for their next batch for ever, past every signal, and none of them in a
-        collective. So when the main thread makes no progress for half of the job's timeout, or for a second after a
-        signal to stop, a child process touches `data` and its entries, and has 15 s for it (`system.mounts`).
+        On a dead mount all ranks may wait for their next batch for ever, deaf to signals and outside any collective.
+        So when the main thread makes no progress for half of the job's timeout, or for a second after a signal to stop,
+        a child process accesses `data` and its entries, and has 15 s to do so (`system.mounts`).
         """
         # Entries may be links to other mounts.
         paths = [data, *islice(data.glob("*"), _MOST_TOUCHED)]
@@ -278,7 +318,7 @@ class Ranks:
             if time.monotonic() - max(moved, touched) < patience:
                 continue
             dead = []
-            with suppress(OSError):  # no process can be started now
+            with suppress(OSError):  # no process can be started
                 dead = unreachable(paths)
             touched = time.monotonic()
             if dead and self._moved == moved and not over.is_set():
@@ -304,14 +344,14 @@ class Ranks:
 
 @contextmanager
 def joined(recipe: Recipe, placement: Placement) -> Iterator[Ranks]:
-    """Bring the job's ranks together for as long as the context is open.
+    """Connect the job's ranks for as long as the context is open.
 
     Raises:
         EnvironmentLacksError: they cannot be connected.
     """
-    # One process that goes on with the run of several does not need the backend that the recipe names.
-    left_alone = placement.is_alone and recipe.world_size > 1
-    communicator = LocalCommunicator() if left_alone else connect(recipe, placement)
+    # One process that resumes a run of several does not need the recipe's backend.
+    is_alone_now = placement.is_alone and recipe.world_size > 1
+    communicator = LocalCommunicator() if is_alone_now else connect(recipe, placement)
     ranks = Ranks(placement, communicator, recipe.communication.timeout_seconds)
     try:
         yield ranks
@@ -329,14 +369,14 @@ class _SignOfLife:
 
 
 def require_size(recipe: Recipe, size: int, *, going_on: bool) -> None:
-    """Make sure that `size` processes can do what the recipe says.
+    """Require that `size` processes can run the recipe.
 
-    A resumed run may have fewer or more ranks as long as the mathematics of an update stays the same: its backward
-    passes can be dealt out evenly, and batch norm is over the same samples.
+    A resumed run may have fewer or more ranks if the mathematics of an update stays the same: its backward passes can
+    be shared evenly, and batch norm uses the same samples.
 
     Raises:
         RecipeError: a new run has another number of ranks than its recipe.
-        UsageError: a run cannot go on with as many.
+        UsageError: a run cannot be resumed on so many ranks.
     """
     if going_on:
         _require_same_update(recipe, size)
@@ -354,14 +394,14 @@ def _require_same_update(recipe: Recipe, size: int) -> None:
         most = recipe.shards * recipe.programming.stages
         possible = ", ".join(str(count) for count in range(1, most + 1) if layout_of(recipe, count))
         raise UsageError(
-            f"{size} ranks cannot share the {recipe.shards} backward passes of an update evenly: go on with one of "
-            f"{possible}"
+            f"{size} ranks cannot share the {recipe.shards} backward passes of an update evenly; resume with one of "
+            f"these numbers of ranks: {possible}"
         )
     if changes_statistics(recipe, layout):
         seen = "micro-batches" if recipe.programming.micro_batches > 1 else "all ranks"
         raise UsageError(
-            f"batch norm over {seen} was begun on {recipe.world_size} ranks and would be another on {size}: go on "
-            f"with {recipe.world_size}"
+            f"batch norm over {seen} gives other results on {size} ranks than on the {recipe.world_size} of this run; "
+            f"resume with {recipe.world_size}"
         )
 
 
@@ -387,7 +427,7 @@ class StageGroups:
 
 
 def stage_groups(recipe: Recipe, ranks: Ranks) -> StageGroups | None:
-    """Make the groups of this rank; called by all ranks together. None where every rank has a whole model.
+    """Make the groups of this rank; called by all ranks together. None if every rank has a whole model.
 
     Raises:
         RunError: another rank is lost.
@@ -395,7 +435,7 @@ def stage_groups(recipe: Recipe, ranks: Ranks) -> StageGroups | None:
     layout = layout_of(recipe, ranks.world.size)
     if layout is None or layout.stages == 1:
         return None
-    # A recipe with stages names the backend `torch`, and a column has two ranks at least.
+    # A recipe with stages requires the backend `torch`, and a column has at least two ranks.
     world = cast(TorchCommunicator, ranks.unwatched)
     column = world.split([layout.column(replica) for replica in range(layout.replicas)])
     row = world.split([layout.row(stage) for stage in range(layout.stages)])

@@ -1,8 +1,8 @@
 """Evaluates checkpoints of a run again: the recipe's model, with those weights, on the whole evaluation set.
 
-The last checkpoint is also evaluated on a sample of the training set and, if one is given, on a held-back set. All is
-done on this machine, in one process, by the code that evaluates during a run. Checkpoints may come from anybody: they
-are data that may lie, take all memory, or try to run code.
+The last checkpoint is also evaluated on a sample of the training set and, if one is given, on a held-back set, in one
+process on this machine, by the code that evaluates during a run. Checkpoints are untrusted: they may be forged, exhaust
+the memory, or try to run code.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_TRAINING_SAMPLES = 10_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay; returns the exit code: 2 for a checkpoint that is refused. Errors are one line on stderr."""
+    """Replay; returns the exit code, 2 if a checkpoint is refused. Errors are one line on stderr."""
 
     def command() -> None:
         options = read_options(ReplayOptions, arguments)
@@ -60,16 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def replay(
     recipe: Recipe, checkpoint: Path, data: Path, *, at_target: Path | None = None, held_back: Path | None = None
 ) -> dict[str, Any]:
-    """Quality of the weights in `checkpoint`, the run's last one, with facts of the data and the model.
+    """Quality of the weights in `checkpoint`, the run's last one, with facts about the data and the model.
 
     Args:
         at_target: the checkpoint with which the run reached its target; its quality is added as `at_target`.
-        held_back: folder of a data set of the same form; the quality on its evaluation set is added as `held_back`.
+        held_back: folder of a data set with the same layout; the quality on its evaluation set is added as `held_back`.
 
     Raises:
         WrongAnswerError: a checkpoint is refused.
         DataError: the data cannot be read.
-        EnvironmentLacksError: this machine has not the recipe's device.
+        EnvironmentLacksError: this machine does not have the recipe's device.
     """
     import torch  # after OpenMP's variables are set
 
@@ -79,7 +79,7 @@ def replay(
     from hpcai500.workloads import factory
     from hpcai500.workloads.base import Place
 
-    # A launcher's variables do not count: this process is no rank of a job.
+    # Without the launcher's variables: this process is not a rank of a job.
     alone = Ranks(find_placement({}), LocalCommunicator(), recipe.communication.timeout_seconds)
     device = device_of(recipe, alone)
     precision = Precision(recipe.accelerator.precision, device)
@@ -98,18 +98,18 @@ def replay(
     with closing(build(recipe, data, place)) as workload:
         if workload.metric != recipe.problem.metric:
             raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}")
-        judge = _Judge(recipe, workload.model, device, precision, alone)
-        found = {"at_target": {**judge.loaded(at_target), **judge.quality(workload)}} if at_target else {}
-        found |= judge.loaded(checkpoint)
-        evaluation, facts = judge.quality(workload), _facts(workload)
-        found["training"] = judge.training_quality(workload)
+        evaluator = _Evaluator(recipe, workload.model, device, precision, alone)
+        found = {"at_target": {**evaluator.loaded(at_target), **evaluator.quality(workload)}} if at_target else {}
+        found |= evaluator.loaded(checkpoint)
+        evaluation, facts = evaluator.quality(workload), _facts(workload)
+        found["training"] = evaluator.training_quality(workload)
         classes = workload.dataset().get("classes")
     if held_back is not None:
         with closing(build(recipe, held_back, place)) as other:
             if other.dataset().get("classes") != classes:
                 what = f"{other.dataset().get('classes')} classes; {data} has {classes}"
-                raise DataError(f"{held_back}: {what}: what is held back must be a data set of the same form")
-            found["held_back"] = judge.quality(other)
+                raise DataError(f"{held_back}: {what}: the held-back data set must have the same classes")
+            found["held_back"] = evaluator.quality(other)
     return {
         "metric": recipe.problem.metric,
         **evaluation,
@@ -121,7 +121,7 @@ def replay(
 
 
 @dataclass(frozen=True)
-class _Judge:
+class _Evaluator:
     """Evaluates weights, one checkpoint after the other, in one model."""
 
     recipe: Recipe
@@ -131,7 +131,11 @@ class _Judge:
     alone: Ranks
 
     def loaded(self, checkpoint: Path) -> dict[str, Any]:
-        """Load the weights of `checkpoint`; returns sketch and filters. Raises WrongAnswerError if it is refused."""
+        """Load the weights of `checkpoint`; returns their sketch and first filters.
+
+        Raises:
+            WrongAnswerError: it is refused.
+        """
         from hpcai500.engine.checkpoint_weights import first_filters, load_weights, sketch_of
         from hpcai500.measure.convolutions import to_memory_format
 
@@ -143,11 +147,11 @@ class _Judge:
 
     def quality(self, workload: Workload) -> dict[str, Any]:
         """Quality on the whole evaluation set of `workload`."""
-        with self._judging(workload.dataset()["evaluation_samples"]) as on_batch:
-            return _told(workload.evaluate(self.model, on_batch))
+        with self._evaluating(workload.dataset()["evaluation_samples"]) as on_batch:
+            return _document(workload.evaluate(self.model, on_batch))
 
     def training_quality(self, workload: Workload) -> dict[str, Any]:
-        """Quality on training samples drawn without a seed, so that nobody can foresee them, seen as in evaluation."""
+        """Quality on training samples, read as in evaluation, drawn without a seed so that they are unpredictable."""
         import numpy as np
 
         from hpcai500.workloads.voting import voter
@@ -156,16 +160,16 @@ class _Judge:
         total = dataset["training_samples"]
         count = min(total, dataset["evaluation_samples"], _MOST_TRAINING_SAMPLES)
         ids = np.sort(np.random.default_rng().choice(total, count, replace=False))
-        with self._judging(count) as on_batch:
+        with self._evaluating(count) as on_batch:
             predictions = workload.predictions(self.model, ids, on_batch)
         table = Ensemble(**ensemble_reference(self.recipe.benchmark))
         quality = voter(self.recipe.model_copy(update={"ensemble": table}), ids).alone(predictions)
         assert quality is not None
-        return _told(quality)
+        return _document(quality)
 
     @contextmanager
-    def _judging(self, samples: int) -> Iterator[Callable[[int], None]]:
-        """Evaluate as a run does; yields a callback that takes how many samples are done."""
+    def _evaluating(self, samples: int) -> Iterator[Callable[[int], None]]:
+        """Set up evaluation as in a run; yields a callback that takes the number of finished samples."""
         import torch  # after OpenMP's variables are set
 
         self.model.eval()
@@ -184,7 +188,7 @@ class _Judge:
             yield on_batch
 
 
-def _told(evaluation: Evaluation) -> dict[str, Any]:
+def _document(evaluation: Evaluation) -> dict[str, Any]:
     return {"value": evaluation.value, "samples": evaluation.samples, "per_class": dict(evaluation.per_class)}
 
 
@@ -203,7 +207,7 @@ def _facts(workload: Workload) -> dict[str, Any]:
 
 
 def _on_device(recipe: Recipe, device: str | None) -> Recipe:
-    """`recipe` on another device; on a CPU with the native loader, which is everywhere and makes the same images."""
+    """`recipe` on another device; on a CPU with the native loader, which is always available and gives equal images."""
     if device is None:
         return recipe
     change = {"device": device} | ({"loader": "native", "conversion": "host"} if device == "cpu" else {})

@@ -1,4 +1,4 @@
-"""What a rank reports: events for the record, errors for the other ranks, counts of an epoch, progress on stderr.
+"""Reports of a rank: events for the record, errors for the other ranks, counts of an epoch, progress on stderr.
 
 Rank 0 writes the record (`RecordWriter`) and shows progress; the other ranks have journals that write nothing.
 """
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from hpcai500.engine.ranks import Ranks
-from hpcai500.errors import HpcAi500Error, RunError
+from hpcai500.errors import HpcAi500Error, PeerError, RunError
 from hpcai500.methodology.sampling import Coverage
 from hpcai500.record import RecordWriter
 from hpcai500.streams import beneath, prepare_streams, say, spelt_out
@@ -27,7 +27,7 @@ from hpcai500.workloads.base import TrainingBatch
 
 
 class SilentJournal:
-    """The journal of every rank but the first; it writes nothing. The methods are those of `RecordWriter`."""
+    """The journal of all ranks except the first; it writes nothing. The methods are those of `RecordWriter`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,12 +50,12 @@ Journal = RecordWriter | SilentJournal
 
 
 # ----------------------------------------------------------------------------------------------------
-# What ends a rank.
+# Errors that end a rank.
 
 
 @contextmanager
 def telling(ranks: Ranks) -> Iterator[None]:
-    """Tell the other ranks what ends this one; where another rank was lost first, raise the error that names it."""
+    """Report the error that ends this rank to the others; if another rank was lost first, raise an error naming it."""
     try:
         yield
     except HpcAi500Error as error:
@@ -64,19 +64,23 @@ def telling(ranks: Ranks) -> Iterator[None]:
             raise explained from error
         if ranks.leads:
             raise
-        raise _of_ours(error)(f"{ranks.name}: {error}") from error
+        if ranks.rank_0_has_same_error(error):
+            peer_error = PeerError(str(error))
+            peer_error.exit_code = error.exit_code
+            raise peer_error from error
+        raise _base_class(error)(f"{ranks.name}: {error}") from error
     except BaseException as error:
         ranks.explained(RunError(in_words(error)))
         raise
 
 
-def _of_ours(error: HpcAi500Error) -> type[HpcAi500Error]:
-    """The nearest class of `error` in hpcai500.errors: those take a message and nothing else."""
+def _base_class(error: HpcAi500Error) -> type[HpcAi500Error]:
+    """The nearest class of `error` in hpcai500.errors, whose only argument is a message."""
     return next(kind for kind in type(error).__mro__ if kind.__module__ == HpcAi500Error.__module__)
 
 
 def in_words(error: BaseException) -> str:
-    """`error` in words, for a record or another rank."""
+    """`error` as text, for a record or another rank."""
     if isinstance(error, KeyboardInterrupt):
         return "stopped by a second SIGINT"
     return "".join(traceback.format_exception_only(error)).strip()
@@ -112,7 +116,7 @@ class EpochTally:
     coverage: Coverage = field(default_factory=Coverage)
 
     def add(self, batch: TrainingBatch) -> None:
-        """Count the batch of one backward pass. Its step is counted, and timed, when that is done."""
+        """Count the batch of one backward pass; steps are counted and timed elsewhere."""
         self.samples += len(batch.samples)
         self.padded_samples += batch.padded
         self.warnings += batch.warnings
@@ -121,7 +125,7 @@ class EpochTally:
         self.coverage = self.coverage.add(batch.samples)
 
     def spend(self, compute_seconds: float, communication_wait_seconds: float = 0.0) -> None:
-        """Add the times of a step, except the wait for data, which comes with the batches."""
+        """Add the times of a step, except the wait for data, which `add` takes from the batches."""
         self.compute_seconds += compute_seconds
         self.communication_wait_seconds += communication_wait_seconds
 
@@ -222,7 +226,7 @@ class Console:
             self._bar.stop()
 
     def start(self) -> None:
-        """Begin to measure rates and time left; called when training begins."""
+        """Start measuring the rate and the time left; called when training begins."""
         self._start_seconds = self._printed_seconds = time.monotonic()
         self._rate_from = (self._start_seconds, self._done_steps)
 
@@ -231,7 +235,7 @@ class Console:
             say(line)
 
     def step(self, status: Status) -> None:
-        """Count one training step; show it when the interval is over."""
+        """Count one training step; show it if the interval has passed."""
         self._done_steps += 1
         self._steps_here += 1
         now = time.monotonic()
@@ -243,7 +247,7 @@ class Console:
             self.say(f"{self._benchmark}: {self._text(status)}{self._left(now)}")
 
     def evaluating(self, status: Status, samples: int) -> None:
-        """Show how many samples of the evaluation set were seen, when the interval is over."""
+        """Show the number of evaluated samples if the interval has passed."""
         text = f"epoch {status.epoch}/{status.epochs} evaluating, {samples} images"
         now = time.monotonic()
         if self._bar:

@@ -1,6 +1,6 @@
-"""The power of a run: measured by one rank of each node during training, written into the record by rank 0 at its end.
+"""The power of a run: measured by one rank of each node during training, recorded by rank 0 at the end.
 
-The source is a meter's file, read after the run, or samples of the node's own sensors.
+The source is a meter's file, which is read after the run, or samples of the node's own sensors.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hpcai500.streams import say
 from hpcai500.system.power import SOURCES, Found, Meter, Opener, PowerChoice, automatic_names, find_sources
 from hpcai500.system.power_samples import Entry, MeteredNode, SampledNode, files_of
 
-_NOT_WANTED = "not measured (--power none)"
+_TURNED_OFF = "not measured (--power none)"
 _MOST_NAMES = 4
 
 
 class RunPower:
-    """Measures from `begin` to `conclude`; the first rank of each host measures there.
+    """Measures from `begin` to `conclude`, on the first rank of each host.
 
-    All methods but `begin` and `close` are called by all ranks together. `choice` is the source that the user wants,
+    All methods except `begin` and `close` are called by all ranks together. `choice` is the source that the user chose;
     `how` opens sources by name.
     """
 
@@ -49,10 +49,10 @@ class RunPower:
         # Whether this rank may measure; `find` says whether it does.
         self._leads_node = is_first_of_host(world.rank, world.hosts)
         self._node: SampledNode | MeteredNode | None = None
-        self._reason = _NOT_WANTED
+        self._reason = _TURNED_OFF
 
     def find(self) -> None:
-        """Find out what can be read, the same source on all nodes; rank 0 says it on stderr. Called early in a job.
+        """Choose a source that all nodes can read; rank 0 prints it on stderr. Called early in a job.
 
         Raises:
             EnvironmentLacksError: the source that the user named cannot be read on a node.
@@ -80,15 +80,15 @@ class RunPower:
         window, hosts = world.broadcast_object(_run_of(journal) if world.rank == 0 else None)
         mine = self._node.tell(window, offset) if self._node else None
         self._node = None
-        told = list(enumerate(world.gather_objects(mine)))
-        entries: list[Entry] = [entry for _, entry in told if entry]
-        for rank, entry in told:
+        found = list(enumerate(world.gather_objects(mine)))
+        entries: list[Entry] = [entry for _, entry in found if entry]
+        for rank, entry in found:
             if entry and entry["file"]:
                 self._bring_file(rank, entry["file"], entry["sha256"])
         journal.event("power", self._value(entries, hosts))
 
     def close(self) -> None:
-        """Stop measuring, however the run ended; the samples stay."""
+        """Stop measuring, however the run ended; the samples are kept."""
         if self._node:
             self._node.stop()
 
@@ -103,7 +103,7 @@ class RunPower:
             covers = self._hosts if shared else [self._host]
             self._node = MeteredNode(meter, self._record, self._host, covers)
         self._say(f"power: {meter.pattern} (scope {meter.scope}) is read when the run has ended")
-        # The meter may still write the file; the warning shows a mistyped name before the run.
+        # The meter may create the file later; the warning shows a mistyped name before the run.
         lacks = self._node is not None and not files_of(meter, self._host)
         missing = [host for host in self._world.gather_objects(self._host if lacks else None) if host]
         if missing:
@@ -113,9 +113,9 @@ class RunPower:
         kind = self._choice.kind
         names = automatic_names(on_gpu=self._on_gpu) if kind == "auto" else (kind,)
         found = find_sources(names, self._how) if self._leads_node else Found()
-        told = self._world.gather_objects((self._host, tuple(found.sources), found.words) if self._leads_node else None)
-        nodes = [one for one in told if one]
-        # A sum over nodes means something only if all of them measure the same.
+        mine = (self._host, tuple(found.sources), found.words) if self._leads_node else None
+        nodes = [one for one in self._world.gather_objects(mine) if one]
+        # A sum over nodes is meaningful only if all of them measure the same.
         common = next((name for name in names if all(name in sources for _, sources, _ in nodes)), None)
         source = found.take(common)
         if common is None:
@@ -130,7 +130,7 @@ class RunPower:
             self._say(f"power: {source.name}{where}: {what}, every {source.interval_seconds:g} s")
 
     def _clock_offset(self) -> float:
-        """Seconds that this node's wall clock is ahead of rank 0's, both as their samples have it."""
+        """Seconds that this node's wall clock is ahead of rank 0's, by the clocks of their samples."""
         self._world.barrier()
         now = self._node.unix_now() if self._node else 0.0
         return now - float(self._world.gather_objects(now)[0])

@@ -12,15 +12,15 @@ from typing import Any
 from hpcai500.stopping import TOGETHER_SECONDS
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-# A job's script passes SIGUSR1 on to all processes as SIGURG, which by default ends no process.
-_SAID_TO_ALL = signal.SIGURG
+# A job's script forwards SIGUSR1 to all processes as SIGURG, which is ignored by default.
+_FORWARDED = signal.SIGURG
 
 
 class StopRequest:
-    """While it is entered, a signal to stop is noted, and the engine stops after the step that it is in.
+    """While it is entered, a signal to stop is noted, and the engine stops after the current step.
 
-    A second Ctrl-C stops at once, without a checkpoint. Two that come together count as one: a terminal sends Ctrl-C to
-    the command and to the job, and the command passes it on. One rank announces the signal on stderr.
+    A second Ctrl-C stops at once, without a checkpoint. Two in quick succession count as one: a terminal sends Ctrl-C
+    to the command and to the job, and the command forwards it. One rank announces the signal on stderr.
     """
 
     def __init__(self, announce: bool = True) -> None:
@@ -31,10 +31,10 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        # A process under nohup goes on when the terminal is closed.
+        # A process under nohup continues when the terminal is closed.
         is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        wanted = [number for number in (*_STOPPING, _SAID_TO_ALL) if not (is_nohup and number == signal.SIGHUP)]
-        self._before = {number: signal.signal(number, self._note) for number in wanted}
+        handled = [number for number in (*_STOPPING, _FORWARDED) if not (is_nohup and number == signal.SIGHUP)]
+        self._before = {number: signal.signal(number, self._note) for number in handled}
         return self
 
     def __exit__(
@@ -43,25 +43,25 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def wishes(self) -> list[float]:
-        """The signal that this rank has got, as numbers that can be summed over ranks: a place for each signal."""
+    def requests(self) -> list[float]:
+        """The signal that this rank has received, as numbers to be summed over ranks: one for each signal."""
         return [float(self.signal == number) for number in _STOPPING]
 
-    def agree(self, wishes: Sequence[float]) -> None:
-        """Agree on a signal, so that all ranks stop after the same step; `wishes` are summed over ranks.
+    def agree(self, requests: Sequence[float]) -> None:
+        """Agree on a signal, so that all ranks stop after the same step; `requests` are summed over ranks.
 
-        A signal that a rank gets later counts at the next step: this rank would stop alone.
+        A signal that arrives later counts at the next step; otherwise its rank would stop alone.
         """
-        heard = [number for number, count in zip(_STOPPING, wishes, strict=True) if count > 0]
-        self.agreed = self.agreed or (heard[0] if heard else None)
+        received = [number for number, count in zip(_STOPPING, requests, strict=True) if count > 0]
+        self.agreed = self.agreed or (received[0] if received else None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        number = signal.SIGUSR1 if number == _SAID_TO_ALL else number
+        number = signal.SIGUSR1 if number == _FORWARDED else number
         if self.signal is None:
             self.signal, self._noted_at_seconds = signal.Signals(number), now
             if self._announce:
-                # Not print: the handler may interrupt one.
+                # Not print: the handler may interrupt a print.
                 line = f"\nhpcai500: {self.signal.name}: stopping with a checkpoint (Ctrl-C again: at once)\n"
                 os.write(2, line.encode())
         elif number == signal.SIGINT and now - self._noted_at_seconds > TOGETHER_SECONDS:

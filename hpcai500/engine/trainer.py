@@ -1,4 +1,4 @@
-"""The training loop: epochs of updates and evaluations, every one timed and written to the record."""
+"""The training loop: epochs of updates and evaluations, each timed and recorded."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from hpcai500.workloads.base import Place, Workload
 if TYPE_CHECKING:
     from hpcai500.engine.pipeline import StagedModel
 
-# Reading a loss makes a GPU wait; this many are kept on the device and looked at together.
+# Reading a loss makes a GPU wait, so this many are kept on the device and read together.
 _LOSSES_AT_ONCE = 16
 
 
 class Trainer:
-    """Trains one workload for the recipe's epochs; all ranks call alike.
+    """Trains one workload for the recipe's epochs; all ranks make the same calls.
 
     Args:
         checkpoints: None on ranks that write none.
-        sink: takes the times of steps and sums.
-        groups: with whom this rank shares a model; None where it has a whole one.
+        sink: receives the times of steps and all-reduces.
+        groups: the ranks that share a model with this one; None if it has a whole model.
 
     Attributes:
         attribution: where the time of this rank's steps went.
@@ -82,19 +82,19 @@ class Trainer:
         # Loss and own_norm of the latest updates.
         self._seen = torch.zeros(_LOSSES_AT_ONCE, 2, dtype=torch.float64, device=place.device)
         self._first_epoch = 1
-        # The epoch up to the checkpoint, over all ranks; and what this rank has done in it since.
+        # The epoch up to the checkpoint, over all ranks; and this rank's part of it since then.
         self._before = EpochTally()
         self._tally = EpochTally()
         self.attribution = Attribution()
         self._last_loss: float | None = None
-        # (step, what) of this rank's first number that is not finite. Gradients are suspected only: they count once a
+        # (step, what) of this rank's first value that is not finite. Gradients are only suspected: they count once a
         # loss or the weights are not finite either.
         self._suspected: tuple[int, str] | None = None
         self._not_finite: tuple[int, str] | None = None
         self._quality: float | None = None
 
     def _cut(self, groups: StageGroups) -> StagedModel:
-        # It imports torch's compiler, which takes two seconds.
+        # This imports torch's compiler, which takes two seconds.
         from hpcai500.engine.pipeline import StagedModel
 
         return StagedModel(self._recipe, self._workload, self._bare, groups, self._place, self._precision)
@@ -109,7 +109,7 @@ class Trainer:
             "reducer": None,
             "stop": self._stop,
             "sink": None,
-            # Set when training begins; before it a compiler may be at work for long.
+            # Set when training begins; before that, compilation may take long.
             "phase": lambda name: None,
             "graphs": step_graphs(self._recipe, self._workload, self._bare),
         }
@@ -124,7 +124,7 @@ class Trainer:
         )
 
     def restore(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Take up the state of a checkpoint; returns its (epoch, step)."""
+        """Restore the state of a checkpoint; returns its (epoch, step)."""
         self._bare.load_state_dict(state["model"])
         whole = state["optimizer"]
         self._optimizer.load_state_dict(self._staged.own_state(whole, self._optimizer) if self._staged else whole)
@@ -164,7 +164,7 @@ class Trainer:
             if self._checkpoints:
                 self._checkpoints.reserve()
             self._train_epoch(epoch)
-            digest = self._look_at_weights(epoch)
+            digest = self._check_weights(epoch)
             self._journal.event("replicas", {"epoch": epoch, "ranks": self._place.world_size, "digest": digest})
             quality = self._evaluate(epoch)
             self._before, self._tally = EpochTally(), EpochTally()
@@ -172,8 +172,8 @@ class Trainer:
 
     @contextmanager
     def evaluation_mode(self) -> Iterator[nn.Module]:
-        """The model as evaluations call it. For an ensemble, results are the same at any time (`same_kernels`)."""
-        # Not the compiled model: the last, short batch would be compiled anew while the clock runs.
+        """The model as evaluations call it. For an ensemble, results are repeatable (`same_kernels`)."""
+        # Not the compiled model: the last, short batch would be recompiled while the clock runs.
         self._bare.eval()
         repeatable = self._recipe.ensemble is not None
         with torch.inference_mode(), self._precision.forward(), same_kernels() if repeatable else nullcontext():
@@ -185,18 +185,18 @@ class Trainer:
 
     @property
     def between_hosts_bytes(self) -> int:
-        """What this rank sends to other hosts in one update: for sums, by the topology's count, and between stages."""
+        """Bytes this rank sends to other hosts in one update: for all-reduces, by the topology, and between stages."""
         sums = self._updater.reducer.sent_between_nodes if self._updater.reducer else 0
         return sums + (self._updater.passes * self._staged.sent_bytes()[1] if self._staged else 0)
 
     @property
     def between_stages_bytes(self) -> int:
-        """What this rank sends to other stages of its model in one update."""
+        """Bytes this rank sends to other stages of its model in one update."""
         return self._updater.passes * self._staged.sent_bytes()[0] if self._staged else 0
 
     @property
     def _step(self) -> int:
-        """Updates of this epoch that are done."""
+        """Number of finished updates of this epoch."""
         return self._before.steps + self._tally.steps
 
     def _train_epoch(self, epoch: int) -> None:
@@ -211,12 +211,12 @@ class Trainer:
                 self._tally.seconds += now - before
                 before = now
                 if self._stop.agreed:
-                    self._look_at_losses()
+                    self._read_losses()
                     self._require_finite(epoch, self._not_finite)
                     self._interrupt(epoch, self._stop.agreed.name)
         finally:
             batches.close()
-        self._look_at_losses()
+        self._read_losses()
         self._require_finite(epoch, self._not_finite)
         self._tally.seconds += time.perf_counter() - before
         self.attribution.add(self._tally)
@@ -230,17 +230,17 @@ class Trainer:
         self._seen[place, 0] = loss
         self._seen[place, 1] = self._updater.own_norm
         if self._tally.steps % _LOSSES_AT_ONCE == 0 or self._updater.is_alarmed:
-            self._look_at_losses()
+            self._read_losses()
         if self._updater.is_alarmed:
             self._require_finite(epoch, self._not_finite)
         self._journal.step(self._step, self._last_loss)
         self._console.step(self._status(epoch))
 
-    def _look_at_losses(self) -> None:
-        """Read the losses since the last look. One that is not finite raises an alarm, so that all ranks stop alike.
+    def _read_losses(self) -> None:
+        """Read the losses since the last call. One that is not finite raises an alarm, so that all ranks stop together.
 
-        Losses and gradient norms are this rank's own (in stages: its replica's), from before anything is averaged: the
-        rank of the first one that is not finite is where it began.
+        Losses and gradient norms are this rank's own (with stages: its replica's), before any averaging: the rank of
+        the first one that is not finite is where the problem began.
         """
         before = time.perf_counter()
         seen = self._seen.tolist()
@@ -259,11 +259,11 @@ class Trainer:
             self._suspected = None if is_sound else self._suspected or (place, "gradients are not finite")
         self._tally.losses_seen = self._tally.steps
 
-    def _look_at_weights(self, epoch: int) -> str | None:
-        """Require weights that are finite and the same on all ranks: no run could go on from any others.
+    def _check_weights(self, epoch: int) -> str | None:
+        """Require weights that are finite and the same on all ranks: a run cannot be resumed from any others.
 
-        Makes the model whole where it is in stages, and averages its running statistics. Returns the digest of the
-        weights, None for one rank.
+        Assembles a model that is in stages, and averages its running statistics. Returns the digest of the weights,
+        None for one rank.
         """
         if self._staged:
             average_statistics(self._staged.stage, self._staged.groups.watched_replicas)
@@ -277,31 +277,31 @@ class Trainer:
         return require_equal(self._bare, self._place.communicator)
 
     def _require_finite(self, epoch: int, mine: tuple[int, str] | None) -> None:
-        """End the run on all ranks if one of them has come to a number that is not finite.
+        """End the run on all ranks if one of them has a value that is not finite.
 
-        Averaging carries such a number to all ranks, at once or one step later. Where it began on one rank (in stages:
-        in one replica, on one host), or on one host alone, a device may be at fault and not the recipe: then the event
+        Averaging spreads such a value to all ranks, at once or one step later. If it began on one rank (with stages:
+        in one replica, on one host), or on one host only, the cause may be a device and not the recipe: then the event
         is `not_finite`, and not `diverged`, which is final. `mine` is this rank's first such step, and what was not
         finite.
 
         Raises:
-            NotFiniteError: some rank has such a number.
+            NotFiniteError: a rank has such a value.
         """
         world = self._place.communicator
         found = world.gather_objects((mine, device_name(self._place.device)))
-        steps = [told[0] for told, _ in found if told is not None]
+        steps = [value[0] for value, _ in found if value is not None]
         if not steps:
             return
         step = min(steps)
-        first = [rank for rank, (told, _) in enumerate(found) if told is not None and told[0] == step]
-        what = next(told[1] for told, _ in found if told is not None and told[0] == step)
+        first = [rank for rank, (value, _) in enumerate(found) if value is not None and value[0] == step]
+        what = next(value[1] for value, _ in found if value is not None and value[0] == step)
         hosts = {world.hosts[rank] for rank in first}
         advice = self._advice(epoch, step)
         models = set(first) if self._staged is None else {self._staged.layout.replica(rank) for rank in first}
         if len(first) < world.size and len(hosts) == 1 and (len(models) == 1 or hosts != set(world.hosts)):
             host, devices = hosts.pop(), [found[rank][1] for rank in first]
-            value = {"epoch": epoch, "step": step, "what": what, "ranks": first, "host": host, "devices": devices}
-            self._journal.event("not_finite", value)
+            event = {"epoch": epoch, "step": step, "what": what, "ranks": first, "host": host, "devices": devices}
+            self._journal.event("not_finite", event)
             raise NotFiniteError(
                 f"{what} at epoch {epoch}, step {step} on {name_ranks(first)} alone, host {host}, "
                 f"{', '.join(sorted(set(devices)))}: all other ranks were finite then, {FAULTY_DEVICE}: "
@@ -339,13 +339,13 @@ class Trainer:
     def _in_evaluation(self, epoch: int, samples: int) -> None:
         self._ranks.progress()
         self._console.evaluating(self._status(epoch), samples)
-        # Many ranks must stop at the same place: after their next update.
+        # Several ranks must stop at the same place: after their next update.
         if self._stop.signal and self._place.world_size == 1:
             self._interrupt(epoch, self._stop.signal.name)
 
     def _interrupt(self, epoch: int, name: str) -> None:
         step = self._step
-        self._look_at_weights(epoch)
+        self._check_weights(epoch)
         self._journal.event("interrupted", {"signal": name, "epoch": epoch, "step": step})
         self._save(epoch)
         # Wait for rank 0: a launcher that sees another rank end may kill it while it writes.
@@ -356,7 +356,7 @@ class Trainer:
         )
 
     def _whole_tally(self) -> EpochTally:
-        """The epoch so far, over all ranks; all call it."""
+        """The epoch so far, over all ranks; all ranks call it."""
         return self._before.merged(self._place.communicator.gather_objects(self._tally.state()))
 
     def _save(self, epoch: int, *, at_target: bool = False) -> None:

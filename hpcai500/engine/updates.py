@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Updater:
-    """Does the updates of a run; all ranks call alike.
+    """Does the updates of a run; all ranks make the same calls.
 
     Attributes:
-        model: what the workload's loss calls; perhaps compiled.
+        model: called by the workload's loss; may be compiled.
         passes: backward passes of this rank in one update.
-        reducer: sums gradients over ranks; None where there is one rank.
-        stop: a signal that any rank has got is agreed on by all after the same update.
-        sink: takes the time of each step; None where there is one rank.
-        phase: is called with what the rank begins to do.
-        graphs: captured parts of the model; None where there are none.
-        alarm: whether this rank has seen a loss that is not finite; the next update tells all ranks.
+        reducer: sums gradients over ranks; None for one rank.
+        stop: a signal to any rank is agreed on by all ranks after the same update.
+        sink: receives the time of each step; None for one rank.
+        phase: called with the phase that begins.
+        graphs: captured parts of the model; None if there are none.
+        alarm: whether this rank has seen a loss that is not finite; the next update reports it to all ranks.
         is_alarmed: whether any rank had `alarm` set in the last update.
     """
 
@@ -88,19 +88,19 @@ class Updater:
 
     @property
     def waited_seconds(self) -> float:
-        """Seconds of the last update that this rank waited for others."""
+        """Seconds that this rank waited for others in the last update."""
         return self.reducer.waited_seconds if self.reducer else 0.0
 
     @property
     def own_norm(self) -> Tensor | float:
-        """Norm of this rank's own gradients in the last update, before sums: not finite where they spoil the weights.
+        """Norm of this rank's own gradients in the last update, before summing; not finite if they are not.
 
-        It is 0 for one rank, and where steps whose gradients are not finite are skipped.
+        It is 0 for one rank, and if steps whose gradients are not finite are skipped.
         """
-        return 0.0 if self.reducer is None or self.precision.leaves_out_overflows else self.reducer.own_norm
+        return 0.0 if self.reducer is None or self.precision.skips_overflows else self.reducer.own_norm
 
     def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
-        """Leave the gradients of one update in the parameters: the mean over all shares of all ranks."""
+        """Compute the gradients of one update in the parameters: the mean over all shares of all ranks."""
         self.optimizer.zero_grad(set_to_none=True)
         if self.reducer:
             self.reducer.begin(number)
@@ -111,7 +111,7 @@ class Updater:
             self.phase(COMPUTING)
             if self.graphs:
                 self.graphs.pass_begins()
-            with self._held_back(turn):
+            with self._accumulating(turn):
                 with self.precision.forward():
                     loss = self.workload.loss(self.model, batch.payload) / self.passes
                 if self.reducer:
@@ -123,14 +123,14 @@ class Updater:
             if tally:
                 tally.add(batch)
         self.phase(WAITING)
-        status = [float(self.alarm), *self.stop.wishes()]
-        alarms, *wishes = self.reducer.finish(status) if self.reducer else status
+        status = [float(self.alarm), *self.stop.requests()]
+        alarms, *requests = self.reducer.finish(status) if self.reducer else status
         self.is_alarmed = alarms > 0
-        self.stop.agree(wishes)
+        self.stop.agree(requests)
         return sum(losses[1:], losses[0])
 
-    def _held_back(self, turn: int) -> AbstractContextManager[None]:
-        """Let all passes but the last only add to the gradients; the sums are sent during the last one."""
+    def _accumulating(self, turn: int) -> AbstractContextManager[None]:
+        """Only accumulate gradients in all passes except the last, during which they are all-reduced."""
         if self.reducer is None or turn == self.passes - 1:
             return nullcontext()
         return self.reducer.accumulate()
@@ -138,7 +138,7 @@ class Updater:
 
 @dataclass
 class StagedUpdater(Updater):
-    """Does the updates of one stage; all ranks of the job call alike.
+    """Does the updates of one stage; all ranks of the job make the same calls.
 
     Only the first stage reads batches and counts their samples. The loss is that of this rank's replica, the same on
     all its stages. `world` and `replicas` (the ranks that hold the same stage) are for the training thread.
@@ -152,11 +152,11 @@ class StagedUpdater(Updater):
 
     @property
     def waited_seconds(self) -> float:
-        """Waiting in the last update: for other stages, for sums over replicas, and for all ranks to agree."""
+        """Waiting in the last update: for other stages, for all-reduces over replicas, and for all ranks to agree."""
         return super().waited_seconds + self.pipe.waited_seconds + self._agreed_seconds
 
     def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
-        """Leave the gradients of one update in the parameters of this stage: the mean over all shares."""
+        """Compute the gradients of one update in the parameters of this stage: the mean over all shares."""
         self.optimizer.zero_grad(set_to_none=True)
         self.pipe.phase = self.phase
         self.pipe.begin()
@@ -165,7 +165,7 @@ class StagedUpdater(Updater):
         loss = 0.0
         for turn in range(self.passes):
             batch = self._next(batches)
-            with self._held_back(turn):
+            with self._accumulating(turn):
                 if self.reducer:
                     self.reducer.backward_begins()
                 loss += self.pipe.run(batch.payload if batch else None, self.passes)
@@ -187,18 +187,18 @@ class StagedUpdater(Updater):
     def _agreed(self, loss: float) -> Tensor:
         """Sum losses, alarms and requests to stop over all ranks; returns the loss of this replica."""
         start = time.perf_counter()
-        # A place for each replica's loss: one sum of all would hide whose was not finite.
+        # One number for each replica's loss: a sum of all would hide which one was not finite.
         losses = [0.0] * self.replicas.size
         losses[self.replicas.rank] = loss
-        numbers = torch.tensor([*losses, float(self.alarm), *self.stop.wishes()], dtype=torch.float64)
+        numbers = torch.tensor([*losses, float(self.alarm), *self.stop.requests()], dtype=torch.float64)
         self.world.all_reduce(numbers)
-        alarms, *wishes = numbers[self.replicas.size :].tolist()
+        alarms, *requests = numbers[self.replicas.size :].tolist()
         self.is_alarmed = alarms > 0
-        self.stop.agree(wishes)
+        self.stop.agree(requests)
         self._agreed_seconds = time.perf_counter() - start
         return numbers[self.replicas.rank]
 
-    def _held_back(self, turn: int) -> AbstractContextManager[Any]:
+    def _accumulating(self, turn: int) -> AbstractContextManager[Any]:
         """Keep the reducer from sending gradients that are not complete yet.
 
         They are complete during the last pass if that has one micro-batch, and only after it if it has several.

@@ -1,9 +1,8 @@
 """The vote of an ensemble's members (V3.0 section 3.1), from the files of predictions in their records.
 
-Members are read one after the other, so that memory does not grow with their number. A file counts only if its member's
-chain of events vouches for it, and only if it gives exactly the quality of the member's last evaluation. It takes
-neither a GPU nor the members' data. Only `vote_command` uses it, and imports it late: torch comes after OpenMP's
-variables are set.
+Members are read one after the other, so that memory does not grow with their number. A file counts only if its hash is
+in the member's chain of events, and if it gives exactly the quality of the member's last evaluation. Neither a GPU nor
+the members' data are needed. `vote_command` imports this module after it has set OpenMP's variables.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from hpcai500.workloads.voting import SAMPLES, Form, Predictions, Voter, read_ar
 SCHEMA = "hpcai500-vote-1"
 _EVERY_POINT_TO = 16
 _SEED = "hyperparameters.seed"
-# What all members must have in common of their data.
+# Facts of the data that must be the same for all members.
 _DATA = ("fingerprint", "training_samples", "evaluation_samples")
-# More than any data set has: ImageNet has a fiftieth of it.
+# More than any data set has: 50 times ImageNet.
 _MOST_SAMPLES = 1 << 26
-# What damaged or forged events may raise.
-_ODD = (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError)
+# Errors that damaged or forged events may raise.
+_DAMAGED = (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A member: its number, the folder of its record, and `name`, that folder as the list has it.
+    """A member: its number, the folder of its record, and `name`, that folder as written in the list.
 
-    The vote holds only `name`, so that an ensemble that was moved has the same vote, byte by byte.
+    The vote document holds only `name`, so that it does not change when the ensemble is moved.
     """
 
     number: int
@@ -53,12 +52,12 @@ class Listed:
 
 
 def read_list(path: Path, folder: Path) -> list[Listed]:
-    """The members that the file `path` lists, one a line, `NUMBER<TAB>RECORD`, in the order of their numbers.
+    """The members in the file `path`, which has lines `NUMBER<TAB>RECORD`, in the order of their numbers.
 
     Relative paths of records are below `folder`.
 
     Raises:
-        UsageError: it is no such list, or names a member or a record twice.
+        UsageError: it is not such a list, or lists a member or a record twice.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -72,14 +71,14 @@ def read_list(path: Path, folder: Path) -> list[Listed]:
         found.append(Listed(int(number), folder / record, record))
     for what in ({one.number for one in found}, {one.record.resolve() for one in found}):
         if len(what) != len(found):
-            raise UsageError(f"{path}: names a member or a record twice: each has one vote")
+            raise UsageError(f"{path}: lists a member or a record twice; each has one vote")
     if not found:
-        raise UsageError(f"{path}: names no member: nobody votes")
+        raise UsageError(f"{path}: lists no member")
     return sorted(found, key=lambda one: one.number)
 
 
 def curve_points(members: int) -> set[int]:
-    """Numbers of members after which the vote is counted: each up to 16, then powers of two, and all of them."""
+    """Numbers of members at which the curve has a point: each up to 16, then powers of two, and all of them."""
     powers = {2**power for power in range(math.floor(math.log2(members)) + 1)}
     return {members, *range(1, min(members, _EVERY_POINT_TO) + 1), *powers}
 
@@ -98,12 +97,12 @@ def hold_vote(
     Args:
         recipe: of the ensemble, with any member's seed.
         members: in the order in which the curve adds them.
-        on_refused: is called with the number of a member that cannot vote, and why, before the error is raised.
+        on_refused: called with the number of a member that cannot vote, and the reason, before the error is raised.
 
     Raises:
-        WrongAnswerError: a member's predictions are not what its record says, or none that a member makes.
-        RecordError: a record cannot be read, is not finished, or is of no member of this ensemble.
-        RunError: boxes cannot be kept: the disk is full.
+        WrongAnswerError: a member's predictions differ from its record, or are not valid predictions.
+        RecordError: a record cannot be read, is not finished, or does not belong to this ensemble.
+        RunError: boxes cannot be stored: the disk is full.
     """
     ballot = _Ballot(recipe, len(members))
     with tracker(len(members), "voting", "members") as bar:
@@ -125,23 +124,23 @@ class _Ballot:
         self._evaluation: Voter | None = None
         self._out_of_bag: Voter | None = None
         self._members: list[dict[str, Any]] = []
-        self._judged: list[dict[str, Any]] = []
+        self._out_of_bag_members: list[dict[str, Any]] = []
         self._curve: list[dict[str, Any]] = []
         self._last: Evaluation | None = None
 
     def take(self, member: Listed) -> None:
         record = read_record(member.record)
-        dataset = self._require_one_of_us(record, member.number)
+        dataset = self._require_member(record, member.number)
         if self._evaluation is None:
             self._evaluation = voter(self._recipe, np.arange(dataset["evaluation_samples"]))
         alone, sha256 = self._count(self._evaluation, record, EVALUATION, np.arange(dataset["evaluation_samples"]))
         if alone is None or not is_same_quality(alone, last_evaluation(record)):
             raise WrongAnswerError(
-                f"{file_of(EVALUATION)} gives {self._recipe.problem.metric} {alone and alone.value!r}, the record "
-                f"{last_evaluation(record)['value']!r}: predictions are exactly those of the last evaluation"
+                f"{file_of(EVALUATION)} gives {self._recipe.problem.metric} {alone and alone.value!r}, but the last "
+                f"evaluation in the record gave {last_evaluation(record)['value']!r}; they must be equal"
             )
-        told = {"member": member.number, "record": member.name, "value": alone.value}
-        self._members.append({**told, **_rest(alone), "sha256": sha256})
+        row = {"member": member.number, "record": member.name, "value": alone.value}
+        self._members.append({**row, **_rest(alone), "sha256": sha256})
         if OUT_OF_BAG in expected_kinds(self._tables):
             self._take_out_of_bag(member, record, dataset)
         if len(self._members) in self._points:
@@ -172,42 +171,45 @@ class _Ballot:
         unseen = unseen_probe(draws(samples, seed, self._options.sampling, strata), samples, count)
         alone, _ = self._count(self._out_of_bag, record, OUT_OF_BAG, unseen)
         value = None if alone is None else alone.value
-        told = [event["value"] for event in record.events if event["key"] == "out_of_bag"]
-        if not told or told[-1]["value"] != value:
-            raise WrongAnswerError(f"{file_of(OUT_OF_BAG)} gives {value!r}, its event out_of_bag something else")
-        self._judged.append({"member": member.number, "value": value, "samples": int(unseen.size)})
+        recorded = [event["value"] for event in record.events if event["key"] == "out_of_bag"]
+        if not recorded or recorded[-1]["value"] != value:
+            raise WrongAnswerError(f"{file_of(OUT_OF_BAG)} gives {value!r}, but the event out_of_bag does not")
+        self._out_of_bag_members.append({"member": member.number, "value": value, "samples": int(unseen.size)})
 
-    def _count(self, box: Voter, record: Record, kind: str, samples: SampleIds) -> tuple[Evaluation | None, str]:
-        """Count a member's predictions of one `kind`; returns their quality alone, and the hash of their file."""
-        predictions, sha256 = _predictions(record, kind, box.form)
+    def _count(self, counter: Voter, record: Record, kind: str, samples: SampleIds) -> tuple[Evaluation | None, str]:
+        """Count a member's predictions of one `kind`; returns their own quality, and the hash of their file."""
+        predictions, sha256 = _predictions(record, kind, counter.form)
         if not np.array_equal(predictions[SAMPLES], samples):
-            raise WrongAnswerError(f"{file_of(kind)} is not of the {samples.size} samples that it should be of")
+            raise WrongAnswerError(f"{file_of(kind)} does not hold predictions of the {samples.size} expected samples")
         try:
-            alone = box.alone(predictions)
-            box.add(predictions)
+            alone = counter.alone(predictions)
+            counter.add(predictions)
         except WrongAnswerError as error:
             raise WrongAnswerError(f"{file_of(kind)}: {error}") from error
         return alone, sha256
 
-    def _require_one_of_us(self, record: Record, number: int) -> Mapping[str, Any]:
-        """Refuse what is no finished member of this ensemble, or has voted already; returns the facts of its data."""
+    def _require_member(self, record: Record, number: int) -> Mapping[str, Any]:
+        """Require a finished member of this ensemble that has not voted yet; returns the facts of its data."""
         if record.status != "done":
-            raise RecordError(f"not finished ({record.status}): only who has finished can vote")
+            raise RecordError(f"is not finished ({record.status}); only finished members can vote")
         others = [one.field for one in table_differences(record.tables, self._tables) if one.field != _SEED]
         if others:
-            raise RecordError(f"of another recipe than the ensemble's: {', '.join(others[:4])} differ")
+            raise RecordError(f"its recipe is not the ensemble's: {', '.join(others[:4])} differ")
         seed = record.tables["hyperparameters"]["seed"]
         if seed in self._seeds:
-            raise RecordError(f"has the seed {seed} of member {self._seeds[seed]}: it is the same model once more")
+            raise RecordError(f"has the same seed {seed} as member {self._seeds[seed]}, so it is the same model")
         dataset: Mapping[str, Any] = [event["value"] for event in record.events if event["key"] == "dataset"][-1]
-        # Strata decide which samples a seed draws: all members must have the same.
+        # All members must have the same strata, which determine the samples that a seed draws.
         data = {**{key: dataset[key] for key in _DATA}, "strata": dataset["drawn"]["strata"]}
         if self._data is None:
             self._data = data
         if not all(0 < int(data[key]) <= _MOST_SAMPLES for key in ("training_samples", "evaluation_samples")):
-            raise RecordError(f"has {data['training_samples']} and {data['evaluation_samples']} samples")
+            raise RecordError(
+                f"has {data['training_samples']} training and {data['evaluation_samples']} evaluation samples; "
+                f"expected 1 to {_MOST_SAMPLES} of each"
+            )
         if data != self._data:
-            raise RecordError(f"trained on other data than member {min(self._seeds.values())}")
+            raise RecordError(f"was not trained on the same data as member {min(self._seeds.values())}")
         self._seeds[seed] = number
         return dataset
 
@@ -220,20 +222,20 @@ class _Ballot:
             "samples": samples,
             "votes_a_sample": self._out_of_bag.votes / samples if samples else None,
             "value": None if found is None else found.value,
-            "members": self._judged,
+            "members": self._out_of_bag_members,
         }
 
 
 def _predictions(record: Record, kind: str, form: Form) -> tuple[Predictions, str]:
-    """Predictions of one kind that the record's events vouch for, and the hash of their file."""
-    told = vouched(record.events).get(kind)
-    if told is None:
-        raise RecordError(f"has no predictions, {kind}: go on with its run, which then makes them")
+    """Predictions of one kind whose hash is in the record's events, and the hash of their file."""
+    event = vouched(record.events).get(kind)
+    if event is None:
+        raise RecordError(f"has no {kind} predictions; resume its run to make them")
     try:
         with (record.path / file_of(kind)).open("rb") as stream:
             sha256 = file_digest(stream, "sha256").hexdigest()
-            if sha256 != told["sha256"]:
-                raise WrongAnswerError(f"{file_of(kind)} was changed: its hash is not the one that its events name")
+            if sha256 != event["sha256"]:
+                raise WrongAnswerError(f"{file_of(kind)} was changed: its hash differs from that in the events")
             stream.seek(0)
             return read_arrays(stream, form), sha256
     except WrongAnswerError as error:
@@ -245,7 +247,7 @@ def _predictions(record: Record, kind: str, form: Form) -> tuple[Predictions, st
 
 @contextmanager
 def _named(member: Listed, on_refused: OnRefused) -> Iterator[None]:
-    """Name the member in whatever error the body raises, and tell `on_refused` of a refused one."""
+    """Name the member in errors of the body, and call `on_refused` if the member is refused."""
     try:
         yield
     except (WrongAnswerError, RecordError) as error:
@@ -255,9 +257,9 @@ def _named(member: Listed, on_refused: OnRefused) -> Iterator[None]:
         raise type(error)(f"member {member.number} ({member.record}): {error}") from error
     except OSError as error:
         raise RunError(
-            f"member {member.number}: its boxes cannot be kept: {error.strerror}; free some space, or set TMPDIR"
+            f"member {member.number}: its boxes cannot be stored: {error.strerror}; free some space, or set TMPDIR"
         ) from error
-    except _ODD as error:
+    except _DAMAGED as error:
         reason = f"cannot be read as a member's record ({type(error).__name__} {error})"
         on_refused(member.number, reason)
         raise RecordError(f"member {member.number} ({member.record}): {reason}") from error

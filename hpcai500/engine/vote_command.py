@@ -1,6 +1,6 @@
 """Counts the votes of an ensemble's members, from their records, without a GPU and without their data.
 
-`hpcai500 ensemble collect` starts it; `job_options.VoteOptions` says what it is told.
+`hpcai500 ensemble collect` starts it with `job_options.VoteOptions`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hpcai500.recipe import read_resolved
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Vote; returns the exit code: 2 for a member that is refused. Errors are one line on stderr."""
+    """Vote; returns the exit code, 2 if a member is refused. Errors are one line on stderr."""
 
     def command() -> None:
         options = read_options(VoteOptions, arguments)
         recipe = read_resolved(options.recipe)
         if recipe.ensemble is None:
-            raise RecipeError(f"{options.recipe}: of one model: without a table [ensemble] nobody votes")
+            raise RecipeError(f"{options.recipe}: has no table [ensemble], so there are no members to vote")
         with scratch(os.environ, options.result.parent):
             let_threads_spin()
             from hpcai500.engine.vote import hold_vote, read_list  # torch after OpenMP's variables
@@ -46,7 +46,7 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
     try:
         write_atomically(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
     except OSError as error:
-        raise RunError(f"{path}: cannot be written: {error.strerror}; mend it, then vote again") from error
+        raise RunError(f"{path}: cannot be written: {error.strerror}; fix that, then run the command again") from error
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Warm-up before the clock starts: compile or capture, warm up, choose the bucket size, time the ranks.
 
-Its steps are like those of training, on blank input; the model is left as it was. Where a signal asks to stop, timing
-ends early, and the run stops after its first real step.
+Its steps are training steps on blank input; the model does not change. If a signal asks to stop, timing ends early, and
+the run stops after its first real step.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ def choose_bucket_bytes(
 ) -> tuple[int, dict[int, float]]:
     """The fastest of `candidates` (bytes), and seconds by candidate; the same on all ranks.
 
-    Of equally fast ones, the nearest to `USUAL` is taken. Candidates are measured in turn, `rounds` times over, so that
-    a disturbance of the machine affects all alike. What counts is the slowest rank of each round, and the median over
-    rounds. `measure` does a few steps with a bucket size and returns their seconds; all ranks call it at the same time.
+    Of equally fast ones, the nearest to `USUAL` is chosen. Candidates are measured in turn, in `rounds` rounds, so that
+    a disturbance of the machine affects all of them. The time of a candidate is that of the slowest rank in each round,
+    and the median over rounds. `measure` does a few steps with a bucket size and returns their seconds; all ranks call
+    it at the same time.
 
     Raises:
         RunError: a rank is gone.
@@ -73,13 +74,13 @@ def choose_bucket_bytes(
             communicator.barrier()
             slowest[candidate].append(max(communicator.gather_objects(measure(candidate))))
     table = {candidate: statistics.median(seconds) for candidate, seconds in slowest.items()}
-    # All should have the same table; the choice of rank 0 makes sure that they agree.
+    # All ranks should have the same table; broadcasting the choice of rank 0 makes sure that they agree.
     found: tuple[int, dict[int, float]] = communicator.broadcast_object((_fastest(table), table))
     return found
 
 
 def _fastest(table: dict[int, float]) -> int:
-    """Of the sizes that are as fast as the fastest, within noise, the one nearest to `USUAL`."""
+    """Of the sizes that are as fast as the fastest, within noise, the nearest to `USUAL`."""
     limit = min(table.values()) * _SAME
     fast = [size for size, seconds in table.items() if seconds <= limit]
     return min(fast, key=lambda size: abs(math.log(size / USUAL)))
@@ -92,23 +93,23 @@ def _fastest(table: dict[int, float]) -> int:
 # With longer steps the bucket size is not measured, and one pair of steps is timed.
 _LONGEST_STEP_SECONDS = 5.0
 _REPEATS = 3
-# Steps without and with communication are timed by turns, in so many pairs, or, if those would take longer than this,
-# in as few as an interval of their median needs.
+# Steps without and with communication are timed alternately, in `_PAIRS` pairs. If those would take longer than
+# `_PAIRS_SECONDS`, the fewest pairs that give an interval of the median are timed.
 _PAIRS = 11
 _PAIRS_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class WarmUpTimes:
-    """What the warm-up has measured.
+    """Results of the warm-up.
 
     Attributes:
-        compile_seconds: of the first step, which compiles, captures and warms caches; 0 where nothing needed it.
-        bucket_bytes: measured or as the recipe says; None for one rank.
-        tuning: median seconds of a step by bucket size; None where the size was not measured.
-        alone_seconds: of a step without communication, the slowest rank's, best of several; None for one rank.
-        together_seconds: of a step with communication, likewise.
-        efficiencies: of each pair of such steps, the time without communication over the time with it.
+        compile_seconds: of the first step, which compiles, captures and warms caches; 0 if it was not needed.
+        bucket_bytes: measured, or the recipe's; None for one rank.
+        tuning: median seconds of a step by bucket size; None if the size was not measured.
+        alone_seconds: of a step without communication on the slowest rank, best of several; None for one rank.
+        together_seconds: likewise of a step with communication.
+        efficiencies: for each pair of such steps, the time without communication over the time with it.
     """
 
     compile_seconds: float
@@ -120,7 +121,7 @@ class WarmUpTimes:
 
 
 class WarmUp:
-    """Runs blank steps of a run's updater; `staged` is given where the model is cut into stages."""
+    """Runs blank steps of a run's updater; `staged` is given if the model is cut into stages."""
 
     def __init__(
         self,
@@ -138,53 +139,53 @@ class WarmUp:
         self._is_stopping = False
 
     def alone(self) -> WarmUpTimes:
-        """Do the first step, in which code is compiled and a GPU's kernels are chosen."""
-        with self._leaving_no_trace():
+        """Do the first step, which compiles code and chooses a GPU's kernels."""
+        with self._state_restored():
             return WarmUpTimes(self._first_seconds())
 
     def with_ranks(self) -> WarmUpTimes:
         """Do the first step, choose the bucket size, and time steps without and with communication.
 
-        Leaves the updater with the reducer that it will train with.
+        Leaves the updater with the reducer for training.
 
         Raises:
             RunError: another rank is lost.
         """
-        with self._leaving_no_trace():
+        with self._state_restored():
             found = WarmUpTimes(self._first_seconds())
             alone = self._slowest(min(self._seconds() for _ in range(_REPEATS)))
             found = self._choose(replace(found, alone_seconds=alone))
             bucket_bytes = found.bucket_bytes
             assert bucket_bytes is not None
-            self._reduce_by(bucket_bytes)
+            self._set_bucket_bytes(bucket_bytes)
             self._together_seconds()
-            found = self._by_turns(found)
-            # What compression lost of blank gradients must not enter the first update.
-            self._reduce_by(bucket_bytes)
+            found = self._time_pairs(found)
+            # The compression errors of blank gradients must not enter the first update.
+            self._set_bucket_bytes(bucket_bytes)
             return found
 
     def with_stages(self) -> WarmUpTimes:
         """Do the first step of all stages; the bucket size is the recipe's, or `USUAL`.
 
-        Each stage has other gradients, so one measurement could not choose for all; and no stage can step alone.
+        Stages have different gradients, so one measurement could not choose for all; and no stage can step alone.
 
         Raises:
             RunError: another rank is lost.
         """
-        with self._leaving_no_trace():
+        with self._state_restored():
             found = WarmUpTimes(self._seconds())
             if self._replicas.size == 1:
                 return found
             found = replace(found, bucket_bytes=self._settings.bucket_bytes or USUAL)
             assert found.bucket_bytes is not None
-            self._reduce_by(found.bucket_bytes)
+            self._set_bucket_bytes(found.bucket_bytes)
             self._seconds()
-            # What compression lost of blank gradients must not enter the first update.
-            self._reduce_by(found.bucket_bytes)
+            # The compression errors of blank gradients must not enter the first update.
+            self._set_bucket_bytes(found.bucket_bytes)
             return found
 
-    def _by_turns(self, found: WarmUpTimes) -> WarmUpTimes:
-        """Time pairs of steps without and with communication: a disturbance of the machine then affects both."""
+    def _time_pairs(self, found: WarmUpTimes) -> WarmUpTimes:
+        """Time steps without and with communication in pairs, so that a disturbance of the machine affects both."""
         assert found.alone_seconds is not None
         pairs = _PAIRS if 2 * _PAIRS * found.alone_seconds <= _PAIRS_SECONDS else LEAST_VALUES
         if found.alone_seconds > _LONGEST_STEP_SECONDS:
@@ -215,7 +216,7 @@ class WarmUp:
         def measure(bucket_bytes: int) -> float:
             if self._is_stopping:
                 return 0.0
-            self._reduce_by(bucket_bytes)
+            self._set_bucket_bytes(bucket_bytes)
             return self._together_seconds()
 
         choice, table = choose_bucket_bytes(bucket_candidates(self._bare.parameters()), measure, self._ranks.world)
@@ -223,7 +224,7 @@ class WarmUp:
             return replace(found, bucket_bytes=USUAL)
         return replace(found, bucket_bytes=choice, tuning=table)
 
-    def _reduce_by(self, bucket_bytes: int) -> None:
+    def _set_bucket_bytes(self, bucket_bytes: int) -> None:
         if self._updater.reducer is None:
             self._updater.reducer = Reducer(
                 self._bare.parameters(),
@@ -235,7 +236,7 @@ class WarmUp:
         self._updater.reducer.set_bucket_bytes(bucket_bytes)
 
     def _first_seconds(self) -> float:
-        """Duration of the first step on this rank, with the capture of graphs before it, while no hook is set."""
+        """Duration of graph capture and the first step on this rank, before any hook is set."""
         start = time.perf_counter()
         updater = self._updater
         if updater.graphs:
@@ -245,14 +246,14 @@ class WarmUp:
         return time.perf_counter() - start
 
     def _seconds(self) -> float:
-        """Duration of one blank step, without the optimizer's, on this rank."""
+        """Duration of one blank step on this rank, without the optimizer's step."""
         start = time.perf_counter()
         self._updater.gradients(0, self._blanks)
         _finish(next(self._bare.parameters()).device)
         return time.perf_counter() - start
 
     def _together_seconds(self) -> float:
-        """Duration of one with communication, after which all ranks agree whether the run is to be stopped."""
+        """Duration of a step with communication, in which all ranks agree whether to stop the run."""
         seconds = self._seconds()
         self._is_stopping = self._updater.stop.agreed is not None
         return seconds
@@ -262,7 +263,7 @@ class WarmUp:
         return slowest
 
     @contextmanager
-    def _leaving_no_trace(self) -> Iterator[None]:
+    def _state_restored(self) -> Iterator[None]:
         before = {name: buffer.clone() for name, buffer in self._bare.named_buffers()}
         self._updater.model.train()
         try:

@@ -1,4 +1,4 @@
-"""The benchmarks, by name: those of hpcai500, and what plug-ins bring. CONTRIBUTING.md lists what a new one needs."""
+"""The benchmarks, by name: built-in ones and those of plug-ins. CONTRIBUTING.md lists the needs of a new one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def factory(benchmark: str) -> WorkloadFactory:
     """The builder of `benchmark`, imported when it is needed.
 
     Raises:
-        EnvironmentLacksError: the benchmark is of a plug-in that cannot be used.
+        EnvironmentLacksError: the benchmark's plug-in cannot be used.
     """
     match benchmark:
         case "ic":
@@ -36,7 +36,7 @@ def model_of(recipe: Recipe, classes: int | None = None) -> tuple[nn.Module, tup
     `classes` are those of the data; by default those of the edition's data set.
 
     Raises:
-        EnvironmentLacksError: the benchmark is of a plug-in that cannot say.
+        EnvironmentLacksError: the benchmark's plug-in cannot be used, or provides no model.
     """
     match recipe.benchmark:
         case "ic":

@@ -1,6 +1,6 @@
-"""What a benchmark gives to the engine: the problem. The engine owns time, events, updates and checkpoints.
+"""The interface of a benchmark, which defines the problem; the engine owns time, events, updates and checkpoints.
 
-Also what benchmarks share: noise for examples, rows gathered on one rank, and ranks that wait for the first one's work.
+Also shared by benchmarks: noise for examples, gathering rows on one rank, and waiting for the first rank's work.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from hpcai500.progress import Tracker, track
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """What one backward pass of one rank takes.
+    """The input of one backward pass of one rank.
 
     Attributes:
         samples: ids (int64) of the samples in it, without padding.
         padded: samples that only fill the last batch; trained on, never counted as images.
-        payload: what `Workload.loss` takes: tensors on the host or already on the device, valid until the next batch is
-            asked for.
+        payload: the argument of `Workload.loss`: tensors on the host or already on the device, valid until the next
+            batch is requested.
         warnings: samples that decoded with warnings.
-        indexed: samples that were decoded by points of a seek index.
-        wait_seconds: how long this batch was waited for.
+        indexed: samples that were decoded with a seek index.
+        wait_seconds: time spent waiting for this batch.
     """
 
     samples: np.ndarray[Any, np.dtype[np.int64]]
@@ -52,8 +52,8 @@ class Evaluation:
 
     Attributes:
         value: 0 to 1.
-        samples: how many samples it covers.
-        per_class: by name, where the metric has such; None for a class that does not occur.
+        samples: number of samples it covers.
+        per_class: by name, if the metric is defined per class; None for a class that does not occur.
     """
 
     value: float
@@ -62,16 +62,16 @@ class Evaluation:
 
 
 def noise(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Values for payloads that do not matter; the generators of the run are not used.
+    """Random values for blank payloads; the random generators of the run are not used.
 
-    Zeros would stay zeros through the model, and cost a device less power.
+    Zeros would stay zeros through the model, and take less power.
     """
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process computes and reads, and which part of each update it does.
+    """The resources of a process, and its part of each update.
 
     Attributes:
         input_dtype: type in which input is delivered.
@@ -79,7 +79,7 @@ class Place:
         communicator: all ranks; a workload may use it while it is built and while it evaluates.
         total_shares: backward passes of an update over all ranks (`data.samplers`).
         shares: numbers of those that this rank does, one after the other.
-        replicas: the ranks that hold the same part of the model; None where each holds all of it.
+        replicas: the ranks that hold the same part of the model; None if each rank holds all of it.
         tracker: progress bars before training.
     """
 
@@ -93,7 +93,7 @@ class Place:
     tracker: Tracker = track
 
     def second_communicator(self) -> Communicator | None:
-        """One more communicator of all replicas, for use during backward passes beside the gradients; None for one."""
+        """Another communicator of all replicas, to use concurrently with the gradients' exchange; None for one rank."""
         replicas = self.replicas or self.communicator
         return replicas.group(range(replicas.size)) if replicas.size > 1 else None
 
@@ -127,25 +127,25 @@ class Workload(Protocol):
         """Facts of the data set for the record: root, fingerprint, counts, the digest of a complete epoch."""
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The module that does the counted work of a step, and inputs: the model itself, or its parts in a fixed shape.
+        """The module whose operations are counted, and inputs: the model itself, or its parts in a fixed shape.
 
-        The first input has samples first; values do not matter.
+        The first dimension of the first input is samples; values do not matter.
         """
 
     def blank_payload(self) -> Any:
-        """A payload with the shapes and types of training, whose values do not matter, for compiling ahead."""
+        """A payload with the shapes and types of training and any values, for compiling in advance."""
 
     def hold_in_memory(self, count: int) -> None:
         """Read `count` training batches now and repeat them from then on: training without the cost of input."""
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
-        """Batches of `epoch` (from 1) from step `first_step` on, as many a step as the place has shares.
+        """Batches of `epoch` (from 1) from step `first_step` on, one per step for each share of the place.
 
-        A function of (seed, epoch) alone.
+        They depend on (seed, epoch) only.
         """
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
-        """The scalar that is minimised, for one batch."""
+        """The scalar to minimise, for one batch."""
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
         """Quality of `model` over the whole evaluation set, the same on every rank; each rank evaluates its share.
@@ -156,15 +156,15 @@ class Workload(Protocol):
     def predictions(
         self, model: nn.Module, samples: npt.NDArray[np.int64] | None, on_batch: Callable[[int], None]
     ) -> Mapping[str, npt.NDArray[Any]]:
-        """A member's predictions for the vote of an ensemble: arrays as its voter takes them.
+        """A member's predictions for the vote of an ensemble, as arrays for its voter.
 
-        For the training samples with these ids, ascending, read as in an evaluation; where None, for the evaluation
-        set, so that the quality of the predictions is exactly that of the evaluation. Each rank predicts its share;
-        rank 0 gets all, the others nothing. `on_batch` as for `evaluate`.
+        For the training samples with these ids, ascending, read as in an evaluation; with None, for the evaluation set,
+        so that the quality of the predictions is exactly that of the evaluation. Each rank predicts its share; rank 0
+        gets all, the others nothing. `on_batch` as for `evaluate`.
         """
 
     def pictures(self) -> dict[str, bytes]:
-        """Files by name that show the last evaluation to a person; may be none."""
+        """Image files by name that show the last evaluation; may be empty."""
 
     def close(self) -> None:
         """Stop input threads and free memory."""
@@ -172,32 +172,32 @@ class Workload(Protocol):
 
 @runtime_checkable
 class Graphable(Protocol):
-    """A workload that can be run with `framework.cuda_graphs`."""
+    """A workload that supports `framework.cuda_graphs`."""
 
     def graphed_parts(self) -> tuple[str, ...]:
-        """Names of modules of the model, in the order of their calls, that a CUDA graph can hold; "" is all of it.
+        """Names of modules of the model that a CUDA graph can hold, in the order of their calls; "" is all of it.
 
-        Each is called once in a pass, with tensors (or lists of them) whose shapes are the same in every step. It
-        decides nothing by their values and does not communicate.
+        Each is called once in a pass, with tensors (or lists of them) whose shapes are the same in every step. Its
+        control flow does not depend on their values, and it does not communicate.
         """
 
 
 class WorkloadFactory(Protocol):
-    """Builds a workload from a recipe, the folder of its data, and the place that the process has."""
+    """Builds a workload from a recipe, the folder of its data, and the place of the process."""
 
     def __call__(self, recipe: Recipe, data: Path, place: Place) -> Workload: ...
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rows that the ranks have computed, gathered on the rank that writes.
+# Rows computed by all ranks, gathered on the rank that writes.
 
 
-# Of one exchange over all ranks: the most memory that a rank needs beside its own rows and, on rank 0, the result.
+# Memory limit of one exchange on each rank, in addition to its own rows and, on rank 0, the result.
 _BLOCK_BYTES = 32 << 20
 
 
 def gather_rows(share: Tensor, ranks: Communicator) -> Tensor | None:
-    """The rows of all ranks one below the other, by rank, on rank 0; None elsewhere.
+    """The rows of all ranks, concatenated by rank, on rank 0; None elsewhere.
 
     `share` is this rank's rows (n, columns) on the host; n may differ between ranks.
     """
@@ -227,14 +227,14 @@ def _place(block: Tensor, whole: Tensor, counts: list[int], at: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Ranks that wait for the first one, whose work spares them theirs.
+# Waiting for the first rank, whose work the others reuse.
 
 
 @contextmanager
 def leader_first(ranks: Communicator) -> Iterator[None]:
-    """Run the block on rank 0 before the others: they then find its results on a shared disk.
+    """Run the block on rank 0 before the others, which then find its results on a shared disk.
 
-    Where disks are not shared, the others do the work themselves, all at once.
+    If disks are not shared, the others do the work themselves, all at once.
     """
     if ranks.rank != 0:
         ranks.barrier()

@@ -1,4 +1,4 @@
-"""A workload without data: the model of a recipe and input of its shape, for steps that only time or profile it."""
+"""A workload without data: the model of a recipe and input of its shape, for timing and profiling steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hpcai500.workloads.models.parts import static_parts
 
 
 class BlankWorkload:
-    """What `engine.updates.Updater` and `engine.warm_up.WarmUp` need of a workload, and a forward pass.
+    """The part of a workload that `engine.updates.Updater` and `engine.warm_up.WarmUp` need, and a forward pass.
 
-    Losses are those of `workloads.ic` and `workloads.ewa`. Images are noise, as normalised images are: zeros would stay
-    zeros through all layers, take less power, and so run faster than training does. Where boxes are learnt, each image
-    has one, fewer than real images, with places for as many as a year's file has.
+    Losses are those of `workloads.ic` and `workloads.ewa`. Images are noise, like normalised images: zeros would stay
+    zeros through all layers, take less power, and so run faster than training. If the model learns boxes, each image
+    has one, fewer than real images, padded to the number of places in a year's file.
 
     Args:
         classes: outputs of a classifier; by default those of the edition's data set.
@@ -75,8 +75,8 @@ class BlankWorkload:
 
     def _build(self) -> nn.Module:
         options = self._recipe.workload
-        talks = getattr(options, "norm", None) == "sync-batch"
-        communicator = self._place.second_communicator() if talks else None
+        is_synchronised = getattr(options, "norm", None) == "sync-batch"
+        communicator = self._place.second_communicator() if is_synchronised else None
         if isinstance(options, ImageClassification):
             from hpcai500.workloads import ic  # a run has one benchmark
 

@@ -49,13 +49,13 @@ from hpcai500.workloads.quality import AveragePrecision
 from hpcai500.workloads.voting import Image, Seen, flat
 
 # ----------------------------------------------------------------------------------------------------
-# Where climate images become input: normalised by the host's threads, or on the device while a step computes.
+# Input: climate images, normalised by the host's threads, or on the device while a step computes.
 
 
 class ClimateInput:
-    """Makes the loaders of climate years that `recipe` asks for, for the process at `place`.
+    """Makes the recipe's loaders of climate years, for the process at `place`.
 
-    `channels` are numbers of the wanted channels; `mean` and `std` have a value for each of them.
+    `channels` are numbers of the recipe's channels; `mean` and `std` have a value for each of them.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ClimateInput:
     def loader(
         self, files: Sequence[tuple[Path, Storage]], samples: npt.NDArray[np.int64], *, width: int, roll: bool = False
     ) -> ClimateBatches:
-        """Batches on the host: as the model takes them, or as stored where the device converts them."""
+        """Batches on the host: in the form that the model takes, or as stored if the device converts them."""
         return ClimateBatches(
             files,
             samples,
@@ -91,7 +91,7 @@ class ClimateInput:
         )
 
     def on_device(self, source: Source[ClimateBatch]) -> Source[ClimateBatch]:
-        """The same batches, one ahead on a CUDA device, as the model takes them; on a CPU the source itself."""
+        """The same batches in the form that the model takes, prefetched by one; on a CPU the source itself."""
         if self._place.device.type != "cuda":
             return source
         form = DeviceForm(
@@ -110,12 +110,12 @@ class ClimateInput:
 
     @cached_property
     def _stream(self) -> CopyStream:
-        """One for training and evaluation, which take turns and so share memory on the device."""
+        """One for training and evaluation, which alternate and so share memory on the device."""
         return make_copy_stream(self._place.device)
 
 
 # ----------------------------------------------------------------------------------------------------
-# From the boxes of climate images to the detector's targets, and from its detections back to arrays.
+# Conversions: boxes of climate images to the detector's targets, and its detections to arrays.
 
 
 def seed_of(seed: int, epoch: int, sample: int) -> int:
@@ -123,9 +123,9 @@ def seed_of(seed: int, epoch: int, sample: int) -> int:
 
 
 def padded_targets(truths: Sequence[Truth], seeds: Sequence[int], places: int) -> Targets:
-    """The truths of a batch, padded to `places` boxes an image with label 0; no image of the run has more.
+    """The truths of a batch, padded to `places` boxes per image with label 0; no image of the run has more.
 
-    All batches of a run have the same shape, so that compiled code is used again.
+    All batches of a run have the same shape, so that code is compiled once.
     """
     boxes, labels = torch.zeros(len(truths), places, 4), torch.zeros(len(truths), places, dtype=torch.int64)
     for image, truth in enumerate(truths):
@@ -146,10 +146,10 @@ def as_image(sample: int, truth: Truth, found: tuple[npt.NDArray[Any], ...]) -> 
 
 
 # ----------------------------------------------------------------------------------------------------
-# The detector that a recipe of Extreme Weather Analytics describes.
+# The detector of a recipe of Extreme Weather Analytics.
 
 
-# V2.0 Table 4, but with the width of the data.
+# V2.0 Table 4, except that the width is that of the data.
 REFERENCE_GRID = (768, 1152)
 
 
@@ -195,16 +195,16 @@ def build_model(options: ExtremeWeather, communicator: Communicator | None = Non
 
 
 def example_inputs(options: ExtremeWeather, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Two images (2, C, H, W) and the regions (2 x samples, 5) of a full step; their values do not matter."""
+    """Two images (2, C, H, W) and the regions (2 x samples, 5) of a full step, on the meta device."""
     images = torch.empty(2, len(options.channels), height, width, device="meta")
     return images, torch.empty(2 * options.detection_samples, 5, device="meta")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Weather as a forecaster looks at it: moisture in colour, pressure as contours, and the boxes, true and found.
+# Pictures of the weather: moisture in colour, pressure as contours, and the boxes, true and found.
 
 
-# What shows storms and rivers best; a recipe may have left it out.
+# The channels that show storms and rivers best; a recipe may lack them.
 _COLOURED, _CONTOURED = "TMQ", "PSL"
 _LONG_NAMES = {"TMQ": "precipitable water (TMQ)", "PSL": "pressure at sea level (PSL)"}
 # Width of a letter of a label and height of its line, as shares of a picture's width.
@@ -216,7 +216,7 @@ _LEAST_SCORE = 0.3
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """One evaluation image: its standardised channels (C, H, W), its truth, and what was found in it."""
+    """One evaluation image: its standardised channels (C, H, W), its true boxes, and the boxes that were found."""
 
     sample: int
     image: npt.NDArray[np.float32]
@@ -273,7 +273,7 @@ def _draw_scene(axes: Any, scene: Scene, channels: list[str]) -> None:
 def _free_place(
     x: float, y: float, letters: int, width: int, height: int, taken: list[tuple[float, float, float]]
 ) -> tuple[float, float]:
-    """Where a label of so many letters stands: inside of the picture, and above or below those in `taken`."""
+    """Position of a label of `letters` letters, inside the picture and not overlapping those in `taken`."""
     wide, line = letters * _LETTER * width, _LINE * width
     x, highest = max(0.0, min(x, width - wide)), height - line
 
@@ -288,7 +288,7 @@ def _free_place(
 
 
 def _smooth(field: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """A running mean over a fiftieth of the globe: contours of noise hide the storms."""
+    """A running mean over a fiftieth of the globe, because contours of noise would hide the storms."""
     side = max(1, field.shape[1] // 50) | 1
     for axis, mode in ((0, "edge"), (1, "wrap")):
         pad = [(side // 2, side // 2) if at == axis else (0, 0) for at in (0, 1)]
@@ -297,14 +297,14 @@ def _smooth(field: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _draw_box(axes: Any, box: npt.NDArray[Any], colour: str, style: str) -> None:
-    from matplotlib.patches import Rectangle  # a run imports it after its clock has stopped
+    from matplotlib.patches import Rectangle  # only after the clock has stopped
 
     size = box[2] - box[0], box[3] - box[1]
     axes.add_patch(Rectangle((box[0], box[1]), *size, fill=False, edgecolor=colour, linestyle=style, linewidth=1.4))
 
 
 def _draw_legend(figure: Any) -> None:
-    from matplotlib.lines import Line2D  # a run imports it after its clock has stopped
+    from matplotlib.lines import Line2D  # only after the clock has stopped
 
     entries = [Line2D([], [], color=colour, label=name) for colour, name in zip(_COLOURS, CLASSES, strict=True)]
     entries.append(Line2D([], [], color="black", linestyle="--", label="truth"))
@@ -317,7 +317,7 @@ def _draw_legend(figure: Any) -> None:
 
 
 _PICTURES = 4
-# The number of an image, and the boxes, scores and labels that were found in it.
+# The number of an image, and the boxes, scores and labels found in it.
 Found = tuple[int, tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]]
 
 
@@ -350,7 +350,7 @@ class ExtremeWeatherWorkload:
         ):
             if not any(len(truth.labels) for truth in truths):
                 raise DataError(
-                    f"{data}: the years {years[0]} to {years[1]} hold no boxes: there is nothing to learn or find"
+                    f"{data}: the years {years[0]} to {years[1]} have no boxes: there is nothing to learn or find"
                 )
         self._truth_places = most_boxes(self._training_truths, rolled=options.longitude_roll)
         communicator = place.second_communicator() if options.norm == "sync-batch" else None
@@ -361,20 +361,20 @@ class ExtremeWeatherWorkload:
         batch_size = recipe.hyperparameters.batch_size
         self._shares = Shares(len(self._samples), batch_size, place.total_shares, place.shares, options.tail)
         self.steps_per_epoch = self._shares.steps_per_epoch
-        # For both sets: a damaged chunk or a NaN in the evaluation years would show after the first epoch only.
+        # For both sets: a damaged chunk or a NaN in the evaluation years would only show after the first epoch.
         with leader_first(place.communicator):
             measured = load_or_measure([*training, *evaluation], channels=channels, progress=place.tracker)
         values = combined(measured[: len(training)])
         require_varied(values, channels, str(data))
         all_places = _places(training)
-        # Each repeat of an image is a sample of its own, with its own roll.
+        # Each repeat of an image is a separate sample, with its own roll.
         drawn_places = all_places if self.drawn is None else all_places[self.drawn]
         self._input = ClimateInput(recipe, place, channels, values.mean[channels], values.std[channels])
         of_training, of_evaluation = ([(year.path, year.storage) for year in years] for years in (training, evaluation))
         loader = self._input.loader
         training_loader = loader(of_training, drawn_places, width=self._training_width, roll=options.longitude_roll)
         self._training = self._input.on_device(training_loader)
-        # Whole images, as they are.
+        # Whole images, without a roll.
         self._evaluation = self._input.on_device(loader(of_evaluation, _places(evaluation), width=self._image_size[1]))
         self._unmoved = partial(loader, of_training, all_places, width=self._image_size[1])
         storages = [year.storage for year in training]
@@ -382,7 +382,7 @@ class ExtremeWeatherWorkload:
         self._windows = windows_of(storages, drawn_places)
         self._shard = evaluation_shard(len(self._evaluation_truths), batch_size, place.world_size, place.rank)
         seen = sum(len(ids) for ids in self._shard)
-        # The first rank, which draws the pictures, has the first images in its share.
+        # The first rank draws the pictures; the first images are in its share.
         self._shown = _most_varied(self._evaluation_truths[:seen]) if place.rank == 0 else set()
         self._scenes: list[Scene] = []
 
@@ -392,8 +392,8 @@ class ExtremeWeatherWorkload:
     def hold_in_memory(self, count: int) -> None:
         """Read `count` training batches now and repeat them from then on: training without the cost of input."""
         order = windowed_order(self._windows, self._seed, 1, self._shares.total)
-        wanted = [share.ids for share in islice(self._shares.of_epoch(order), count)]
-        held = MemoryBatches(self._training.epoch(wanted, seed=self._seed, epoch=1))
+        batches = [share.ids for share in islice(self._shares.of_epoch(order), count)]
+        held = MemoryBatches(self._training.epoch(batches, seed=self._seed, epoch=1))
         self._training.close()
         self._training = held
 
@@ -414,7 +414,7 @@ class ExtremeWeatherWorkload:
         }
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The detector's dense parts, with two images and the regions that a step samples of them."""
+        """The detector's dense parts, with two images and the regions that a step samples from them."""
         detector = cast(FasterRCNN, self.model)
         return CountedDetector(detector), example_inputs(self._options, self._image_size[0], self._training_width)
 
@@ -438,13 +438,13 @@ class ExtremeWeatherWorkload:
             )
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
-        """The sum of the four losses: objectness and boxes of the proposals, classes and boxes of the detections."""
+        """The sum of the four losses: objectness and boxes of proposals, classes and boxes of detections."""
         images, targets = payload
         losses = model(self._on_device(images), targets.to(self._place.device))
         return cast(Tensor, sum(losses.values()))
 
     def chain(self) -> Chain:
-        """Backbone block by block, pyramid, and the two stages that judge it, which are a part of the loss."""
+        """Backbone block by block, pyramid, and the two detection stages, which are a part of the loss."""
         return detector_chain(
             cast(FasterRCNN, self.model),
             (self._image_size[0], self._training_width),
@@ -462,7 +462,7 @@ class ExtremeWeatherWorkload:
                 sample = int(batch.samples[position])
                 found.append((sample, as_arrays(detections)))
                 if sample in self._shown:
-                    # A copy, as the batch is a view of memory that is refilled.
+                    # A copy, because the batch is a view of memory that will be overwritten.
                     image = batch.images[position].to("cpu", torch.float32, copy=True).numpy()
                     self._scenes.append(Scene(sample, image, self._evaluation_truths[sample], *found[-1][1]))
             on_batch(len(found) * ranks.size)
@@ -473,7 +473,7 @@ class ExtremeWeatherWorkload:
     def predictions(
         self, model: nn.Module, samples: SampleIds | None, on_batch: Callable[[int], None]
     ) -> Mapping[str, npt.NDArray[Any]]:
-        """The true boxes of each image and those that the model finds, as in an evaluation."""
+        """The true boxes of each image and those found by the model, as in an evaluation."""
         if samples is None:
             ids = np.arange(len(self._evaluation_truths))
             return self._predicted(self._evaluation, ids, self._evaluation_truths, model, on_batch)
@@ -503,7 +503,7 @@ class ExtremeWeatherWorkload:
         return flat([as_image(sample, truths[sample], seen) for sample, seen in chain.from_iterable(gathered)])
 
     def _precision(self, gathered: Sequence[Sequence[Found]]) -> Evaluation:
-        """Average precision of all ranks' detections, in the order of the images, as if one process had found them."""
+        """Average precision of all ranks' detections, in the order of the images, as for one process."""
         precision = AveragePrecision(CLASSES)
         for sample, detections in chain.from_iterable(gathered):
             truth = self._evaluation_truths[sample]
@@ -512,7 +512,7 @@ class ExtremeWeatherWorkload:
         return Evaluation(result.mean, precision.images, result.per_class)
 
     def pictures(self) -> dict[str, bytes]:
-        """A few evaluation images with their true boxes and what the last evaluation found in them."""
+        """A few evaluation images with their true boxes and the boxes found by the last evaluation."""
         return {"detections.png": draw(self._scenes, self._options.channels)} if self._scenes else {}
 
     def close(self) -> None:
@@ -541,11 +541,11 @@ def _truths(years: Sequence[YearFile]) -> list[Truth]:
 
 
 def _most_varied(truths: Sequence[Truth]) -> set[int]:
-    """The images with most classes, which are the most worth looking at; of equally varied ones the first."""
+    """The images with the most classes, which are the most interesting; of equally varied ones the first."""
     variety = [len(set(truth.labels.tolist())) for truth in truths]
     return set(np.argsort(-np.array(variety), kind="stable")[:_PICTURES].tolist())
 
 
 def _places(years: Sequence[YearFile]) -> SampleIds:
-    """For each sample, (samples, 2), the number of its file and of its image in that file."""
+    """(samples, 2): for each sample the number of its file, and of its image in that file."""
     return np.concatenate([[(number, image) for image in range(year.images)] for number, year in enumerate(years)])

@@ -30,19 +30,19 @@ from hpcai500.workloads.models.resnet import BLOCKS, ResNet
 from hpcai500.workloads.quality import Top1
 
 # ----------------------------------------------------------------------------------------------------
-# Where the images of a run come from: the loader that the recipe names, for training and for evaluation.
+# Input: the recipe's loaders of images, for training and for evaluation.
 
 
 @dataclass(frozen=True)
 class ImageInput:
-    """Makes the loaders of splits of the set in `root` that `recipe` asks for, for the process at `place`."""
+    """Makes the recipe's loaders for splits of the set in `root`, for the process at `place`."""
 
     recipe: Recipe
     root: Path
     place: Place
 
     def training(self, split: Split) -> Batches:
-        """Random crops, flipped at random. Raises EnvironmentLacksError where the recipe's loader is missing."""
+        """Random crops, flipped at random. Raises EnvironmentLacksError if the recipe's loader is missing."""
         options = self._options
         crop: CropSettings = {
             "mode": "random",
@@ -53,7 +53,7 @@ class ImageInput:
         return self._loader(split, crop)
 
     def evaluation(self, split: Split) -> Batches:
-        """Centre crops. Raises EnvironmentLacksError where the recipe's loader is missing."""
+        """Centre crops. Raises EnvironmentLacksError if the recipe's loader is missing."""
         return self._loader(split, {"mode": "centre", "resize_shorter": self._options.evaluation_resize})
 
     @property
@@ -88,7 +88,7 @@ class ImageInput:
         return self._on_device(loader) if device.type == "cuda" else loader
 
     def _on_device(self, loader: JpegBatches) -> Batches:
-        """The same batches, one ahead on a CUDA device, as the model takes them."""
+        """The same batches, prefetched by one onto the CUDA device, in the form that the model takes."""
         mean, std = loader.normalisation if self._converted else (None, None)
         memory_format = torch.channels_last if self.recipe.framework.channels_last else torch.contiguous_format
         form = DeviceForm(self.place.input_dtype, memory_format, self._converted, mean, std)
@@ -97,12 +97,12 @@ class ImageInput:
 
     @property
     def _converted(self) -> bool:
-        """Whether the native loader gives uint8 levels, which the device normalises."""
+        """Whether the native loader delivers uint8 values, which the device normalises."""
         return self.recipe.accelerator.loader != "dali" and self.recipe.accelerator.conversion == "device"
 
     @cached_property
     def _stream(self) -> CopyStream:
-        """One for training and evaluation, which take turns and so share memory on the device."""
+        """One for training and evaluation, which alternate and so share memory on the device."""
         return make_copy_stream(self.place.device)
 
 
@@ -124,7 +124,7 @@ def build_model(options: ImageClassification, classes: int, communicator: Commun
 
 
 def example_images(options: ImageClassification) -> Tensor:
-    """Two images, (2, 3, size, size), whose values do not matter; batch norm cannot train on a single pixel."""
+    """Two uninitialised images, (2, 3, size, size), because batch norm cannot train on a single pixel."""
     return torch.empty(2, 3, options.image_size, options.image_size)
 
 
@@ -161,8 +161,8 @@ class ImageClassificationWorkload:
     def hold_in_memory(self, count: int) -> None:
         """Decode `count` training batches now and repeat them from then on: training without the cost of input."""
         order = epoch_order(self._shares.samples, self._seed, epoch=1)
-        wanted = [share.ids for share in islice(self._shares.of_epoch(order), count)]
-        held = MemoryBatches(self._training.epoch(wanted, seed=self._seed, epoch=1))
+        batches = [share.ids for share in islice(self._shares.of_epoch(order), count)]
+        held = MemoryBatches(self._training.epoch(batches, seed=self._seed, epoch=1))
         self._training.close()
         self._training = held
 
@@ -237,7 +237,7 @@ class ImageClassificationWorkload:
     def predictions(
         self, model: nn.Module, samples: SampleIds | None, on_batch: Callable[[int], None]
     ) -> Mapping[str, npt.NDArray[Any]]:
-        """The label of each image and the model's scores (logits, float32) of its centre crop, as in an evaluation."""
+        """The label of each image and the model's logits (float32) for its centre crop, as in an evaluation."""
         if samples is None:
             return self._predicted(self._evaluation, self._index.val, model, on_batch)
         chosen = _drawn_from(self._index.train, samples)
@@ -264,7 +264,7 @@ class ImageClassificationWorkload:
         return {"samples": np.arange(len(split)), "labels": split.labels, "logits": logits.numpy()}
 
     def pictures(self) -> dict[str, bytes]:
-        """None: a wrong class shows nothing to the eye."""
+        """None: there is nothing to see in a wrong class."""
         return {}
 
     def close(self) -> None:
@@ -278,6 +278,6 @@ class ImageClassificationWorkload:
 
 
 def _drawn_from(split: Split, drawn: SampleIds) -> Split:
-    """The images that were drawn, in order: each repeat is a sample of its own, with its own crop."""
+    """The drawn images, in order: each repeat is a separate sample, with its own crop."""
     paths = tuple(split.paths[sample] for sample in drawn)
     return make_split(split.name, paths, split.sizes_bytes[drawn], split.labels[drawn])

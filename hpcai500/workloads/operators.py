@@ -1,7 +1,6 @@
-"""Detection's own operators on the compiled core: NMS and RoIAlign, which torch lacks.
+"""Detection operators on the compiled core: NMS and RoIAlign, which torch lacks (torchvision has them).
 
-torchvision has them, in a library of its own. These work in eager mode, under autograd, autocast and torch.compile, on
-CPU and CUDA tensors.
+They work in eager mode, under autograd, autocast and torch.compile, on CPU and CUDA tensors.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError
 
 # ----------------------------------------------------------------------------------------------------
-# What the operators need of the build and of torch before they work on a CUDA device.
+# Requirements of the operators on a CUDA device.
 
 
 def require_cuda_build() -> None:
-    """Raise EnvironmentLacksError, with the fix, where the core has no CUDA kernels."""
+    """Raise EnvironmentLacksError, with the fix, if the core has no CUDA kernels."""
     if not _core.cuda_architectures():
         raise EnvironmentLacksError(
             "hpcai500 is built without CUDA, but a tensor is on a CUDA device: put nvcc on PATH (or set CUDACXX) and"
@@ -31,15 +30,15 @@ def require_cuda_build() -> None:
 
 
 def on_stream(tensor: Tensor) -> dict[str, int]:
-    """Device and stream of a call of the core on `tensor`: it is put on torch's current stream."""
+    """Device and stream for a call of the core on `tensor`: torch's current stream."""
     return {"device": tensor.get_device(), "stream": torch.cuda.current_stream(tensor.device).cuda_stream}
 
 
-def refuse_where_determinism_is_asked(name: str) -> None:
-    """Raise RuntimeError (or warn, as torch was told) under torch.use_deterministic_algorithms."""
+def require_nondeterminism_allowed(name: str) -> None:
+    """Raise RuntimeError (or warn, with warn_only) under torch.use_deterministic_algorithms."""
     if not torch.are_deterministic_algorithms_enabled():
         return
-    message = f"{name} adds in no fixed order on a CUDA device, but deterministic algorithms were asked for"
+    message = f"{name} sums in no fixed order on a CUDA device, but deterministic algorithms were requested"
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         raise RuntimeError(f"{message}: run it on the CPU, or allow it with warn_only=True")
     warnings.warn(message, stacklevel=2)
@@ -50,20 +49,20 @@ def refuse_where_determinism_is_asked(name: str) -> None:
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Indices of the boxes that stay, int64, in falling order of score; of equal scores the earlier comes first.
+    """Indices of the kept boxes, int64, in descending order of score; of equal scores the earlier comes first.
 
-    A box goes when its intersection over union with a box that stays is above `iou_threshold`. A NaN counts as the
-    highest score, as in torch.sort. A ratio that is not a number (two boxes without area, a coordinate that is NaN or
-    infinite) is not above anything: such boxes stay, and suppress nothing.
+    A box is suppressed if its intersection over union with a kept box is above `iou_threshold`. A NaN is the highest
+    score, as in torch.sort. A ratio that is NaN (two boxes without area, a coordinate that is NaN or infinite) is not
+    above any threshold: such boxes are kept and suppress nothing.
 
     Args:
-        boxes: (n, 4), rows x1 y1 x2 y2, floating point. Half precision is compared in float32, under autocast too.
+        boxes: (n, 4), rows x1 y1 x2 y2, floating point. Half precision is compared in float32, also under autocast.
         scores: (n,), floating point.
         iou_threshold: in [0, 1].
 
     Raises:
-        ValueError: another shape or threshold.
-        TypeError: boxes or scores that are not floating point.
+        ValueError: a wrong shape or threshold.
+        TypeError: boxes or scores are not floating point.
     """
     return _nms(boxes, scores, None, iou_threshold)  # type: ignore[no-any-return]
 
@@ -71,12 +70,12 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
 def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: float) -> Tensor:
     """nms() within each group: boxes of different groups (classes, pyramid levels) never suppress each other.
 
-    `groups` (n,) are integers and compared as numbers: no offset is added to coordinates, which would cost them
-    precision. All else is as in nms().
+    `groups` (n,) are integers and compared as numbers: no offset is added to coordinates, which would lose precision.
+    The rest is as in nms().
 
     Raises:
         ValueError: as nms().
-        TypeError: as nms(), or groups that are not integers.
+        TypeError: as nms(), or groups are not integers.
     """
     return _nms(boxes, scores, groups, iou_threshold)  # type: ignore[no-any-return]
 
@@ -118,14 +117,14 @@ def _(boxes: Tensor, scores: Tensor, groups: Tensor | None, iou_threshold: float
         iou_threshold=iou_threshold,
         **on_stream(boxes),
     )
-    # The only wait for the device: the host has to learn how many stay.
+    # The only wait for the device: the host needs the number of kept boxes.
     return order[keep.bool()]
 
 
 @_nms.register_fake
 def _(boxes: Tensor, scores: Tensor, groups: Tensor | None, *_: Any) -> Tensor:
     _compared_type(boxes, scores, groups)
-    # How many stay is known from the values only.
+    # The number of kept boxes depends on the values.
     kept = torch.library.get_ctx().new_dynamic_size()
     return boxes.new_empty((kept,), dtype=torch.int64)
 
@@ -133,23 +132,23 @@ def _(boxes: Tensor, scores: Tensor, groups: Tensor | None, *_: Any) -> Tensor:
 # ----------------------------------------------------------------------------------------------------
 # Non-maximum suppression of many short lists at once, with as many results as boxes.
 #
-# How many boxes stay is known on the device alone. The result is a mask of the boxes' shape, so the host never waits.
+# The number of kept boxes is only known on the device. The result is a mask of fixed shape, so the host never waits.
 
 
 def sorted_nms(boxes: Tensor, segments: Sequence[int], iou_threshold: float) -> Tensor:
-    """(N, n, 4) boxes in falling order of score within each segment -> (N, n) bool, which of them stay, as in nms().
+    """(N, n, 4) boxes in descending order of score in each segment -> (N, n) bool, which of them nms() would keep.
 
     Boxes of different segments (pyramid levels, classes) or different rows (images) never suppress each other. A box
-    with a NaN stays and suppresses nothing: boxes to be ignored can be marked so, and dropped from the result.
+    with a NaN is kept and suppresses nothing: mark boxes to be ignored in this way, and drop them from the result.
 
     Args:
         boxes: rows x1 y1 x2 y2, floating point; half precision is compared in float32.
-        segments: how many boxes each segment has, one after the other; n together.
+        segments: number of boxes in each consecutive segment; the sum is n.
         iou_threshold: in [0, 1].
 
     Raises:
-        ValueError: another shape, threshold or number of boxes in the segments.
-        TypeError: boxes that are not floating point.
+        ValueError: a wrong shape, threshold or number of boxes in the segments.
+        TypeError: boxes are not floating point.
     """
     return _sorted_nms(boxes, [int(count) for count in segments], iou_threshold)  # type: ignore[no-any-return]
 
@@ -174,7 +173,7 @@ def _sorted_nms(boxes: Tensor, segments: Sequence[int], iou_threshold: float) ->
     values = _compared(boxes).reshape(-1, 4).numpy()
     groups = np.arange(images)[:, None] * len(segments) + np.repeat(np.arange(len(segments)), segments)
     falling = np.broadcast_to(np.arange(count, 0, -1, dtype=values.dtype), (images, count))
-    # Boxes that are left out cost nothing.
+    # Boxes with NaN are skipped and cost nothing.
     compared = np.flatnonzero(~np.isnan(values).any(axis=1))
     kept = _core.nms(
         values[compared],
@@ -214,14 +213,14 @@ def _(boxes: Tensor, segments: Sequence[int], *_: Any) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Feature maps as the core takes them: their types, their memory formats, and the type in which rois are computed.
+# Feature maps for the core: their types, their memory formats, and the type in which rois are computed.
 
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def check_types(features: Tensor, rois: Tensor) -> None:
-    """Raise TypeError for tensors of another type, ValueError for another number of axes."""
+    """Raise TypeError for a wrong type, ValueError for a wrong number of axes."""
     if features.dtype not in _TYPES:
         raise TypeError(f"features must be float32, float16, bfloat16 or float64, got {features.dtype}")
     if not rois.is_floating_point():
@@ -232,23 +231,23 @@ def check_types(features: Tensor, rois: Tensor) -> None:
 
 
 def coordinates(rois: Tensor, features: torch.dtype) -> Tensor:
-    """Rois in float64 where the features are, in float32 elsewhere; contiguous."""
+    """Rois in float64 if the features are, otherwise in float32; contiguous."""
     dtype = torch.float64 if features == torch.float64 else torch.float32
     return rois.detach().to(dtype).contiguous()
 
 
 def is_channels_last(features: Tensor) -> bool:
-    """Whether the channels are last; False where both formats are the same."""
+    """Whether the channels are last; False if both formats are the same."""
     return features.is_contiguous(memory_format=torch.channels_last) and not features.is_contiguous()
 
 
 def packed(features: Tensor) -> Tensor:
-    """The features themselves where channels are first or last without a gap, else a copy."""
+    """The features themselves if channels are first or last without gaps, else a copy."""
     return features if is_channels_last(features) else features.contiguous()
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """The tensor for the core: bfloat16, which arrays lack, as uint16."""
+    """The tensor for the core: bfloat16, which NumPy lacks, as uint16."""
     tensor = tensor.detach()
     return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
 
@@ -273,8 +272,8 @@ def roi_align(
 ) -> Tensor:
     """(N, C, H, W) features and (K, 5) rois -> (K, C, height, width), each bin the mean of bilinear samples.
 
-    The result has the features' type, also under autocast; half precision is summed in float32. It is contiguous
-    whatever the features' memory format, as a box head flattens it. Features are fastest in channels_last; those of
+    The result has the features' type, also under autocast; half precision is summed in float32. It is contiguous for
+    any memory format of the features, because a box head flattens it. Features are fastest in channels_last; those in
     neither format are copied first. Differentiable in the features, not in the rois; the gradient has the features'
     memory format, and on a CPU the same bits for any number of threads.
 
@@ -282,16 +281,16 @@ def roi_align(
 
     Args:
         features: float32, float16, bfloat16 or float64.
-        rois: rows [image, x1, y1, x2, y2] in input pixels, floating point; computed in float32 (float64 where the
-            features are).
+        rois: rows [image, x1, y1, x2, y2] in input pixels, floating point; computed in float32 (float64 if the features
+            are).
         output_size: bins (height, width), or one number for both; at most 1024.
         spatial_scale: feature pixels per input pixel, such as 1/4.
         sampling_ratio: samples of a bin on each axis, at most 1024; 0 or less takes ceil(size of the bin).
         aligned: shift by half a pixel, which is exact; without it rois are also at least one pixel large.
 
     Raises:
-        ValueError: another shape or range, or (on a CPU) a roi whose image does not exist; on a GPU it gives NaN.
-        TypeError: tensors of another type.
+        ValueError: a wrong shape or range, or (on a CPU) a roi whose image does not exist; on a GPU it gives NaN.
+        TypeError: tensors of a wrong type.
     """
     height, width = (output_size, output_size) if isinstance(output_size, int) else output_size
     return _roi_align(features, rois, spatial_scale, height, width, sampling_ratio, aligned)  # type: ignore[no-any-return]
@@ -392,7 +391,7 @@ def _(
     aligned: bool,
 ) -> Tensor:
     require_cuda_build()
-    refuse_where_determinism_is_asked("roi_align_backward")
+    require_nondeterminism_allowed("roi_align_backward")
     check_types(gradient, rois)
     places = coordinates(rois, gradient.dtype)
     # Half precision is summed in float32 and rounded once.
@@ -435,7 +434,7 @@ def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _double_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradient is linear in what it spreads, so its own gradient is the pooling again."""
+    """The backward pass is linear in the gradient, so its own gradient is the pooling again."""
     (rois,) = ctx.saved_tensors
     pooled = _roi_align(
         gradient, rois, ctx.spatial_scale, ctx.pooled_height, ctx.pooled_width, ctx.sampling_ratio, ctx.aligned
@@ -448,9 +447,9 @@ _roi_align_backward.register_autograd(_double_backward, setup_context=_save_back
 
 
 # ----------------------------------------------------------------------------------------------------
-# RoIAlign over the levels of a pyramid: each roi is pooled from the level that is given for it.
+# RoIAlign over the levels of a pyramid: each roi is pooled from the level given for it.
 #
-# How many rois a level has is known on the device alone. The operator takes levels as data, and no shape depends on
+# The number of rois of a level is only known on the device. The operator takes levels as data, and no shape depends on
 # them: the host never waits, and the step can be compiled and captured.
 
 
@@ -465,18 +464,17 @@ def roi_align_levels(
 ) -> Tensor:
     """Levels (N, C, h, w) and (K, 5) rois -> (K, C, height, width), as roi_align() pools roi k from its level.
 
-    All else is as in roi_align().
+    The rest is as in roi_align().
 
     Args:
         levels: all of one type, number of images and number of channels. On a GPU at most 8, and all are copied to one
-            memory format where theirs differ.
-        level_of: (K,) int64, the place in `levels` of each roi's level.
-        spatial_scales: of each level, feature pixels per input pixel.
+            memory format if theirs differ.
+        level_of: (K,) int64, the position in `levels` of each roi's level.
+        spatial_scales: for each level, feature pixels per input pixel.
 
     Raises:
-        ValueError: as roi_align(); or levels that differ; or (on a CPU) a level that does not exist, which gives NaN on
-            a GPU.
-        TypeError: as roi_align(), or `level_of` of another type than int64.
+        ValueError: as roi_align(); or levels differ; or (on a CPU) a level does not exist, which gives NaN on a GPU.
+        TypeError: as roi_align(), or `level_of` is not int64.
     """
     height, width = (output_size, output_size) if isinstance(output_size, int) else output_size
     scales = [float(scale) for scale in spatial_scales]
@@ -551,7 +549,7 @@ def _pool_on_cuda(
     _check_levels(levels, rois, level_of, scales)
     pooled = _empty_pooled(levels, rois, pooled_height, pooled_width)
     _core.roi_align_levels_cuda(
-        [bits(features) for features in _alike(levels)],
+        [bits(features) for features in _in_one_format(levels)],
         coordinates(rois, pooled.dtype),
         level_of.contiguous(),
         bits(pooled),
@@ -563,8 +561,8 @@ def _pool_on_cuda(
     return pooled
 
 
-def _alike(levels: Sequence[Tensor]) -> list[Tensor]:
-    """Levels with their channels last where one of them has, else first: one kernel takes them all."""
+def _in_one_format(levels: Sequence[Tensor]) -> list[Tensor]:
+    """All levels in channels_last if one of them is, else channels first: one kernel takes them all."""
     return [features.contiguous(memory_format=_format(any(map(is_channels_last, levels)))) for features in levels]
 
 
@@ -630,12 +628,12 @@ def _spread_on_cuda(
     aligned: bool,
 ) -> list[Tensor]:
     require_cuda_build()
-    refuse_where_determinism_is_asked("roi_align_levels_backward")
+    require_nondeterminism_allowed("roi_align_levels_backward")
     check_types(gradient, rois)
     places = coordinates(rois, gradient.dtype)
     # Half precision is summed in float32 and rounded once.
-    alike = [any(channels_last)] * len(scales)
-    results = _empty_levels(gradient, images, heights, widths, alike, places.dtype)
+    formats = [any(channels_last)] * len(scales)
+    results = _empty_levels(gradient, images, heights, widths, formats, places.dtype)
     _core.roi_align_levels_backward_cuda(
         bits(gradient.contiguous()),
         places,

@@ -20,27 +20,27 @@ from hpcai500.comm.communicator import Communicator
 
 
 class Top1:
-    """Counts right answers on the device, so that evaluation does not wait for each batch."""
+    """Counts correct answers on the device, so that evaluation does not wait for each batch."""
 
     def __init__(self, device: torch.device) -> None:
         self._right = torch.zeros((), dtype=torch.int64, device=device)
         self.samples = 0
 
     def update(self, scores: Tensor, labels: Tensor) -> None:
-        """Add a batch: scores (N, classes), labels (N,) int64. Scores that are not numbers are wrong answers."""
+        """Add a batch: scores (N, classes), labels (N,) int64. Scores that are not finite are wrong answers."""
         numbers = torch.isfinite(scores).all(dim=1)
         self._right += ((scores.argmax(dim=1) == labels) & numbers).sum()
         self.samples += labels.shape[0]
 
     def combine(self, ranks: Communicator) -> None:
-        """Add up the counts of all ranks: whole numbers, so the value is that of one process."""
+        """Sum the counts of all ranks: integers, so the value is the same as for one process."""
         counts = torch.stack([self._right.cpu(), torch.tensor(self.samples)])
         ranks.all_reduce(counts)
         self._right, self.samples = counts[0], int(counts[1])
 
     @property
     def value(self) -> float:
-        """Share of right answers, 0 to 1."""
+        """Fraction of correct answers, 0 to 1."""
         return float(self._right) / self.samples if self.samples else 0.0
 
 
@@ -52,7 +52,7 @@ Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.integer[Any]]
 
 IOU = 0.5
-# COCO's limit is per class and image: an image may have more detections that count.
+# COCO's limit is per class and image: an image may have more detections in total.
 MOST_DETECTIONS = 100
 
 
@@ -99,7 +99,7 @@ class AveragePrecision:
 
     def result(self) -> Precision:
         """Average precision over everything that was added."""
-        # COCO's code prints, and our stdout carries results.
+        # COCO's code prints, and stdout is for results only.
         with contextlib.redirect_stdout(io.StringIO()):
             per_class = self._evaluate()
         occurring = [value for value in per_class.values() if value is not None]
@@ -137,7 +137,7 @@ class AveragePrecision:
 
 
 def _as_coco(boxes: Floats) -> list[list[float]]:
-    """x1 y1 x2 y2 -> x y width height, in float64: widths rounded to float32 would move an IoU across the threshold."""
+    """x1 y1 x2 y2 -> x y width height, in float64: widths rounded to float32 could move an IoU across the threshold."""
     wide = boxes.astype(np.float64)
     rows: list[list[float]] = np.concatenate([wide[:, :2], wide[:, 2:] - wide[:, :2]], axis=1).tolist()
     return rows

@@ -1,4 +1,4 @@
-"""A workload for plug-ins: a classifier of arrays that fit in memory. A plug-in only adds its model and its data."""
+"""A workload for plug-ins: a classifier of arrays in memory. A plug-in only adds its model and its data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpcai500.workloads.quality import Top1
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Samples (N, …), floating or whole numbers, and their labels (N,), whole numbers from 0 on."""
+    """Samples (N, …), floats or integers, and their labels (N,), integers from 0."""
 
     samples: npt.NDArray[Any]
     labels: npt.NDArray[Any]
@@ -34,17 +34,17 @@ class Arrays:
 class ArrayClassifier:
     """Trains a model by cross entropy on arrays; its quality is top-1.
 
-    Everything that the rules ask of a workload is here: orders, shares of ranks, a member's draws (also by class: the
-    training set is put in the order of its labels, and a sample's id is its place there), what an epoch delivered.
-    A subclass may have another `loss`.
+    It implements all that the rules require of a workload: orders, shares of ranks, a member's draws (also by class:
+    the training set is sorted by label, and a sample's id is its place there), and the coverage of an epoch. A subclass
+    may have another `loss`.
 
     Args:
-        recipe: a `tail` in its layer 7 is honoured; otherwise the last batch is filled up with repeats.
+        recipe: its `tail` in layer 7 is used; without one, the last batch is filled up with repeats.
         model: maps samples (N, …) to a score for each class, (N, classes).
-        root: the folder that both sets came from.
+        root: the folder of both sets.
 
     Raises:
-        DataError: the arrays do not fit together.
+        DataError: the arrays do not match.
     """
 
     metric = "top1"
@@ -89,14 +89,14 @@ class ArrayClassifier:
         return self.model, (self._batch(self._training, np.arange(2) % len(self._training.labels))[0],)
 
     def blank_payload(self) -> tuple[Tensor, Tensor]:
-        """Noise in the shape of a batch, and labels of class 0; where samples are whole numbers, real ones."""
+        """Noise (or, if samples are integers, real samples) in the shape of a batch, and labels of class 0."""
         ids = np.arange(self._shares.batch_size) % len(self._training.labels)
         samples, labels = self._batch(self._training, ids)
         values = noise(*samples.shape, dtype=samples.dtype) if samples.is_floating_point() else samples
         return values, torch.zeros_like(labels)
 
     def graphed_parts(self) -> tuple[str, ...]:
-        """The whole model, as its loss is outside. A model that decides by values must override this."""
+        """The whole model, without the loss. Override this if the model's control flow depends on values."""
         return ("",)
 
     def hold_in_memory(self, count: int) -> None:
@@ -115,7 +115,7 @@ class ArrayClassifier:
         return F.cross_entropy(model(samples), labels)
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
-        """Top-1 over the evaluation set; right answers are counted over all ranks."""
+        """Top-1 over the evaluation set; correct answers are counted over all ranks."""
         top1, ranks, device = Top1(self._place.device), self._place.communicator, self._place.device
         shard = evaluation_shard(len(self._evaluation.labels), self._shares.batch_size, ranks.size, ranks.rank)
         for ids in shard:
@@ -128,7 +128,7 @@ class ArrayClassifier:
     def predictions(
         self, model: nn.Module, samples: SampleIds | None, on_batch: Callable[[int], None]
     ) -> Mapping[str, npt.NDArray[Any]]:
-        """The label of each sample and the model's scores (logits, float32)."""
+        """The label of each sample and the model's logits (float32)."""
         arrays = self._evaluation if samples is None else self._training
         ids = np.arange(len(arrays.labels)) if samples is None else samples
         ranks, device = self._place.communicator, self._place.device
@@ -148,7 +148,7 @@ class ArrayClassifier:
         return {}
 
     def close(self) -> None:
-        """Nothing runs beside the training loop."""
+        """Do nothing: there are no threads to stop."""
 
     def _batch(self, arrays: Arrays, ids: SampleIds) -> tuple[Tensor, Tensor]:
         samples = torch.from_numpy(np.ascontiguousarray(arrays.samples[ids]))
@@ -157,22 +157,22 @@ class ArrayClassifier:
 
 
 def _checked(training: Arrays, evaluation: Arrays, root: Path) -> int:
-    """Check the arrays and return how many classes there are. Raises DataError."""
+    """Check the arrays and return the number of classes. Raises DataError."""
     for name, arrays in (("training", training), ("evaluation", evaluation)):
         labels = arrays.labels
         if labels.ndim != 1 or not len(labels) or len(labels) != len(arrays.samples):
             shapes = f"samples {arrays.samples.shape}, labels {labels.shape}"
-            raise DataError(f"{root}: the {name} set needs as many labels as samples, one at least; got {shapes}")
+            raise DataError(f"{root}: the {name} set needs samples, with one label each; got {shapes}")
         if labels.dtype.kind not in "iu" or labels.min() < 0:
-            raise DataError(f"{root}: labels of the {name} set: expected whole numbers from 0 on, got {labels.dtype}")
+            raise DataError(f"{root}: labels of the {name} set: expected integers of 0 or more, got {labels.dtype}")
     classes = int(training.labels.max()) + 1
-    if int(evaluation.labels.max()) >= classes:
-        raise DataError(f"{root}: the evaluation set has the label {int(evaluation.labels.max())}; training has none")
+    if (highest := int(evaluation.labels.max())) >= classes:
+        raise DataError(f"{root}: the evaluation set has the label {highest}, which the training set lacks")
     return classes
 
 
 def _by_label(arrays: Arrays) -> Arrays:
-    """In the order of labels, so that the samples of a class have ids that follow one another."""
+    """`arrays` sorted by label, so that the samples of a class have consecutive ids."""
     order = np.argsort(arrays.labels, kind="stable")
     return Arrays(arrays.samples[order], arrays.labels[order])
 

@@ -1,7 +1,7 @@
 """How members of an ensemble vote (V3.0 section 3.1): their files of predictions, and the counting by benchmark.
 
-Image Classification averages class probabilities; Extreme Weather Analytics fuses the members' boxes. No result depends
-on the order of the members. Files of predictions may come from anybody and are read without trust.
+Image Classification averages class probabilities; Extreme Weather Analytics fuses the members' boxes. Results do not
+depend on the order of the members. Files of predictions are untrusted.
 """
 
 from __future__ import annotations
@@ -30,54 +30,54 @@ from hpcai500.workloads.operators import batched_nms
 from hpcai500.workloads.quality import AveragePrecision
 
 # ----------------------------------------------------------------------------------------------------
-# What counts votes, whatever is voted on.
+# The interface that counts votes.
 
 
 Predictions = Mapping[str, npt.NDArray[Any]]
-"""Arrays by name, as `Workload.predictions` gives them. `samples` are ids, ascending; the rest is the voter's."""
+"""Arrays by name, from `Workload.predictions`. `samples` are ids, ascending; the other arrays depend on the voter."""
 
 Form = Mapping[str, tuple[str, int]]
-"""Of each array of predictions, its type as NumPy writes it, and how many dimensions it has."""
+"""The type of each array of predictions, in NumPy's notation, and its number of dimensions."""
 
 SAMPLES = "samples"
 
 
 class Voter(Protocol):
-    """Counts the predictions of one member after the other on the same samples.
+    """Counts the predictions of members on the same samples, one member after the other.
 
-    No result depends on the order of the members. A member may predict some of the samples only. One whose predictions
-    are impossible is refused whole. `form` is the form of the predictions.
+    Results do not depend on the order of the members. A member may predict only some of the samples. One with invalid
+    predictions is refused entirely. `form` is the form of the predictions.
     """
 
     form: Form
 
     def alone(self, predictions: Predictions) -> Evaluation | None:
-        """Quality of these predictions alone, as the benchmark's own evaluation computes it; None for no samples.
+        """Quality of these predictions alone, as in the benchmark's own evaluation; None for no samples.
 
         Raises:
-            WrongAnswerError: no member can have made them.
+            WrongAnswerError: they are not valid predictions of a member.
         """
 
     def add(self, predictions: Predictions) -> None:
-        """Count one member's predictions in.
+        """Count one member's predictions.
 
         Raises:
-            WrongAnswerError: no member can have made them, or they contradict earlier ones; nothing was counted.
+            WrongAnswerError: they are invalid, or contradict earlier ones; nothing was counted.
         """
 
     def evaluation(self) -> Evaluation | None:
-        """Quality of the vote so far, over the samples that anyone has voted on; None where there are none."""
+        """Quality of the vote so far, over the samples with at least one vote; None if there are none."""
 
     @property
     def votes(self) -> int:
-        """Votes on all samples together."""
+        """Total number of votes on all samples."""
 
 
 def places_of(predictions: Predictions, samples: SampleIds) -> SampleIds:
-    """Where the predicted samples are among `samples`, which are ascending.
+    """Positions of the predicted samples in `samples`, which are ascending.
 
     Raises:
-        WrongAnswerError: some are not there, or they are not ascending.
+        WrongAnswerError: some are not among them, or they are not ascending.
     """
     found = predictions[SAMPLES]
     if np.any(np.diff(found) <= 0):
@@ -89,7 +89,7 @@ def places_of(predictions: Predictions, samples: SampleIds) -> SampleIds:
 
 
 def require(holds: bool, what: str) -> None:
-    """Raise WrongAnswerError, saying `what` is wrong with the predictions, unless the condition `holds`."""
+    """Raise WrongAnswerError with the message `what` unless `holds` is true."""
     if not holds:
         raise WrongAnswerError(what)
 
@@ -99,7 +99,7 @@ def require(holds: bool, what: str) -> None:
 
 
 def voter(recipe: Recipe, samples: SampleIds) -> Voter:
-    """What counts the votes of members of `recipe` on `samples`: ids, ascending.
+    """The voter for members of `recipe` on `samples`: ids, ascending.
 
     Raises:
         EnvironmentLacksError: the benchmark's plug-in cannot be used.
@@ -115,14 +115,14 @@ def voter(recipe: Recipe, samples: SampleIds) -> Voter:
 
 
 def classes_voter(recipe: Recipe, samples: SampleIds) -> Voter:
-    """The mean of class probabilities, of predictions in SOFTMAX_FORM."""
+    """The voter by mean class probabilities; predictions are in SOFTMAX_FORM."""
     assert recipe.ensemble is not None
     assert recipe.ensemble.vote == "mean"
     return SoftmaxMean(samples)
 
 
 def boxes_voter(recipe: Recipe, samples: SampleIds) -> Voter:
-    """The boxes of extreme weather, fused, of predictions in DETECTIONS_FORM."""
+    """The voter that fuses boxes of extreme weather; predictions are in DETECTIONS_FORM."""
     from hpcai500.data.climate.years import CLASSES  # an ensemble has one kind of vote
 
     options = recipe.ensemble
@@ -132,19 +132,19 @@ def boxes_voter(recipe: Recipe, samples: SampleIds) -> Voter:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Arrays in an uncompressed ZIP file of NumPy's own format (.npz): written without a copy, read without trust.
+# Arrays in an uncompressed ZIP file of NumPy's own format (.npz): written without a copy, read as untrusted.
 #
-# Equal arrays give equal files, byte by byte: no time of writing is in them.
+# Equal arrays give equal files, byte by byte: they contain no timestamps.
 
 
 _SUFFIX = ".npy"
-_MOST_LETTERS = 60
-# The arrays that are written here have headers of 128 bytes.
+_MOST_CHARACTERS = 60
+# The arrays written here have headers of 128 bytes.
 _HEADER_BYTES = 1024
 
 
 def write_arrays(stream: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write `arrays` by name into `stream`, which can seek. Raises OSError when the disk is full."""
+    """Write `arrays` by name to the seekable `stream`. Raises OSError if the disk is full."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(name + _SUFFIX), "w", force_zip64=True) as member:
@@ -152,10 +152,10 @@ def write_arrays(stream: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> N
 
 
 def read_arrays(stream: IO[bytes], form: Form) -> dict[str, npt.NDArray[Any]]:
-    """Exactly the arrays of `form`, from a file that may come from anybody; never more memory than it has bytes.
+    """Exactly the arrays of `form`, from an untrusted file; uses no more memory than the file's size.
 
     Raises:
-        WrongAnswerError: it holds something else.
+        WrongAnswerError: it has other content.
         OSError: it cannot be read.
     """
     try:
@@ -163,21 +163,21 @@ def read_arrays(stream: IO[bytes], form: Form) -> dict[str, npt.NDArray[Any]]:
             _require_entries(archive, form)
             return {name: _array(archive, name, *form[name]) for name in form}
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise WrongAnswerError(f"not a file of predictions: {_words(error)}") from error
+        raise WrongAnswerError(f"not a file of predictions: {_first_line(error)}") from error
 
 
 def _require_entries(archive: zipfile.ZipFile, form: Form) -> None:
     entries = archive.infolist()
     found, expected = [entry.filename for entry in entries], [name + _SUFFIX for name in form]
     if sorted(found) != sorted(expected):
-        named = ", ".join(spelt_out(name, _MOST_LETTERS) for name in found[:8])
+        named = ", ".join(spelt_out(name, _MOST_CHARACTERS) for name in found[:8])
         raise WrongAnswerError(f"holds {named or 'nothing'}; expected {', '.join(expected)}")
     if any(entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size for entry in entries):
         raise WrongAnswerError("is compressed; predictions are not")
 
 
 def _array(archive: zipfile.ZipFile, name: str, dtype: str, dimensions: int) -> npt.NDArray[Any]:
-    """An entry's own header is checked before any memory is taken for it."""
+    """Read one entry; its header is checked before memory is allocated."""
     size = archive.getinfo(name + _SUFFIX).file_size
     with archive.open(name + _SUFFIX) as member:
         version = np.lib.format.read_magic(member)
@@ -187,10 +187,10 @@ def _array(archive: zipfile.ZipFile, name: str, dtype: str, dimensions: int) -> 
         if found != np.dtype(dtype) or len(shape) != dimensions or is_fortran:
             text = f"{found} in {len(shape)} dimensions"
             raise WrongAnswerError(
-                f"{name}: {spelt_out(text, _MOST_LETTERS)}, expected {np.dtype(dtype)} in {dimensions}"
+                f"{name}: {spelt_out(text, _MOST_CHARACTERS)}, expected {np.dtype(dtype)} in {dimensions}"
             )
         if math.prod(shape) * found.itemsize != size - member.tell():
-            raise WrongAnswerError(f"{name}: claims {shape} numbers and has other bytes than those")
+            raise WrongAnswerError(f"{name}: claims the shape {shape}, which does not match its size")
         array = np.empty(shape, found)
         _fill(member, array)
     return array
@@ -201,15 +201,15 @@ def _fill(member: IO[bytes], array: npt.NDArray[Any]) -> None:
     while rest:
         block = member.read(min(len(rest), 1 << 24))
         if not block:
-            raise WrongAnswerError("ends too early")
+            raise WrongAnswerError("is truncated")
         rest[: len(block)] = block
         rest = rest[len(block) :]
     # The checksum of an entry is verified when its end is read.
     member.read(1)
 
 
-def _words(error: Exception) -> str:
-    return spelt_out((str(error).splitlines() or [type(error).__name__])[0], _MOST_LETTERS)
+def _first_line(error: Exception) -> str:
+    return spelt_out((str(error).splitlines() or [type(error).__name__])[0], _MOST_CHARACTERS)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ _MOST_PIXELS = 2.0**24
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What one image holds, or what was found in it: boxes (d, 4) x1 y1 x2 y2, scores (d,), labels (d,) from 1."""
+    """Boxes of one image, true or found: boxes (d, 4) x1 y1 x2 y2, scores (d,), labels (d,) from 1."""
 
     boxes: Array
     scores: Array
@@ -243,7 +243,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """One image: its truth (without scores), and what was found in it."""
+    """One image: its true boxes (without scores), and the boxes that were found."""
 
     sample: int
     truth: Seen
@@ -267,19 +267,19 @@ def flat(images: Sequence[Image]) -> dict[str, Array]:
 
 
 def found_in(predictions: Predictions, place: int) -> Seen:
-    """What was found in the image at `place`."""
+    """The boxes that were found in the image at `place`."""
     rows = slice(*predictions["offsets"][place : place + 2])
     return Seen(*(predictions[name][rows] for name in ("boxes", "scores", "labels")))
 
 
 def truth_of(predictions: Predictions, place: int) -> Seen:
-    """The truth of the image at `place`, without scores."""
+    """The true boxes of the image at `place`, without scores."""
     rows = slice(*predictions["truth_offsets"][place : place + 2])
     return Seen(predictions["truth_boxes"][rows], np.empty(0), predictions["truth_labels"][rows])
 
 
 def require_sound(predictions: Predictions, classes: int) -> None:
-    """Raise WrongAnswerError, saying what is wrong, for what no detector of `classes` classes can find."""
+    """Raise WrongAnswerError unless these are valid predictions of a detector of `classes` classes."""
     images = predictions[SAMPLES]
     for prefix in ("", "truth_"):
         boxes, labels, offsets = (predictions[prefix + name] for name in ("boxes", "labels", "offsets"))
@@ -289,12 +289,12 @@ def require_sound(predictions: Predictions, classes: int) -> None:
             f"{boxes.shape} {name}, {len(labels)} labels and {len(offsets)} offsets of {len(images)} images",
         )
         whole = offsets[0] == 0 and offsets[-1] == len(labels) and bool(np.all(np.diff(offsets) >= 0))
-        require(whole, f"offsets that do not cut its {len(labels)} {name}")
+        require(whole, f"offsets do not match its {len(labels)} {name}")
         require(bool(np.all((labels >= 1) & (labels <= classes))), f"labels of {name} beyond its {classes} classes")
-        require(_are_boxes(boxes), f"{name} that are none")
+        require(_are_boxes(boxes), f"invalid {name}")
     scores = predictions["scores"]
     require(len(scores) == len(predictions["labels"]), f"{len(scores)} scores of {len(predictions['labels'])} boxes")
-    require(bool(np.all((scores >= 0) & (scores <= 1))), "scores that are not 0 to 1")
+    require(bool(np.all((scores >= 0) & (scores <= 1))), "scores outside 0 to 1")
 
 
 def _are_boxes(boxes: Array) -> bool:
@@ -311,15 +311,15 @@ def _joined(parts: Sequence[Array], empty: tuple[int, ...]) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The boxes that members found in one image, fused into one answer that does not depend on the order of the members.
+# Fusing the boxes that members found in one image, independent of the order of the members.
 
 
 def weighted_boxes(pooled: Seen, votes: int, *, iou: float) -> Seen:
     """Weighted boxes fusion (Solovyev, Wang, Gabruseva 2021), by its authors' own code.
 
     Boxes of one class that overlap by more than `iou` become one, whose corners are their mean weighted by score. Its
-    score is the mean of theirs, lowered by the share of members that have none there. `pooled` are the boxes of all
-    members; `votes`, two or more, is how many members looked at the image.
+    score is their mean score, lowered by the share of members without such a box. `pooled` are the boxes of all
+    members; `votes`, two or more, is the number of members that predicted the image.
     """
     # Imported late: it imports numba for other functions, which takes half a second.
     from ensemble_boxes import weighted_boxes_fusion
@@ -327,14 +327,14 @@ def weighted_boxes(pooled: Seen, votes: int, *, iou: float) -> Seen:
     pooled = _in_order(_with_area(pooled))
     if not len(pooled.labels):
         return pooled
-    # The package wants coordinates of 0 to 1. Division by a power of two is exact.
+    # The package requires coordinates of 0 to 1. Division by a power of two is exact.
     scale = 2.0 ** np.ceil(np.log2(max(1.0, float(pooled.boxes.max()))))
-    # Members have equal weights, so only their number matters, not which of them a box comes from.
-    nobody: list[float] = []
+    # Members have equal weights, so only their number matters, not which member a box comes from.
+    empty: list[float] = []
     boxes, scores, labels = weighted_boxes_fusion(
-        [pooled.boxes.astype(np.float64) / scale] + [nobody] * (votes - 1),
-        [pooled.scores.astype(np.float64)] + [nobody] * (votes - 1),
-        [pooled.labels] + [nobody] * (votes - 1),
+        [pooled.boxes.astype(np.float64) / scale] + [empty] * (votes - 1),
+        [pooled.scores.astype(np.float64)] + [empty] * (votes - 1),
+        [pooled.labels] + [empty] * (votes - 1),
         iou_thr=iou,
         skip_box_thr=0.0,
         conf_type="avg",
@@ -361,29 +361,28 @@ def _with_area(found: Seen) -> Seen:
 
 
 def _in_order(found: Seen) -> Seen:
-    """The best first; equal scores by place and class, so that the order of the members does not matter."""
+    """Sort by score, best first; equal scores by place and class, so that the order of members does not matter."""
     order = np.lexsort((found.labels, *found.boxes.T, -found.scores))
     return Seen(found.boxes[order], found.scores[order], found.labels[order])
 
 
 # ----------------------------------------------------------------------------------------------------
-# The members' boxes of each image, pooled and fused into one answer, judged like those of one detector.
+# The members' boxes of each image, pooled and fused, and evaluated like those of one detector.
 
 
 Fuse = Callable[[Seen, int], Seen]
 _ABSENT = -1
-# Up to so many boxes, one process is done before others have started.
+# Up to this number of boxes, one process finishes before others have started.
 _BOXES_FOR_ONE_PROCESS = 50_000
 # x1 y1 x2 y2, score, label
 _COLUMNS = 6
 
 
 class PooledBoxes:
-    """Keeps any number of members' boxes in an unnamed temporary file, and fuses them image by image.
+    """Keeps the boxes of any number of members in an unnamed temporary file, and fuses them image by image.
 
-    An image that only one member votes on keeps that member's boxes as they are. `samples` are the ids that are voted
-    on, ascending; `classes` name the labels, which count from 1; `fuse` makes one answer of the boxes of several
-    members and their number.
+    An image with the vote of one member only keeps that member's boxes unchanged. `samples` are the ids to vote on,
+    ascending; `classes` name the labels, which count from 1; `fuse` fuses the boxes of a number of members.
     """
 
     form = DETECTIONS_FORM
@@ -393,7 +392,7 @@ class PooledBoxes:
         self._truths: list[Seen | None] = [None] * samples.size
         self._kept = tempfile.TemporaryFile(prefix="hpcai500-vote-")  # noqa: SIM115 - ends with this object
         self._rows = 0
-        # Of each member: first row in the file and number of rows, for each sample.
+        # For each member, by sample: first row in the file and number of rows.
         self._first: list[SampleIds] = []
         self._counts: list[SampleIds] = []
 
@@ -401,7 +400,7 @@ class PooledBoxes:
         require_sound(predictions, len(self._classes))
         precision = AveragePrecision(self._classes)
         for place in range(len(predictions[SAMPLES])):
-            _judge(precision, truth_of(predictions, place), found_in(predictions, place))
+            _add_image(precision, truth_of(predictions, place), found_in(predictions, place))
         return _evaluation(precision)
 
     def add(self, predictions: Predictions) -> None:
@@ -409,7 +408,7 @@ class PooledBoxes:
         places = places_of(predictions, self._samples)
         truths = [truth_of(predictions, place) for place in range(places.size)]
         for place, truth in zip(places.tolist(), truths, strict=True):
-            require(_agree(self._truths[place], truth), "other labels than members before it")
+            require(_agree(self._truths[place], truth), "its labels are not those of earlier members")
         for place, truth in zip(places.tolist(), truths, strict=True):
             self._truths[place] = self._truths[place] or truth
         self._keep(predictions, places)
@@ -426,7 +425,7 @@ class PooledBoxes:
         ):
             truth = self._truths[place]
             assert truth is not None
-            _judge(precision, truth, answer)
+            _add_image(precision, truth, answer)
         return _evaluation(precision)
 
     @property
@@ -447,7 +446,7 @@ class PooledBoxes:
         self._rows += len(rows)
 
     def _pooled(self, place: int) -> tuple[Seen, int]:
-        """What the members found in one image, and how many they are."""
+        """The boxes that members found in one image, and the number of members."""
         found = [
             self._read(int(first[place]), int(counts[place]))
             for first, counts in zip(self._first, self._counts, strict=True)
@@ -467,7 +466,7 @@ def _answer(fuse: Fuse, pooled: tuple[Seen, int]) -> Seen:
     return found if votes == 1 else fuse(found, votes)
 
 
-def _judge(precision: AveragePrecision, truth: Seen, found: Seen) -> None:
+def _add_image(precision: AveragePrecision, truth: Seen, found: Seen) -> None:
     precision.add(truth.boxes, truth.labels, found.boxes, found.scores, found.labels)
 
 
@@ -488,12 +487,12 @@ def _agree(known: Seen | None, truth: Seen) -> bool:
 # The mean of the members' softmax outputs: soft voting on classes (V3.0 section 3.1).
 
 
-# Probabilities are counted in units of 2**-47: sums of whole numbers do not depend on their order, and fewer than 2**16
-# members fit. What is rounded away is far below what float32 logits resolve.
+# Probabilities are counted in units of 2**-47: sums of integers do not depend on their order, and fewer than 2**16
+# members fit. The rounding error is far below the resolution of float32 logits.
 _UNIT_BITS = 47
 MOST_MEMBERS = (1 << 16) - 1
 _UNKNOWN = -1
-# Rows that are worked on at once: 32 MB for a thousand classes.
+# Rows that are processed at once: 32 MB for a thousand classes.
 _ROWS = 4096
 
 
@@ -503,7 +502,7 @@ SOFTMAX_FORM: Form = {SAMPLES: ("<i8", 1), "labels": ("<i8", 1), "logits": ("<f4
 class SoftmaxMean:
     """Sums each member's class probabilities in fixed point; the ensemble's class is the one with the largest mean.
 
-    `samples` are the ids that are voted on, ascending.
+    `samples` are the ids to vote on, ascending.
     """
 
     form = SOFTMAX_FORM
@@ -527,9 +526,9 @@ class SoftmaxMean:
         classes = logits.shape[1]
         if self._sums is None:
             self._sums = np.zeros((self._samples.size, classes), np.int64)
-        require(classes == self._sums.shape[1], f"{classes} classes; members before it have {self._sums.shape[1]}")
+        require(classes == self._sums.shape[1], f"{classes} classes; earlier members have {self._sums.shape[1]}")
         known = self._labels[places]
-        require(bool(np.all((known == _UNKNOWN) | (known == labels))), "other labels than members before it")
+        require(bool(np.all((known == _UNKNOWN) | (known == labels))), "its labels are not those of earlier members")
         require(self._members < MOST_MEMBERS, f"more than {MOST_MEMBERS} members")
         for rows in _blocks(len(labels)):
             self._sums[places[rows]] += _counted(softmax(logits[rows]))
@@ -538,14 +537,14 @@ class SoftmaxMean:
         self._members += 1
 
     def evaluation(self) -> Evaluation | None:
-        judged = np.flatnonzero(self._votes)
-        if self._sums is None or not judged.size:
+        voted = np.flatnonzero(self._votes)
+        if self._sums is None or not voted.size:
             return None
         right = sum(
-            int((self._sums[judged[rows]].argmax(axis=1) == self._labels[judged[rows]]).sum())
-            for rows in _blocks(judged.size)
+            int((self._sums[voted[rows]].argmax(axis=1) == self._labels[voted[rows]]).sum())
+            for rows in _blocks(voted.size)
         )
-        return Evaluation(right / int(judged.size), int(judged.size))
+        return Evaluation(right / int(voted.size), int(voted.size))
 
     @property
     def votes(self) -> int:
@@ -572,10 +571,10 @@ def _require_sound(predictions: Predictions) -> None:
         f"{len(samples)} samples, {len(labels)} labels and {len(logits)} rows of logits",
     )
     classes = logits.shape[1]
-    require(classes >= 1, "no class")
+    require(classes >= 1, "no classes")
     require(bool(np.all((labels >= 0) & (labels < classes))), f"labels beyond its {classes} classes")
     bad = sum(int((~np.isfinite(logits[rows]).all(axis=1)).sum()) for rows in _blocks(len(labels)))
-    require(bad == 0, f"the scores of {bad} samples are no numbers")
+    require(bad == 0, f"the scores of {bad} samples are not finite")
 
 
 def _blocks(rows: int) -> Iterator[slice]:

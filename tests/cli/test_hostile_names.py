@@ -24,7 +24,7 @@ from hpcai500.cli import commands
 from hpcai500.errors import RecipeError
 from hpcai500.progress import track
 from hpcai500.results.submission.pack import SubmitRequest, pack
-from hpcai500.streams import prepare_streams, say, show, spelt_out, tell, tell_at_once
+from hpcai500.streams import prepare_streams, report_fatal, say, show, spelt_out, tell
 
 Said = Callable[[Callable[[], Any]], str]
 
@@ -195,7 +195,7 @@ def test_a_line_goes_where_it_is_sent_behind_its_prefix(said: Said) -> None:
     say("a\nb", stream=stream)
     say("a\nb", prefix="", stream=stream)
     assert stream.getvalue() == "hpcai500: a\\nb\na\\nb\n"
-    assert said(lambda: tell_at_once("lost\nVERIFIED")) == "hpcai500: error: lost\\nVERIFIED\n"
+    assert said(lambda: report_fatal("lost\nVERIFIED")) == "hpcai500: error: lost\\nVERIFIED\n"
 
 
 def test_a_traceback_and_a_warning_have_no_line_of_a_stranger(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from unittest.mock import patch
 from file_mailbox import communicator
 
 from hpcai500.comm.communicator import LocalCommunicator
-from hpcai500.comm.liveness import EVALUATING, READING, WAITING, Judge, Lost, Monitor
+from hpcai500.comm.liveness import EVALUATING, READING, WAITING, LossDetector, Lost, Monitor
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import CommunicationError, RunError
@@ -105,10 +105,10 @@ def speak_nonsense(scene: Scene, monitor: Monitor) -> None:
 def stop_watching(scene: Scene, monitor: Monitor) -> None:
     """The thread that watches meets an error that nobody thought of."""
 
-    def look(judge: Judge, now: float) -> None:
+    def look(detector: LossDetector, now: float) -> None:
         raise ArithmeticError("what nobody thought of")
 
-    with patch.object(Judge, "look", look):
+    with patch.object(LossDetector, "look", look):
         time.sleep(60)
 
 

@@ -448,7 +448,7 @@ def test_a_library_uses_what_it_has_and_refuses_the_rest(carrier: Carrier, algor
         with pytest.raises(RecipeError) as raised:
             switches(algorithm, carrier)
         message = str(raised.value)
-        assert message.startswith(f"communication.algorithm: `{algorithm}` cannot be had: ")
+        assert message.startswith(f"communication.algorithm: `{algorithm}` is not available: ")
         assert all(known in message for known in KNOWN[carrier])
 
 
@@ -471,7 +471,7 @@ def test_a_users_own_switch_is_never_overruled() -> None:
 
 def test_one_process_has_no_algorithm() -> None:
     recipe = load_recipe("ic/smoke", ["communication.algorithm=ring"])
-    with pytest.raises(RecipeError, match=r"`ring` cannot be had: one process has no all-reduce"):
+    with pytest.raises(RecipeError, match=r"`ring` is not available: one process has no all-reduce"):
         connect(recipe, Placement(0, 1, 0, 1, "none", None, None))
 
 

@@ -98,7 +98,7 @@ def test_horovod_with_gloo_alone_cannot_be_started_by_mpirun(monkeypatch: pytest
 @needs_horovod
 def test_horovod_without_gpus_cannot_serve_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Horovod, "takes_cuda_tensors", False)
-    with pytest.raises(EnvironmentLacksError, match=r"without GPUs: .*HOROVOD_GPU_OPERATIONS=NCCL make horovod"):
+    with pytest.raises(EnvironmentLacksError, match=r"without GPU support: .*HOROVOD_GPU_OPERATIONS=NCCL make horovod"):
         connect(recipe("horovod", "accelerator.device=cuda"), placed(MPIRUN))
 
 
@@ -165,7 +165,7 @@ def test_horovod_of_another_torch_says_how_to_build_it_anew(monkeypatch: pytest.
     )
     forget_horovod(monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(EnvironmentLacksError, match=r"beside torch 2\..*undefined symbol.*another torch.*make horovod"):
+    with pytest.raises(EnvironmentLacksError, match=r"with torch 2\..*undefined symbol.*another torch.*make horovod"):
         connect(recipe("horovod"), placed(MPIRUN))
     forget_horovod(monkeypatch)
 
@@ -230,7 +230,7 @@ def test_two_processes_that_claim_one_rank_are_told_so() -> None:
     found = meet_in_threads([at(port, rank, 2) for rank in (0, 1, 1)])
     errors = [str(it) for it in found if isinstance(it, RunError)]
     assert len(errors) == 1
-    assert "two processes of this job say that they are rank 1 of 2" in errors[0]
+    assert "two processes of this job claim to be rank 1 of 2" in errors[0]
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -305,7 +305,7 @@ def test_many_differences_are_counted_and_not_listed(tmp_path: Path) -> None:
     facts: list[Mapping[str, str | None]] = [{identity.CODE: f"{rank}" * 64} for rank in range(8)]
     told = refusals(tmp_path, tuple(f"n{rank}" for rank in range(8)), facts)[0]
     assert "rank 4 on host n4" in told
-    assert told.endswith("; and 3 differences more")
+    assert told.endswith("; and 3 more differences")
 
 
 def test_what_a_rank_does_not_know_is_not_compared(tmp_path: Path) -> None:

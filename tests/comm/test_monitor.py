@@ -24,7 +24,7 @@ from hpcai500.comm.liveness import (
     READING,
     WAITING,
     Beat,
-    Judge,
+    LossDetector,
     Lost,
     Monitor,
     bound_seconds,
@@ -32,7 +32,7 @@ from hpcai500.comm.liveness import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# The judge, on a clock that the test turns.
+# The detector, on a clock that the test controls.
 
 
 PATIENCE = 60.0
@@ -40,11 +40,11 @@ NODES = {0: "n1", 1: "n1", 2: "n2", 3: "n2"}
 
 
 class Job:
-    """Four ranks that send a beat each second, as told, and the judge who hears them."""
+    """Four ranks that send a beat each second, and the detector that receives them."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.judge = Judge(NODES, PATIENCE, self.now)
+        self.detector = LossDetector(NODES, PATIENCE, self.now)
         self.beats = {rank: Beat(0, COMPUTING, 0.0) for rank in NODES}
         self.silent: set[int] = set()
 
@@ -59,7 +59,7 @@ class Job:
 
     def lost(self, seconds: float = 0.0) -> Lost:
         """The verdict that there is, or comes within this time."""
-        lost = self.judge.look(self.now) or self.run(seconds)
+        lost = self.detector.look(self.now) or self.run(seconds)
         assert lost is not None
         return lost
 
@@ -71,8 +71,8 @@ class Job:
             self.gets_on(*moving)
             for rank, beat in self.beats.items():
                 if rank not in self.silent:
-                    self.judge.beat(rank, beat, self.now)
-            if lost := self.judge.look(self.now):
+                    self.detector.beat(rank, beat, self.now)
+            if lost := self.detector.look(self.now):
                 return lost
         return None
 
@@ -88,29 +88,29 @@ def test_a_silent_rank_is_lost_after_the_timeout_and_not_before() -> None:
     lost = job.lost(2)
     assert (lost.rank, lost.host, lost.seconds) == (2, "n2", PATIENCE + 1)
     assert lost.message == (
-        "rank 2 on host n2: no sign of life for 61 s (its host or its link is gone, or it was stopped): "
-        "look at that host; go on with --resume"
+        "rank 2 on host n2: no sign of life for 61 s (its host or network failed, or it was stopped): "
+        "check that host; go on with --resume"
     )
 
 
 def test_a_closed_connection_is_a_loss_at_once_and_a_goodbye_before_it_is_not() -> None:
     job = Job()
-    job.judge.left(1)
-    job.judge.closed(1, job.now)
-    assert job.judge.look(job.now) is None
+    job.detector.left(1)
+    job.detector.closed(1, job.now)
+    assert job.detector.look(job.now) is None
     job.silent = {1}
     assert job.run(5 * PATIENCE, moving=(0, 2, 3)) is None
-    job.judge.closed(3, job.now)
+    job.detector.closed(3, job.now)
     lost = job.lost()
-    assert lost.message.startswith("rank 3 on host n2: its process ended without a word (killed or crashed")
+    assert lost.message.startswith("rank 3 on host n2: its process ended unexpectedly (killed or crashed")
 
 
 def test_the_first_decision_stands() -> None:
     job = Job()
-    job.judge.failed(3, "the disk is full")
-    job.judge.closed(3, job.now)
-    job.judge.failed(1, "the sum failed")
-    job.judge.closed(0, job.now)
+    job.detector.failed(3, "the disk is full")
+    job.detector.closed(3, job.now)
+    job.detector.failed(1, "the sum failed")
+    job.detector.closed(0, job.now)
     lost = job.lost()
     assert lost.message == "rank 3 on host n2: the disk is full"
 
@@ -170,7 +170,7 @@ def test_ranks_that_all_wait_for_each_other_are_a_loss_without_a_culprit() -> No
     assert job.run(PATIENCE) is None
     lost = job.lost(3)
     assert lost.rank is None
-    assert lost.message.startswith("all ranks have waited for each other's sums for 61 s: the network")
+    assert lost.message.startswith("all ranks have waited for each other for 61 s: the network")
 
 
 def test_sums_that_get_on_are_no_deadlock() -> None:
@@ -181,7 +181,7 @@ def test_sums_that_get_on_are_no_deadlock() -> None:
 
 def test_those_who_wait_for_one_that_has_left_are_told() -> None:
     job = Job()
-    job.judge.left(3)
+    job.detector.left(3)
     job.is_at(WAITING, 0, 1, 2)
     lost = job.lost(PATIENCE + 3)
     assert lost.rank is None
@@ -215,16 +215,16 @@ def test_whoever_falls_silent_is_found_within_timeout_and_two_heartbeats(
     timeout: float, died: float, victim: int, jitter: list[float]
 ) -> None:
     interval, now, turn, heard = heartbeat_seconds(timeout), 0.0, 0, 0.0
-    judge = Judge(NODES, timeout, now)
+    detector = LossDetector(NODES, timeout, now)
     while True:
-        # Beats come late by up to an interval; the judge looks once in each.
+        # Beats come late by up to an interval; the detector looks once in each.
         late = jitter[turn % len(jitter)] * interval
         for rank in NODES:
             if rank != victim or now + late < died:
                 heard = now + late if rank == victim else heard
-                judge.beat(rank, Beat(turn, COMPUTING, 0.0), now + late)
+                detector.beat(rank, Beat(turn, COMPUTING, 0.0), now + late)
         now, turn = now + interval, turn + 1
-        lost = judge.look(now)
+        lost = detector.look(now)
         if lost:
             break
         assert now <= died + timeout + 2 * interval
@@ -235,7 +235,7 @@ def test_whoever_falls_silent_is_found_within_timeout_and_two_heartbeats(
 @given(st.data())
 def test_no_rank_that_waits_is_ever_blamed_for_a_standstill(data: st.DataObject) -> None:
     now = 0.0
-    judge = Judge(NODES, 10.0, now)
+    detector = LossDetector(NODES, 10.0, now)
     beats = {rank: Beat(0, COMPUTING, 0.0) for rank in NODES}
     for _ in range(data.draw(st.integers(1, 60))):
         now += 1
@@ -243,8 +243,8 @@ def test_no_rank_that_waits_is_ever_blamed_for_a_standstill(data: st.DataObject)
             if data.draw(st.booleans()):
                 phase = data.draw(st.sampled_from([WAITING, COMPUTING, READING]))
                 beats[rank] = Beat(beats[rank].progress + 1, phase, 0.0)
-            judge.beat(rank, beats[rank], now)
-        lost = judge.look(now)
+            detector.beat(rank, beats[rank], now)
+        lost = detector.look(now)
         if lost is not None:
             assert lost.seconds > 10.0
             if lost.rank is None:
@@ -259,12 +259,12 @@ def test_no_rank_that_waits_is_ever_blamed_for_a_standstill(data: st.DataObject)
 # Real processes: every other rank ends and knows which rank it was.
 
 
-KILLED = r"its process ended without a word \(killed or crashed"
+KILLED = r"its process ended unexpectedly \(killed or crashed"
 # Of the timeout of 2 s, or of more on a machine that is busy.
-SILENT = r"no sign of life for ([2-9]|\d\d+) s \(its host or its link is gone, or it was stopped\)"
+SILENT = r"no sign of life for ([2-9]|\d\d+) s \(its host or network failed, or it was stopped\)"
 HANGS = r"no progress for ([2-9]|\d\d+) s in its phase `reading data`, while 2 others wait for it"
-NONSENSE = r"what its monitor says cannot be understood \(beat.allowance: finite_number\)"
-WATCHES_NO_MORE = "the thread monitor of hpcai500, which watches the ranks, has ended by ArithmeticError: what nobody"
+NONSENSE = r"its monitor sent an invalid message \(beat.allowance: finite_number\)"
+WATCHES_NO_MORE = "the thread monitor of hpcai500, which watches the ranks, failed with ArithmeticError: what nobody"
 FAILS = "year 1980 cannot be read: its disk is gone"
 # The bound is of a machine that is not loaded; a rank that is never ended does not come back at all.
 LONGEST = 60.0

@@ -25,16 +25,16 @@ from hpcai500.comm import liveness
 from hpcai500.comm.liveness import (
     COMPUTING,
     LONGEST_LINE,
-    SAID,
+    MONITOR_MESSAGES,
     Beat,
     Beating,
     Failed,
     Gate,
     Lost,
     Monitor,
+    MonitorMessage,
     Offer,
     Peer,
-    Said,
     Watch,
     candidates,
     join,
@@ -78,7 +78,7 @@ def pair() -> Iterator[tuple[socket.socket, Peer]]:
 
 
 def peer(stream: socket.socket) -> Peer:
-    return Connection(stream, SAID, LONGEST_LINE)
+    return Connection(stream, MONITOR_MESSAGES, LONGEST_LINE)
 
 
 def knock(gate: Gate) -> socket.socket:
@@ -97,7 +97,7 @@ def is_hung_up(stream: socket.socket) -> bool:
     return True
 
 
-def heard(connection: Peer) -> list[Said]:
+def heard(connection: Peer) -> list[MonitorMessage]:
     """The next messages, once there are some."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
@@ -154,7 +154,7 @@ def test_a_proof_that_was_overheard_does_not_open_a_second_time(gate: Gate) -> N
 
 
 def test_the_gate_of_another_job_is_passed_by(gate: Gate) -> None:
-    with opened() as other, pytest.raises(OSError, match=r"hung up.*port \d+"):
+    with opened() as other, pytest.raises(OSError, match=r"connection closed.*port \d+"):
         join(replace(gate.offer, port=other.offer.port), 1, "here")
 
 
@@ -171,7 +171,7 @@ def test_whoever_answers_must_prove_that_it_is_rank_0(gate: Gate) -> None:
                 stream.sendall(b'{"kind": "welcome", "proof": "1"}\n')
 
     threading.Thread(target=pretend, daemon=True).start()
-    with server, pytest.raises(OSError, match="another job answers"):
+    with server, pytest.raises(OSError, match="the monitor of another job"):
         join(Offer("here", ("127.0.0.1",), server.getsockname()[1], gate.offer.token), 1, "here")
 
 
@@ -209,7 +209,7 @@ def test_a_gate_whose_thread_ends_says_so_by_name(monkeypatch: pytest.MonkeyPatc
         raise ValueError("what nobody thought of")
 
     monkeypatch.setattr(Reception, "serve", serve)
-    with pytest.raises(RunError, match=r"thread monitor-gate .* by ValueError: what nobody thought of \(test_mon"):
+    with pytest.raises(RunError, match=r"thread monitor-gate .* with ValueError: what nobody thought of \(test_mon"):
         Gate("here", 3).close()
 
 

@@ -151,7 +151,7 @@ def test_a_second_backward_pass_that_would_be_lost_is_an_error() -> None:
             rank.weights[0].sum().backward()
             rank.weights[0].sum().backward()
 
-    with pytest.raises(RunError, match=r"parameter 0 \[2\] came twice.*inside Reducer.accumulate"):
+    with pytest.raises(RunError, match=r"parameter 0 \[2\] arrived twice.*inside Reducer.accumulate"):
         run_threads(on_rank, TWO)
 
 

@@ -66,7 +66,7 @@ def test_cuda_without_a_device_is_an_error_and_never_a_silent_cpu_run(
 @pytest.mark.parametrize(
     ("setting", "said", "begins"),
     [
-        ("communication.algorithm=ring", "communication.algorithm: `ring` cannot be had", False),
+        ("communication.algorithm=ring", "communication.algorithm: `ring` is not available", False),
         ("problem.metric=map50", "problem.metric: ic measures top1, got map50", True),
     ],
 )
@@ -182,7 +182,7 @@ def test_a_job_without_what_it_needs_is_one_line_and_exit_code_64(
 def test_a_device_that_computes_wrongly_ends_the_run_by_the_name_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "measure_product", lambda *_, **__: Product(1024, 1e9, 0.0, 3, 1e9))
     world = LocalCommunicator()
-    with pytest.raises(RunError, match=f"rank 0 on {world.hosts[0]} computes wrongly: 3 of 1024 rows"):
+    with pytest.raises(RunError, match=f"rank 0 on {world.hosts[0]} computes wrong results: 3 of 1024 rows"):
         evidence.measure_ceilings(world, torch.device("cpu"), "fp32")
 
 

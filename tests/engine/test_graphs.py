@@ -299,8 +299,11 @@ class Part(nn.Module):
     [
         (lambda part, given: part(part(given)), "the part part is called 2 times in a step"),
         (lambda part, given: given * part.scale, "the part part is called 0 times in a step"),
-        (lambda part, given: part(given, 2.0), "the part part takes a float, and a graph takes tensors only"),
-        (lambda part, given: part(given, times=2.0), "is called with times by name, and a graph takes places only"),
+        (lambda part, given: part(given, 2.0), "the part part takes a float, but a graph takes tensors only"),
+        (
+            lambda part, given: part(given, times=2.0),
+            "is called with times as keywords, but a graph takes positional arguments only",
+        ),
     ],
 )
 def test_a_part_that_no_graph_can_serve_is_told(call: Callable[[nn.Module, Tensor], Tensor], words: str) -> None:

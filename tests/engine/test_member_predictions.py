@@ -183,7 +183,7 @@ def test_without_its_last_checkpoint_a_member_cannot_speak(out: Path, capfd: pyt
     for checkpoint in (out / "checkpoints").iterdir():
         checkpoint.unlink()
     assert train.main(["--resume", "--out", str(out)]) == ExitCode.USAGE
-    assert "the checkpoint of its last epoch is damaged or missing" in capfd.readouterr().err
+    assert "the checkpoint of the last epoch is damaged or missing" in capfd.readouterr().err
 
 
 def test_predictions_are_made_on_the_data_of_the_run(

@@ -365,7 +365,7 @@ _HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a list": (lambda: _saved([1]), "no table `model`"),
     "no weights": (lambda: _saved({"model": 3}), "no table `model`"),
     "nothing in it": (lambda: _saved({"model": {}}), "lacks w"),
-    "one more": (lambda: _saved({"model": {"w": torch.ones(4), "v\x1b[2J": 1}}), r"holds 'v\\x1b\[2J'"),
+    "one more": (lambda: _saved({"model": {"w": torch.ones(4), "v\x1b[2J": 1}}), r"has 'v\\x1b\[2J'"),
     "no tensor": (lambda: _saved({"model": {"w": 3}}), "w: the recipe's model has .* int"),
     "another shape": (lambda: _saved({"model": {"w": torch.ones(5)}}), r"\(4,\) .* \(5,\)"),
     "another type": (lambda: _saved({"model": {"w": torch.ones(4).half()}}), "float16"),

@@ -185,7 +185,7 @@ def test_a_class_that_is_never_evaluated_is_told(
     name = min(path.name for path in (fewer / "val").iterdir())
     shutil.rmtree(fewer / "val" / name)
     assert train.main(train_arguments(fewer, tmp_path / "r", *SHORT)) == 0
-    said = f"the evaluation set has no sample of 1 class ({name}): the quality is that of the others"
+    said = f"the evaluation set has no sample of 1 class ({name}): the quality covers the other classes only"
     assert said in capsys.readouterr().err
     assert values(read_record(tmp_path / "r"), "dataset")[0]["classes_not_evaluated"] == [name]
 

@@ -206,19 +206,19 @@ def test_a_changed_file_is_refused(harmed: list[Path], vote: Vote, capfd: pytest
     file.write_bytes(content)
     code, line = refused(vote, harmed, capfd)
     assert code == ExitCode.WRONG_ANSWER
-    assert f"member 1 ({harmed[1]}): predictions/evaluation.npz was changed: its hash is not the one" in line
+    assert f"member 1 ({harmed[1]}): predictions/evaluation.npz was changed: its hash differs" in line
 
 
 @pytest.mark.parametrize(
     ("kind", "change", "reason"),
     [
-        ("evaluation", all_right, "predictions are exactly those of the last evaluation"),
-        ("evaluation", lambda one: one.update(samples=one["samples"] + 1), "not of the 12 samples"),
-        ("evaluation", lambda one: one.update(samples=one["samples"][:-1]), "not of the 12 samples"),
-        ("evaluation", lambda one: one.update(labels=one["labels"][::-1]), "other labels than members before it"),
+        ("evaluation", all_right, "but the last evaluation in the record gave "),
+        ("evaluation", lambda one: one.update(samples=one["samples"] + 1), "predictions of the 12 expected samples"),
+        ("evaluation", lambda one: one.update(samples=one["samples"][:-1]), "predictions of the 12 expected samples"),
+        ("evaluation", lambda one: one.update(labels=one["labels"][::-1]), "labels are not those of earlier members"),
         ("evaluation", lambda one: one.update(logits=one["logits"].astype(float)), "float64 in 2 dimensions, expected"),
-        ("out-of-bag", all_right, "its event out_of_bag something else"),
-        ("out-of-bag", lambda one: one.update(samples=np.arange(len(one["samples"]))), "samples that it should be of"),
+        ("out-of-bag", all_right, "but the event out_of_bag does not"),
+        ("out-of-bag", lambda one: one.update(samples=np.arange(len(one["samples"]))), "expected samples"),
     ],
 )  # fmt: skip
 def test_a_member_that_lies_is_refused_in_one_line_that_names_it(
@@ -264,14 +264,17 @@ def broken_chain(record: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (without_file("DONE"), "not finished (unfinished): only who has finished can vote"),
+        (without_file("DONE"), "is not finished (unfinished); only finished members can vote"),
         (
             without_file("predictions/evaluation.npz"),
             "predictions/evaluation.npz cannot be read: No such file or directory",
         ),
-        (edited(no_predictions), "has no predictions, evaluation: go on with its run"),
-        (edited(lambda events: dataset(events).update(fingerprint="0" * 64)), "trained on other data than member 0"),
-        (edited(other_strata), "trained on other data than member 0"),
+        (edited(no_predictions), "has no evaluation predictions; resume its run"),
+        (
+            edited(lambda events: dataset(events).update(fingerprint="0" * 64)),
+            "was not trained on the same data as member 0",
+        ),
+        (edited(other_strata), "was not trained on the same data as member 0"),
         (broken_chain, "the chain is broken here"),
         (shutil.rmtree, "not a record"),
     ],
@@ -290,12 +293,12 @@ def test_nobody_votes_twice_and_nobody_with_another_recipe(
     harmed: list[Path], vote: Vote, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code, line = refused(vote, [harmed[0], harmed[1], harmed[0]], capfd)
-    assert (code, "names a member or a record twice" in line) == (ExitCode.USAGE, True)
+    assert (code, "lists a member or a record twice" in line) == (ExitCode.USAGE, True)
     twin = Path(shutil.copytree(harmed[0], harmed[1].parent / "twin"))
     code, line = refused(vote, [harmed[0], twin], capfd)
-    assert (code, "has the seed 1 of member 0: it is the same model once more" in line) == (ExitCode.USAGE, True)
+    assert (code, "has the same seed 1 as member 0, so it is the same model" in line) == (ExitCode.USAGE, True)
     code, line = refused(vote, harmed, capfd, "hyperparameters.momentum=0.8")
-    assert (code, "of another recipe than the ensemble's: hyperparameters.momentum" in line) == (ExitCode.USAGE, True)
+    assert (code, "its recipe is not the ensemble's: hyperparameters.momentum" in line) == (ExitCode.USAGE, True)
 
 
 @pytest.mark.parametrize("text", ["", "0 /a", "x\t/a", "-1\t/a", "0\t", "0\t/a\n0\t/b", "0\t/a\n1\t/a", "²\t/a"])

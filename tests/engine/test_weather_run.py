@@ -172,7 +172,7 @@ def truncated(data: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (no_boxes, ["the years 1980 to 1980 hold no boxes"]),
+        (no_boxes, ["the years 1980 to 1980 have no boxes"]),
         (not_a_number, [file_name(1980), "TMQ", "NaN"]),
         (one_value, ["TREFHT: all values are 5"]),
         (truncated, [file_name(1979)]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -84,6 +85,32 @@ def long_run(images: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+def errors_of(tokens: list[str], folder: Path) -> list[str]:
+    """The lines on stderr in which a failing run reports errors."""
+    ended = subprocess.run(tokens, cwd=folder, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode in (1, 64), ended.stderr
+    return [line for line in ended.stderr.splitlines() if line.startswith("hpcai500: error: ")]
+
+
+def test_an_error_that_all_ranks_meet_is_printed_once(images: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(images, tmp_path / "broken"))
+    (broken / "val" / "unknown").mkdir()
+    shutil.copy(next((broken / "val").glob("*/*.JPEG")), broken / "val" / "unknown")
+    (line,) = errors_of(command(broken, "record", "--procs", "2"), tmp_path)
+    assert line.startswith("hpcai500: error: val/ has class folder unknown")
+    # The metric is checked by each rank itself.
+    (line,) = errors_of(command(images, "other", "--procs", "2", "--set", "problem.metric=map50"), tmp_path)
+    assert line == "hpcai500: error: problem.metric: ic measures top1, got map50"
+
+
+def test_an_error_of_one_rank_alone_is_printed(images: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(images, tmp_path / "damaged"))
+    victim = sorted((damaged / "train").glob("*/*.JPEG"))[5]
+    victim.write_bytes(victim.read_bytes()[:400])
+    lines = errors_of(command(damaged, "record", "--procs", "2"), tmp_path)
+    assert any(victim.name in line for line in lines), lines
 
 
 def test_ctrl_c_in_a_terminal_stops_all_ranks_with_a_checkpoint(

@@ -481,7 +481,7 @@ def preflight(
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (signal.SIGKILL, "its process ended without a word"),
+        (signal.SIGKILL, "its process ended unexpectedly"),
         (signal.SIGSTOP, "rank 1 on host"),
     ],
 )

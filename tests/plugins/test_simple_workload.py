@@ -164,11 +164,11 @@ def test_whole_numbers_stay_what_they_are_and_floats_come_in_the_input_type() ->
 @pytest.mark.parametrize(
     ("samples", "labels", "said"),
     [
-        (np.zeros((3, 2)), np.zeros(2, np.int64), r"the training set needs as many labels as samples"),
-        (np.zeros((0, 2)), np.zeros(0, np.int64), r"the training set needs as many labels as samples, one at least"),
-        (np.zeros((3, 2)), np.zeros(3), r"labels of the training set: expected whole numbers from 0 on, got float64"),
-        (np.zeros((3, 2)), np.array([0, -1, 1]), r"labels of the training set: expected whole numbers from 0 on"),
-        (np.zeros((3, 2)), np.array([0, 1, 1]), r"the evaluation set has the label 2; training has none"),
+        (np.zeros((3, 2)), np.zeros(2, np.int64), r"the training set needs samples, with one label each"),
+        (np.zeros((0, 2)), np.zeros(0, np.int64), r"the training set needs samples, with one label each"),
+        (np.zeros((3, 2)), np.zeros(3), r"labels of the training set: expected integers of 0 or more, got float64"),
+        (np.zeros((3, 2)), np.array([0, -1, 1]), r"labels of the training set: expected integers of 0 or more"),
+        (np.zeros((3, 2)), np.array([0, 1, 1]), r"has the label 2, which the training set lacks"),
     ],
 )
 def test_arrays_that_do_not_fit_together_are_refused(samples: Any, labels: Any, said: str) -> None:

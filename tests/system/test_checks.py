@@ -33,7 +33,7 @@ from hpcai500.system.checks import (
 FINE = Check(RANKS, "pass", "2 ranks")
 NARROW = Check("cores", "warn", "1 of 64 cores", "srun --cpus-per-task=N")
 BROKEN = Check("data", "fail", "/scratch/x: not visible", "add --bind /scratch")
-LOST = "rank 1 on host n2: its process ended without a word"
+LOST = "rank 1 on host n2: its process ended unexpectedly"
 
 
 @pytest.mark.parametrize(

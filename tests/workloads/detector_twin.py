@@ -228,7 +228,7 @@ def second_losses(
         labels.append(torch.cat([classes[matches[positives]], torch.zeros_like(negatives)]))
         wanted.append(encode(truth[matches[positives]], candidates[positives], DETECTION_WEIGHTS))
     label = torch.cat(labels)
-    logits, codes = heads.judge(pool(model, levels, torch.cat(regions)))
+    logits, codes = heads.predict(pool(model, levels, torch.cat(regions)))
     classification = F.cross_entropy(logits.float(), label, reduction="sum")
     positive = (label != 0).nonzero().squeeze(1)
     found_codes = codes[positive, label[positive]].float()
@@ -263,7 +263,7 @@ def detect(
     detections = []
     for image, proposals in enumerate(propose(model, logits, codes, size)):
         regions = torch.cat([proposals.new_full((len(proposals), 1), image), proposals], dim=1)
-        class_logits, box_codes = heads.judge(pool(model, levels, regions))
+        class_logits, box_codes = heads.predict(pool(model, levels, regions))
         every_score = class_logits.float().softmax(dim=1)
         boxes = clip(decode(box_codes, proposals, DETECTION_WEIGHTS), *size)
         region, label = (every_score[:, 1:] > options.score).nonzero(as_tuple=True)

@@ -109,7 +109,7 @@ def test_determinism_that_was_asked_for_is_not_feigned() -> None:
     pooled = roi_align(features, torch.tensor([[0.0, 1, 1, 6, 6]], device="cuda"), 2)
     torch.use_deterministic_algorithms(True)
     try:
-        with pytest.raises(RuntimeError, match="adds in no fixed order on a CUDA device"):
+        with pytest.raises(RuntimeError, match="sums in no fixed order on a CUDA device"):
             pooled.sum().backward()
     finally:
         torch.use_deterministic_algorithms(False)

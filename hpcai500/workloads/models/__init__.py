@@ -1,1 +1,1 @@
-"""The benchmark models, written here: no model zoo is needed on a site."""
+"""The benchmark models, implemented here so that no model zoo is needed."""

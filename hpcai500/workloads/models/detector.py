@@ -1,8 +1,8 @@
 """Faster R-CNN with a feature pyramid (Ren et al. 2015; Lin et al. 2017): the model of V2.0 section 4.2.1.
 
-Images are not resized. State-dict keys are torchvision's. No shape depends on what images hold: each image has the same
-number of proposals, sampled anchors and sampled regions, and masks tell which of them count. So a training step never
-waits for the GPU, and an evaluation waits once a batch, for the detections.
+Images are not resized. State-dict keys are torchvision's. No shape depends on the content of images: each image has the
+same number of proposals, sampled anchors and sampled regions, and masks mark the valid ones. So a training step never
+waits for the GPU, and an evaluation waits once per batch, for the detections.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcai500.workloads.models.resnet import ResNetStages
 from hpcai500.workloads.operators import roi_align_levels, sorted_nms
 
 # ----------------------------------------------------------------------------------------------------
-# Anchors: the boxes around each cell of a pyramid level that proposals are coded against (Ren et al. 2015).
+# Anchors: the boxes around each cell of a pyramid level, relative to which proposals are coded (Ren et al. 2015).
 
 
 Shapes = Sequence[Sequence[tuple[float, float]]]
@@ -28,7 +28,7 @@ Shapes = Sequence[Sequence[tuple[float, float]]]
 
 @dataclass(frozen=True)
 class PlacedAnchors:
-    """The anchors of an image, level after level: boxes (A, 4), and how many each level has."""
+    """The anchors of an image, level after level: boxes (A, 4), and their number on each level."""
 
     boxes: Tensor
     counts: tuple[int, ...]
@@ -37,13 +37,13 @@ class PlacedAnchors:
 class Anchors(nn.Module):
     """Anchors of all levels, around the centres of the cells: (i + 0.5) * stride.
 
-    torchvision's are around i * stride, the cells' corners. Cells tile the image, so their centres lie as far from one
-    border as from the other. Weights that were trained with torchvision's anchors load, as the keys are the same, but
+    torchvision's are around i * stride, the cells' corners. Cells tile the image, so their centres are equally far from
+    opposite borders. Weights that were trained with torchvision's anchors load, because the keys are the same, but
     propose half a stride too far right and down.
 
     Args:
-        shapes: (height, width) in pixels of the anchors of each level, finest level first; as many on each.
-        strides: pixels of the image that a cell of each level stands for.
+        shapes: (height, width) in pixels of the anchors of each level, finest level first; the same number on each.
+        strides: image pixels per cell of each level.
     """
 
     def __init__(self, shapes: Shapes, strides: Sequence[int]) -> None:
@@ -60,11 +60,11 @@ class Anchors(nn.Module):
     def forward(self, height: int, width: int) -> PlacedAnchors:
         """The anchors of an image of height x width: h * w * per_cell of each level, row by row, cell by cell.
 
-        A level's h and w are the image's divided by its stride and rounded up, as the backbone rounds.
+        A level's h and w are the image's divided by its stride and rounded up, as in the backbone.
         """
         if torch.compiler.is_compiling():
             return self._place(height, width)
-        # A run has images of one or two sizes. Caching them saves some sixty small operators a step.
+        # A run has images of one or two sizes. Caching saves about sixty small operators per step.
         key = height, width, self.get_buffer("cell_0").device
         if key not in self._placed:
             with torch.inference_mode(mode=False):
@@ -87,14 +87,14 @@ class Anchors(nn.Module):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Boxes (…, 4) as x1 y1 x2 y2 in pixels: overlap, clipping, and the coding of one box relative to another.
+# Boxes (…, 4) as x1 y1 x2 y2 in pixels: overlap, clipping, and coding relative to another box.
 
 
-# A box may not grow more than 62.5-fold over its anchor: exp would overflow early in training (Ren et al.'s own code).
+# A box may grow at most 62.5-fold over its anchor: exp would overflow early in training (Ren et al.'s own code).
 _LARGEST_LOG_SCALE = math.log(1000 / 16)
 
-# (dx, dy) and (dw, dh) are multiplied by these: the second stage's targets are small numbers otherwise (Girshick 2015).
-# Not tensors: each use on a GPU would copy them there.
+# Factors of (dx, dy) and (dw, dh), because the second stage's targets are otherwise small (Girshick 2015).
+# Not tensors, which each use on a GPU would copy there.
 PROPOSAL_WEIGHTS = (1.0, 1.0)
 DETECTION_WEIGHTS = (10.0, 5.0)
 
@@ -121,7 +121,7 @@ def iou(left: Tensor, right: Tensor) -> Tensor:
 
 
 def clip(boxes: Tensor, height: int, width: int) -> Tensor:
-    """Boxes (…, 4) cut off at the border of an image."""
+    """Boxes (…, 4) clipped to an image."""
     x, y = boxes.unflatten(-1, (2, 2)).unbind(-1)
     return torch.stack([x.clamp(0, width), y.clamp(0, height)], dim=-1).flatten(-2)
 
@@ -132,7 +132,7 @@ def at_least(boxes: Tensor, side: float) -> Tensor:
 
 
 def encode(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
-    """The codes (dx, dy, dw, dh) of Girshick et al. 2014 from `references` to `boxes`, both (…, 4), by `weights`."""
+    """The codes (dx, dy, dw, dh) of Girshick et al. 2014 from `references` to `boxes`, both (…, 4), times `weights`."""
     size, reference_size = boxes[..., 2:] - boxes[..., :2], references[..., 2:] - references[..., :2]
     centre, reference_centre = boxes[..., :2] + 0.5 * size, references[..., :2] + 0.5 * reference_size
     shift = (centre - reference_centre) / reference_size
@@ -159,13 +159,13 @@ def take(values: Tensor, places: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Random numbers that choose what a step trains on: each image's from a seed of its own.
+# Random numbers that select what a step trains on, from a seed for each image.
 
 
 def uniform(seeds: Tensor, count: int, device: torch.device) -> Tensor:
-    """(N,) int64 seeds on the host -> (N, count) float32 in [0, 1) on `device`, row i from seed i alone.
+    """(N,) int64 seeds on the host -> (N, count) float32 in [0, 1) on `device`, row i from seed i only.
 
-    One operator, so that the compiler treats the seeds as data and does not recompile for other ones.
+    One operator, so that the compiler treats the seeds as data and does not recompile for new ones.
     """
     return _uniform(seeds, count, device)  # type: ignore[no-any-return]
 
@@ -186,7 +186,7 @@ def _(seeds: Tensor, count: int, device: torch.device) -> Tensor:
 
 @cache
 def _generator(device: torch.device) -> torch.Generator:
-    """One for all images of all steps, seeded anew for each: making one takes longer."""
+    """One for all images of all steps, reseeded for each, which is faster than a new one."""
     return torch.Generator(device)
 
 
@@ -203,8 +203,8 @@ class Targets:
 
     Attributes:
         boxes: (N, M, 4) as x1 y1 x2 y2 in pixels.
-        labels: (N, M) int64, from 1; BACKGROUND_LABEL in places that hold no box.
-        seeds: (N,) int64, always on the host: they draw the anchors and proposals that an image trains on.
+        labels: (N, M) int64, from 1; BACKGROUND_LABEL in places without a box.
+        seeds: (N,) int64, always on the host: for drawing the anchors and proposals that an image trains on.
     """
 
     boxes: Tensor
@@ -212,8 +212,8 @@ class Targets:
     seeds: Tensor
 
     def to(self, device: torch.device) -> Targets:
-        """Copy boxes and labels to `device` without waiting for it; the seeds stay on the host."""
-        boxes, labels = (_sent(tensor, device) for tensor in (self.boxes, self.labels))
+        """Copy boxes and labels to `device` asynchronously; the seeds stay on the host."""
+        boxes, labels = (_copied(tensor, device) for tensor in (self.boxes, self.labels))
         return Targets(boxes, labels, self.seeds)
 
     @property
@@ -232,30 +232,30 @@ class Targets:
     def keys(self, count: int) -> Tensor:
         """(N, count) uniform random numbers in [0, 1) on the boxes' device.
 
-        An image's numbers follow from its seed alone: they are the same after a restart, on any rank and in any batch.
+        An image's numbers depend on its seed only: they are the same after a restart, on any rank and in any batch.
         """
         return uniform(self.seeds, count, self.boxes.device)
 
 
 def blank_targets(images: int, places: int, height: int, width: int) -> Targets:
-    """One box in each image of `height` x `width`, with room for `places`: shaped in memory as real targets are."""
+    """One box in each image of `height` x `width`, padded to `places`: the shapes are those of real targets."""
     boxes, labels = torch.zeros(images, places, 4), torch.zeros(images, places, dtype=torch.int64)
     boxes[:, 0], labels[:, 0] = torch.tensor([width / 4, height / 4, width / 2, height / 2]), 1
     return Targets(boxes, labels, torch.zeros(images, dtype=torch.int64))
 
 
-def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    # A copy from memory that is not pinned would wait for all work queued on the GPU.
+def _copied(tensor: Tensor, device: torch.device) -> Tensor:
+    # A copy from unpinned memory would wait for all work queued on the GPU.
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which truth each anchor or proposal answers for, and which of them a step trains on (Ren et al. 2015).
+# Matching anchors or proposals with true boxes, and sampling those that a step trains on (Ren et al. 2015).
 #
-# All images of a batch at once, in tensors whose shapes do not depend on what the images hold. Masks mark unused
-# places, so the host never has to ask the GPU how much it found.
+# All images of a batch at once, in tensors whose shapes do not depend on the content of images. Masks mark unused
+# places, so the host never has to ask the GPU for a count.
 
 
 BACKGROUND = -1
@@ -271,19 +271,19 @@ def match(
     background: float,
     every_truth: bool = False,
 ) -> Tensor:
-    """For each candidate of each image the place of the truth that it overlaps most: (N, A) int64.
+    """For each candidate of each image the place of the true box that it overlaps most: (N, A) int64.
 
-    BACKGROUND where that overlap (IoU) is below `background`, IGNORED between that and `foreground`. With
-    `every_truth`, the best candidates of each truth match it however small the overlap is.
+    BACKGROUND if that overlap (IoU) is below `background`, IGNORED between that and `foreground`. With `every_truth`,
+    the best candidates of each true box match it, however small the overlap is.
 
     Args:
         truth: boxes (N, M, 4).
-        present: (N, M) bool, where `truth` holds a box.
+        present: (N, M) bool, whether a place of `truth` has a box.
         candidates: boxes (N, A, 4), or (A, 4) for every image.
     """
     if truth.shape[1] == 0:
         return torch.full((truth.shape[0], candidates.shape[-2]), BACKGROUND, device=candidates.device)
-    # Below every real overlap, so that a place without a box is nobody's best.
+    # Below every real overlap, so that a place without a box is never the best.
     overlaps = iou(truth, candidates).masked_fill(~present[:, :, None], -1)
     best, index = overlaps.max(dim=1)
     matches = index.masked_fill(best < foreground, IGNORED).masked_fill(best < background, BACKGROUND)
@@ -296,12 +296,12 @@ def match(
 
 @dataclass(frozen=True)
 class Sample:
-    """What a step trains on: the same number of places for each image, positives first, then background, then unused.
+    """The candidates a step trains on, in the same number of places for each image: positive, background, unused.
 
     Attributes:
         places: (N, S) int64, the candidates that were drawn; arbitrary in unused places.
-        positive: (N, S) bool, where a positive one was drawn.
-        used: (N, S) bool, where any was drawn.
+        positive: (N, S) bool, whether the drawn candidate is positive.
+        used: (N, S) bool, whether a candidate was drawn.
         most_positives: no place from this one on is positive.
     """
 
@@ -311,7 +311,7 @@ class Sample:
     most_positives: int
 
     def count(self) -> Tensor:
-        """How many were drawn in the batch, at least 1 as a divisor: a float32 scalar on the device."""
+        """Number of candidates drawn in the batch, at least 1 as a divisor: a float32 scalar on the device."""
         return self.used.sum(dtype=torch.float32).clamp(min=1)
 
 
@@ -320,8 +320,8 @@ def sample(matches: Tensor, keys: Tensor, size: int, positive_fraction: float) -
 
     Args:
         matches: (N, A) from `match`.
-        keys: (N, A), random numbers from 0 on: the candidates with the largest are drawn.
-        size: S, less where there are fewer candidates.
+        keys: (N, A), random numbers of 0 or more: the candidates with the largest are drawn.
+        size: S, or less if there are fewer candidates.
         positive_fraction: of `size`, rounded down.
     """
     candidates = matches.shape[1]
@@ -336,23 +336,23 @@ def sample(matches: Tensor, keys: Tensor, size: int, positive_fraction: float) -
 
 
 def _draw(eligible: Tensor, keys: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The eligible candidates with the largest keys, best first (N, most), and how many there are (N, 1)."""
+    """The eligible candidates with the largest keys, best first (N, most), and their number (N, 1)."""
     best = keys.masked_fill(~eligible, -1).topk(most, dim=1)
     return best.indices, (best.values >= 0).sum(dim=1, keepdim=True)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Region proposal network (Ren et al. 2015, section 3): where in an image something may be.
+# Region proposal network (Ren et al. 2015, section 3): regions of an image that may contain an object.
 
 
 _SMOOTH_L1_BETA = 1 / 9
-# A thinner proposal has no inside.
+# A thinner proposal is empty.
 _LEAST_SIDE_OF_PROPOSALS_PIXELS = 1e-3
 
 
 @dataclass(frozen=True)
 class ProposalOptions:
-    """How many proposals, and what they learn from. Of a pair, the first is for training, the second for evaluation."""
+    """Numbers of proposals, and their training samples. Pairs are for training and for evaluation."""
 
     before_nms: tuple[int, int]
     after_nms: tuple[int, int]
@@ -365,7 +365,7 @@ class ProposalOptions:
 
 @dataclass(frozen=True)
 class Proposals:
-    """The same number of places for each image, best first: boxes (N, K, 4); present (N, K), which places hold one."""
+    """The same number of places for each image, best first: boxes (N, K, 4); present (N, K), whether there is a box."""
 
     boxes: Tensor
     present: Tensor
@@ -376,7 +376,7 @@ class ProposalHead(nn.Module):
 
     def __init__(self, channels: int, anchors_per_cell: int) -> None:
         super().__init__()
-        # In two containers, as torchvision's keys say conv.0.0.
+        # In two containers, because torchvision's keys say conv.0.0.
         self.conv = nn.Sequential(nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1)))
         self.cls_logits = nn.Conv2d(channels, anchors_per_cell, 1)
         self.bbox_pred = nn.Conv2d(channels, 4 * anchors_per_cell, 1)
@@ -386,7 +386,7 @@ class ProposalHead(nn.Module):
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]  # there is a bias
 
     def forward(self, levels: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Levels (N, C, h, w) -> logits (N, A) and codes (N, A, 4) of all anchors, level after level."""
+        """Levels (N, C, h, w) -> logits (N, A) and codes (N, A, 4) of all anchors, level by level."""
         hidden = [F.relu(self.conv(features)) for features in levels]
         logits = [self.cls_logits(x).permute(0, 2, 3, 1).flatten(1) for x in hidden]
         codes = [self.bbox_pred(x).permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4)) for x in hidden]
@@ -394,7 +394,7 @@ class ProposalHead(nn.Module):
 
 
 class ProposalNetwork(nn.Module):
-    """Anchors, the head that scores them, the choice of proposals, and the loss that both learn from."""
+    """Anchors, the head that scores them, the selection of proposals, and the losses."""
 
     def __init__(self, head: ProposalHead, anchors: Anchors, options: ProposalOptions) -> None:
         super().__init__()
@@ -424,22 +424,22 @@ class ProposalNetwork(nn.Module):
     ) -> dict[str, Tensor]:
         """Binary cross entropy of objectness and smooth L1 of the box codes, both averaged over the sampled anchors.
 
-        Logits (N, A) and codes (N, A, 4) are of all anchors; `keys` (N, A), from `Targets.keys`, draw the sample.
+        Logits (N, A) and codes (N, A, 4) are of all anchors; `keys` (N, A) from `Targets.keys` determine the sample.
         """
-        chosen, codes_wanted = self._choose(anchors, targets, keys)
+        chosen, true_codes = self._choose(anchors, targets, keys)
         count = chosen.count()
         objectness = F.binary_cross_entropy_with_logits(
             logits.gather(1, chosen.places).float(), chosen.positive.float(), chosen.used.float(), reduction="sum"
         )
         first = slice(chosen.most_positives)
-        # Where there is no positive one, found and wanted are both 0: no error, no gradient.
+        # In places that are not positive, both codes are 0: no error, no gradient.
         found = take(codes, chosen.places[:, first]).float().masked_fill(~chosen.positive[:, first, None], 0)
-        boxes = F.smooth_l1_loss(found, codes_wanted, beta=_SMOOTH_L1_BETA, reduction="sum")
+        boxes = F.smooth_l1_loss(found, true_codes, beta=_SMOOTH_L1_BETA, reduction="sum")
         return {"objectness": objectness / count, "proposal_boxes": boxes / count}
 
     @torch.no_grad()
     def _choose(self, anchors: PlacedAnchors, targets: Targets, keys: Tensor) -> tuple[Sample, Tensor]:
-        """The anchors to train on, and the codes (N, P, 4) that the positives among them should have; 0 elsewhere."""
+        """The anchors to train on, and the true codes (N, P, 4) of the positive ones; 0 elsewhere."""
         options = self.options
         matches = match(
             targets.boxes,
@@ -457,7 +457,7 @@ class ProposalNetwork(nn.Module):
 
 
 def _best_of_levels(logits: Tensor, counts: Sequence[int], most: int) -> tuple[Tensor, Tensor]:
-    """At most `most` anchors of each image and level, best first: their logits and their places, both (N, K)."""
+    """At most `most` anchors of each image and level, best first: their logits and places, both (N, K)."""
     scores, places, start = [], [], 0
     for of_level in logits.float().split(list(counts), dim=1):
         best = of_level.topk(min(most, of_level.shape[1]), dim=1)
@@ -468,11 +468,11 @@ def _best_of_levels(logits: Tensor, counts: Sequence[int], most: int) -> tuple[T
 
 
 # ----------------------------------------------------------------------------------------------------
-# Feature pyramid network (Lin et al. 2017): the stages of a backbone, merged top down.
+# Feature pyramid network (Lin et al. 2017): the stages of a backbone, merged top-down.
 
 
 def _convolution(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
-    """One convolution, in a container as torchvision's keys have it."""
+    """One convolution, in a container as in torchvision's keys."""
     convolution = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
     nn.init.kaiming_uniform_(convolution.weight, a=1)
     nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # there is a bias
@@ -480,7 +480,7 @@ def _convolution(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
 
 
 class FeaturePyramid(nn.Module):
-    """Brings every stage to `outputs` channels and adds the coarser stages to each.
+    """Projects every stage to `outputs` channels and adds the coarser stages to each.
 
     `inputs` are the channels of the stages, finest first.
     """
@@ -491,7 +491,7 @@ class FeaturePyramid(nn.Module):
         self.layer_blocks = nn.ModuleList(_convolution(outputs, outputs, 3) for _ in inputs)
 
     def forward(self, stages: Sequence[Tensor]) -> list[Tensor]:
-        """Stages, finest first -> as many levels, and one more at half the resolution of the coarsest."""
+        """Stages, finest first -> a level for each, and one more at half the resolution of the coarsest."""
         merged = self.inner_blocks[-1](stages[-1])
         levels = [self.layer_blocks[-1](merged)]
         finer = list(zip(stages, self.inner_blocks, self.layer_blocks, strict=True))[:-1]
@@ -512,7 +512,7 @@ class Backbone(nn.Module):
 
     @property
     def strides(self) -> list[int]:
-        """Pixels of the image that a cell of each level stands for, finest level first: 4, 8, 16, …"""
+        """Image pixels per cell of each level, finest level first: 4, 8, 16, …"""
         return [4 * 2**level for level in range(len(self.body.stage_names) + 1)]
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -527,15 +527,15 @@ class Backbone(nn.Module):
 
 _POOLED = 7
 _SAMPLING_RATIO = 2
-# A thinner detection counts as none.
+# A thinner detection is discarded.
 _LEAST_SIDE_OF_DETECTIONS_PIXELS = 1e-2
-# The label that cross entropy leaves out.
+# The label that cross entropy ignores.
 _NO_LABEL = -100
 
 
 @dataclass(frozen=True)
 class Detections:
-    """What was found in one image, best first: boxes (D, 4) in pixels, scores (D,), labels (D,) from 1; on the host."""
+    """Detections of one image, best first: boxes (D, 4) in pixels, scores (D,), labels (D,) from 1; on the host."""
 
     boxes: Tensor
     scores: Tensor
@@ -544,7 +544,7 @@ class Detections:
 
 @dataclass(frozen=True)
 class DetectionOptions:
-    """What the second stage learns from, and which detections it reports."""
+    """Training samples of the second stage, and the selection of its detections."""
 
     foreground_iou: float
     samples: int
@@ -558,7 +558,7 @@ class RegionPooling(nn.Module):
     """RoIAlign on the level that fits a region's size (Lin et al. 2017, equation 1).
 
     Args:
-        strides: pixels of the image that a cell of each level stands for; the coarsest level of all is not pooled.
+        strides: image pixels per cell of each level; the coarsest level of all is not pooled.
         canonical_side: a region of this side (pixels) is pooled from the level with stride 16.
     """
 
@@ -574,7 +574,7 @@ class RegionPooling(nn.Module):
 
     def _levels(self, regions: Tensor) -> Tensor:
         side = area(regions[:, 1:]).clamp(min=0).sqrt()
-        # 1e-6 keeps a region of exactly the canonical size from falling below its level by rounding.
+        # 1e-6 prevents rounding from moving a region of exactly the canonical size to a finer level.
         power = torch.floor(math.log2(16) + torch.log2(side / self.canonical_side + 1e-6))
         finest = int(math.log2(self.strides[0]))
         return (power - finest).clamp(0, len(self.strides) - 1).to(torch.int64)
@@ -621,9 +621,9 @@ class RegionHeads(nn.Module):
 
     def forward(self, levels: Sequence[Tensor], regions: Tensor) -> tuple[Tensor, Tensor]:
         """Levels and regions (K, 5) -> logits (K, classes) and codes (K, classes, 4)."""
-        return self.judge(self.pooling(levels, regions))
+        return self.predict(self.pooling(levels, regions))
 
-    def judge(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
         """Pooled regions (K, C, 7, 7) -> logits (K, classes) and codes (K, classes, 4)."""
         logits, codes = self.box_predictor(self.box_head(pooled))
         return logits, codes
@@ -633,28 +633,28 @@ class RegionHeads(nn.Module):
     ) -> dict[str, Tensor]:
         """Cross entropy of the class and smooth L1 of the box codes, both averaged over the sampled regions.
 
-        `keys` (N, K + M), from `Targets.keys`, draw from the K proposals and M places for truth.
+        `keys` (N, K + M), from `Targets.keys`, determine the sample of the K proposals and M places of true boxes.
         """
-        chosen, regions, labels, codes_wanted = self._choose(proposals, targets, keys)
+        chosen, regions, labels, true_codes = self._choose(proposals, targets, keys)
         count = chosen.count()
         logits, codes = self(levels, _rows(regions))
         classification = F.cross_entropy(logits.float(), labels.flatten(), ignore_index=_NO_LABEL, reduction="sum")
         first = slice(chosen.most_positives)
         classes = labels[:, first].clamp(min=0)[..., None, None].expand(-1, -1, 1, 4)
         found = codes.unflatten(0, regions.shape[:2])[:, first].gather(2, classes).squeeze(2).float()
-        # Where there is no positive one, found and wanted are both 0: no error, no gradient.
+        # In places that are not positive, both codes are 0: no error, no gradient.
         found = found.masked_fill(~chosen.positive[:, first, None], 0)
-        boxes = F.smooth_l1_loss(found, codes_wanted, beta=_SMOOTH_L1_BETA, reduction="sum")
+        boxes = F.smooth_l1_loss(found, true_codes, beta=_SMOOTH_L1_BETA, reduction="sum")
         return {"classification": classification / count, "boxes": boxes / count}
 
     @torch.no_grad()
     def _choose(self, proposals: Proposals, targets: Targets, keys: Tensor) -> tuple[Sample, Tensor, Tensor, Tensor]:
-        """The sample, its regions (N, S, 4) and labels (N, S), and the codes (N, P, 4) wanted of its first P places.
+        """The sample, its regions (N, S, 4) and labels (N, S), and the true codes (N, P, 4) of its first P places.
 
-        In unused places the region is empty and the label is _NO_LABEL; without a positive one the codes are 0.
+        In unused places the region is empty and the label is _NO_LABEL; in places that are not positive, codes are 0.
         """
         options = self.options
-        # The truth is among the proposals, so that the second stage learns before the first one finds anything.
+        # True boxes are added to the proposals, so that the second stage learns before the first one finds anything.
         candidates = torch.cat([proposals.boxes, targets.boxes], dim=1)
         present = torch.cat([proposals.present, targets.present], dim=1)
         matches = match(
@@ -680,7 +680,7 @@ class RegionHeads(nn.Module):
         return [Detections(rows[:, :4], rows[:, 4], rows[:, 5].to(torch.int64)) for rows in of_images]
 
     def _found(self, levels: Sequence[Tensor], proposals: Proposals, image_size: tuple[int, int]) -> Tensor:
-        """The best of each image as (N, most, 7): x1 y1 x2 y2 score label, and 1 (0 where there are fewer)."""
+        """The best detections of each image as (N, most, 7): x1 y1 x2 y2 score label, and 1 (0 in unused rows)."""
         options = self.options
         logits, codes = self(levels, _rows(proposals.boxes))
         shape = proposals.present.shape
@@ -690,7 +690,7 @@ class RegionHeads(nn.Module):
         eligible = (
             (scores > options.score) & at_least(boxes, _LEAST_SIDE_OF_DETECTIONS_PIXELS) & proposals.present[..., None]
         )
-        stays = self._thinned_out(boxes, scores, eligible)
+        stays = self._suppressed(boxes, scores, eligible)
         best = scores.masked_fill(~stays, -torch.inf).flatten(1).sort(dim=1, descending=True, stable=True)
         places = best.indices[:, : options.most]
         labels = places % scores.shape[2] + 1
@@ -698,15 +698,15 @@ class RegionHeads(nn.Module):
         columns = (best.values[:, : options.most], labels, present)
         return torch.cat([chosen, *(column.to(chosen.dtype)[..., None] for column in columns)], dim=2)
 
-    def _thinned_out(self, boxes: Tensor, scores: Tensor, eligible: Tensor) -> Tensor:
-        """Which boxes (N, K, classes, 4) survive NMS within their class, of the eligible ones: (N, K, classes) bool."""
+    def _suppressed(self, boxes: Tensor, scores: Tensor, eligible: Tensor) -> Tensor:
+        """Which of the eligible boxes (N, K, classes, 4) survive NMS within their class: (N, K, classes) bool."""
         images, places, classes = scores.shape
         boxes = boxes.masked_fill(~eligible[..., None], torch.nan)
-        falling = scores.masked_fill(~eligible, -torch.inf).sort(dim=1, descending=True, stable=True).indices
-        ordered = boxes.gather(1, falling[..., None].expand(-1, -1, -1, 4)).transpose(1, 2).flatten(1, 2)
+        descending = scores.masked_fill(~eligible, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+        ordered = boxes.gather(1, descending[..., None].expand(-1, -1, -1, 4)).transpose(1, 2).flatten(1, 2)
         stays = sorted_nms(ordered, [places] * classes, self.options.nms_iou)
         stays = stays.reshape(images, classes, places).transpose(1, 2)
-        return torch.zeros_like(eligible).scatter(1, falling, stays) & eligible
+        return torch.zeros_like(eligible).scatter(1, descending, stays) & eligible
 
 
 def _rows(regions: Tensor) -> Tensor:
@@ -716,13 +716,13 @@ def _rows(regions: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The model: its dense part, which can be compiled or captured whole, and what chooses by values.
+# The model: its dense part, which can be compiled or captured as a whole, and the part that depends on values.
 
 
 class DenseDetector(nn.Module):
-    """The part whose work depends on the images' shape alone: backbone, pyramid and proposal head.
+    """The part whose work depends only on the images' shape: backbone, pyramid and proposal head.
 
-    Tensors in, tensors out, no random numbers, no wait for the device: a compiler or a CUDA graph can take it whole.
+    It has no random numbers and no wait for the device, so that it can be compiled or captured as a whole.
     """
 
     def __init__(self, backbone: Backbone, head: ProposalHead) -> None:
@@ -731,9 +731,9 @@ class DenseDetector(nn.Module):
         self.head = head
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Images (N, C, H, W) -> the levels that are pooled from, then logits (N, A) and codes (N, A, 4)."""
+        """Images (N, C, H, W) -> the levels for pooling, then logits (N, A) and codes (N, A, 4)."""
         levels = self.backbone(images)
-        # The coarsest level only proposes (Lin et al. 2017, section 4.1).
+        # The coarsest level is used for proposals only (Lin et al. 2017, section 4.1).
         return (*levels[:-1], *self.head(levels))
 
 
@@ -754,27 +754,27 @@ class FasterRCNN(nn.Module):
         return self._unregistered[0]
 
     def train(self, mode: bool = True) -> FasterRCNN:
-        """As `nn.Module.train`, the dense part included."""
+        """As `nn.Module.train`, including the dense part."""
         super().train(mode)
         self.dense.train(mode)
         return self
 
     def forward(self, images: Tensor, targets: Targets | None = None) -> dict[str, Tensor] | list[Detections]:
-        """Images (N, C, H, W) and, in training mode, their targets -> the four losses; else each image's detections."""
+        """Images (N, C, H, W), in training mode with targets -> the four losses, else each image's detections."""
         *levels, logits, codes = self.dense(images)
         return self.conclude(levels, logits, codes, (images.shape[-2], images.shape[-1]), targets)
 
-    def judge(
+    def after_backbone(
         self, levels: Sequence[Tensor], size: tuple[int, int], targets: Targets | None
     ) -> dict[str, Tensor] | list[Detections]:
-        """All that follows the backbone: its levels for images of `size` (H, W) -> as `forward`."""
+        """Everything after the backbone: its levels for images of `size` (H, W) -> as `forward`."""
         logits, codes = self.rpn.head(levels)
         return self.conclude(levels[:-1], logits, codes, size, targets)
 
     def conclude(
         self, levels: Sequence[Tensor], logits: Tensor, codes: Tensor, size: tuple[int, int], targets: Targets | None
     ) -> dict[str, Tensor] | list[Detections]:
-        """All that follows the dense part: its outputs for images of `size` (H, W) -> as `forward`."""
+        """Everything after the dense part: its outputs for images of `size` (H, W) -> as `forward`."""
         if targets is None:
             proposals = self.rpn.propose(logits, codes, self.rpn.anchors(*size), size)
             return self.roi_heads.detect(levels, proposals, size)
@@ -793,7 +793,7 @@ class FasterRCNN(nn.Module):
     ) -> dict[str, Tensor]:
         """The four losses; `keys` (N, …) are `Targets.keys`, at least as many as there are anchors or candidates.
 
-        Shapes are fixed throughout, so it can be compiled whole.
+        All shapes are fixed, so it can be compiled as a whole.
         """
         anchors = self.rpn.anchors(*size)
         proposals = self.rpn.propose(logits, codes, anchors, size)
@@ -805,7 +805,7 @@ class FasterRCNN(nn.Module):
 
 
 class CountedDetector(nn.Module):
-    """The convolutions and matrix products of one step, to count their operations: regions are given, not found."""
+    """The convolutions and matrix products of one step, for counting operations, with given regions."""
 
     def __init__(self, detector: FasterRCNN) -> None:
         super().__init__()
@@ -814,9 +814,9 @@ class CountedDetector(nn.Module):
         self.backbone, self.rpn, self.roi_heads = detector.backbone, detector.rpn, detector.roi_heads
 
     def forward(self, images: Tensor, regions: Tensor) -> Sequence[Sequence[Tensor]]:
-        """Images (N, C, H, W) and regions (K, 5) -> everything that a loss is computed from."""
+        """Images (N, C, H, W) and regions (K, 5) -> all inputs of the loss."""
         levels = self.backbone(images)
-        # Which level a region is pooled from depends on data that a count does not have; pooling itself is not counted.
-        # This stand-in has the pooled shape and, as it depends on the levels, their gradient.
+        # The level of a region depends on data that a count does not have; pooling itself is not counted. This stand-in
+        # has the pooled shape and, because it depends on the levels, their gradient.
         pooled = levels[0].mean().expand(len(regions), *self.roi_heads.pooled_shape)
-        return [self.rpn.head(levels), self.roi_heads.judge(pooled)]
+        return [self.rpn.head(levels), self.roi_heads.predict(pooled)]

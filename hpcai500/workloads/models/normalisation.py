@@ -1,4 +1,4 @@
-"""Normalisation layers by the names of a recipe; each takes the place of batch norm, with its state-dict keys."""
+"""Normalisation layers by their names in a recipe; each replaces batch norm and has its state-dict keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcai500.workloads.operators import on_stream
 
 Norm = Callable[[int], nn.Module]
 
-# Wu and He 2018 use 32 groups; a smoke model has few channels, and each group gets at least some.
+# Wu and He 2018 use 32 groups; a smoke model has few channels, and each group needs a few.
 _GROUPS = 32
 _LEAST_CHANNELS_A_GROUP = 4
 
@@ -35,7 +35,7 @@ class FrozenBatchNorm2d(nn.Module):
         weight, bias, mean, variance = (self.get_buffer(name) for name in _FROZEN_STATE)
         scale = weight * (variance + self.epsilon).rsqrt()
         shift = bias - mean * scale
-        # In the type of the input: under autocast a multiplication by float32 would make all later layers float32.
+        # In the type of the input: under autocast, multiplying by float32 would make all later layers float32.
         return x * scale[:, None, None].to(x.dtype) + shift[:, None, None].to(x.dtype)
 
 
@@ -43,14 +43,14 @@ _FROZEN_STATE = ("weight", "bias", "running_mean", "running_var")
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group norm by our kernels where images lie on a CUDA device with their channels last, else by torch's.
+    """Group norm by the core's kernels if images are on a CUDA device in channels_last, else by torch's.
 
-    torch's lay images out channels first, under autocast in float32, and back for the next convolution: on an H200, 25
-    of the 40 ms of a step of Extreme Weather Analytics. Ours leave type and layout as they are; statistics are float32.
+    torch's convert images to channels first, under autocast in float32, and back for the next convolution: on an H200,
+    25 of the 40 ms of a step of Extreme Weather Analytics. The core's keep type and layout; statistics are float32.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """(N, C, H, W) -> the same shape, and from our kernels the same type and memory format."""
+        """(N, C, H, W) -> the same shape, and with the core's kernels the same type and memory format."""
         if not _fits_kernels(input):
             return super().forward(input)
         return _ByKernels.apply(input, self.weight, self.bias, self.num_groups, self.eps)  # type: ignore[no-any-return,no-untyped-call]
@@ -62,7 +62,7 @@ def _fits_kernels(images: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and images.ndim == 4
         and images.shape[1] % 8 == 0
-        # Of a single pixel, torch refuses groups that would be one value.
+        # For a single pixel, torch refuses groups of one value.
         and images.numel() > images.shape[1]
         and images.is_contiguous(memory_format=torch.channels_last)
         and images.dtype in (torch.float32, torch.float16, torch.bfloat16)
@@ -120,7 +120,7 @@ def _workspace(images: Tensor, groups: int) -> Tensor:
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """Group norm in 32 groups, fewer where a group would be smaller than 4 channels or uneven."""
+    """Group norm in 32 groups, or fewer if a group would have fewer than 4 channels or groups would be uneven."""
     groups = min(_GROUPS, max(1, channels // _LEAST_CHANNELS_A_GROUP))
     while channels % groups:
         groups -= 1
@@ -128,20 +128,18 @@ def group_norm(channels: int) -> nn.GroupNorm:
 
 
 def norm_factory(name: str, communicator: Communicator | None = None, momentum: float = 0.1) -> Norm:
-    """What builds the normalisation of a number of channels.
+    """A function that builds the normalisation for a number of channels.
 
     Args:
         name: `batch`, `sync-batch`, `frozen-batch` or `group`, as in a recipe.
-        communicator: the ranks that `sync-batch` is over, used for nothing else; None is one rank.
+        communicator: the ranks of `sync-batch`, not used for anything else; None is one rank.
         momentum: weight of a batch in the running statistics; with 1 they are those of the last batch.
     """
     match name:
         case "batch":
             return partial(nn.BatchNorm2d, momentum=momentum)
         case "sync-batch":
-            from hpcai500.workloads.models.sync_batch_norm import (
-                SyncBatchNorm2d,  # it imports torch's compiler: a second
-            )
+            from hpcai500.workloads.models.sync_batch_norm import SyncBatchNorm2d  # imports torch's compiler: a second
 
             return partial(SyncBatchNorm2d, communicator=communicator, momentum=momentum)
         case "frozen-batch":

@@ -1,4 +1,4 @@
-"""A model as a chain of parts, between any two of which it can be cut (model and pipeline parallelism)."""
+"""A model as a chain of parts, for cutting it into stages (model and pipeline parallelism)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Part:
     """A link of the chain.
 
     Attributes:
-        module: takes the outputs of the part before, as positional tensors whose first dimension is samples, and gives
-            one tensor or a tuple of several. It shares its parameters with the model.
-        names: modules of the model that it holds: each parameter and buffer of the model is in exactly one part.
+        module: takes the outputs of the previous part, as positional tensors whose first dimension is samples, and
+            returns one tensor or a tuple of several. It shares its parameters with the model.
+        names: modules of the model in this part: each parameter and buffer of the model is in exactly one part.
     """
 
     module: nn.Module
@@ -42,14 +42,14 @@ def detector_parts(model: FasterRCNN) -> tuple[Part, ...]:
     """Stem, each residual block, pyramid, the two stages; outputs of finished stages are passed on to the pyramid."""
     body = model.backbone.body
     blocks = (
-        # The first block of a later stage takes a level of the pyramid; the stem's output is none.
+        # The input of a later stage's first block is a level of the pyramid; the stem's output is not.
         Part(_Beside(block, keeps=place > 0 and number == 0), (f"backbone.body.{stage}.{number}",))
         for place, stage in enumerate(body.stage_names)
         for number, block in enumerate(body.get_submodule(stage).children())
     )
     pyramid = Part(_Merged(model.backbone.fpn), ("backbone.fpn",))
-    judges = Part(_Judges(model.rpn, model.roi_heads), ("rpn", "roi_heads"))
-    return (_stem(body, "backbone.body."), *blocks, pyramid, judges)
+    heads = Part(_Heads(model.rpn, model.roi_heads), ("rpn", "roi_heads"))
+    return (_stem(body, "backbone.body."), *blocks, pyramid, heads)
 
 
 def _stem(body: ResNetStages, prefix: str) -> Part:
@@ -60,7 +60,7 @@ def _stem(body: ResNetStages, prefix: str) -> Part:
 class _Beside(nn.Module):
     """Runs a block on the last of several tensors and passes the others on.
 
-    With `keeps`, the block's input, the output of a finished stage, is passed on too.
+    With `keeps`, the block's input, the output of a finished stage, is also passed on.
     """
 
     def __init__(self, block: nn.Module, *, keeps: bool) -> None:
@@ -68,7 +68,7 @@ class _Beside(nn.Module):
         self.block, self._keeps = block, keeps
 
     def forward(self, *before: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of finished stages and of the block before -> the same, with this block's."""
+        """The outputs of finished stages and of the previous block -> the same, with this block's output."""
         kept = before if self._keeps else before[:-1]
         return (*kept, self.block(before[-1]))
 
@@ -84,8 +84,8 @@ class _Merged(nn.Module):
         return tuple(self.pyramid(stages))
 
 
-class _Judges(nn.Module):
-    """Gives proposals and detections, which are a part of the loss, their place in the chain."""
+class _Heads(nn.Module):
+    """The place of the proposal and detection heads in the chain; they are computed in the loss."""
 
     def __init__(self, rpn: nn.Module, roi_heads: nn.Module) -> None:
         super().__init__()
@@ -99,16 +99,16 @@ class _Judges(nn.Module):
 def static_parts(model: nn.Module, ranks: int) -> tuple[str, ...]:
     """Names of modules of `model` in the order of their calls, for training by `ranks`; "" is the model itself.
 
-    Gradients of a part come all at once, when its backward graph has run. One rank has nobody to send them to and takes
-    parts as large as possible. Several take stage by stage, so that the all-reduce of one stage overlaps the backward
-    pass of the next; the few kernels of the stem and the classifier are then launched one by one. An unknown model is
-    taken whole.
+    Gradients of a part are all ready at once, when its backward graph has run. One rank does not send them and uses
+    parts as large as possible. Several ranks use stages, so that the all-reduce of one stage overlaps the backward pass
+    of the next; the few kernels of the stem and the classifier are then launched one by one. An unknown model is one
+    part.
     """
     match model:
         case ResNet():
             return tuple(model.stage_names) if ranks > 1 else ("",)
         case FasterRCNN():
-            # The rest of a step chooses by values, so no graph can hold it.
+            # The rest of a step depends on values, so it cannot be captured in a graph.
             stages = tuple(f"backbone.body.{name}" for name in model.backbone.body.stage_names)
             return (*stages, "backbone.fpn", "rpn.head") if ranks > 1 else ("dense",)
         case _:
@@ -117,14 +117,14 @@ def static_parts(model: nn.Module, ranks: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Chain:
-    """A model as parts that follow one another, and a loss of the last part's outputs.
+    """A model as consecutive parts, and a loss of the last part's outputs.
 
     Attributes:
         parts: first to last; modules that only the loss uses are in the last.
-        inputs: what the first part takes, on the device, from a payload.
-        targets: what the loss takes besides, from a payload: on the host, and small, as it is sent to the last rank.
-        pick: of such targets, those of some of the samples.
-        loss: the scalar that is minimised, from the last part's outputs and their targets.
+        inputs: gets the first part's input, on the device, from a payload.
+        targets: gets the loss's targets from a payload: on the host, and small, because they are sent to the last rank.
+        pick: selects the targets of some of the samples.
+        loss: computes the scalar to minimise from the last part's outputs and their targets.
     """
 
     parts: tuple[Part, ...]
@@ -136,7 +136,7 @@ class Chain:
 
 @runtime_checkable
 class Chained(Protocol):
-    """A workload whose model can be cut."""
+    """A workload whose model can be cut into stages."""
 
     def chain(self) -> Chain:
         """The model's parts; `Workload.loss` of a payload is `loss(parts(inputs), targets)`."""
@@ -147,11 +147,11 @@ def detector_chain(
 ) -> Chain:
     """The chain of a detector on `device`, for training images of `size` (height, width).
 
-    `inputs` gives the images of a payload, whose second part are their `Targets`.
+    `inputs` gets the images of a payload, whose second part is their `Targets`.
     """
 
     def loss(levels: tuple[Tensor, ...], targets: Targets) -> Tensor:
-        losses = cast(dict[str, Tensor], model.judge(levels, size, targets.to(device)))
+        losses = cast(dict[str, Tensor], model.after_backbone(levels, size, targets.to(device)))
         return cast(Tensor, sum(losses.values()))
 
     def pick(targets: Targets, which: slice) -> Targets:

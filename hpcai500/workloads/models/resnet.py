@@ -1,7 +1,7 @@
-"""ResNet v1.5 (He et al. 2016, with the stride in the 3x3 convolution of a bottleneck), as V2.0 section 4.2 uses it.
+"""ResNet v1.5 (He et al. 2016, with the stride in the 3x3 convolution of a bottleneck), as in V2.0 section 4.2.
 
-Whole for Image Classification, without its head as the backbone of the detector. State-dict keys are torchvision's, so
-that its weights load; width and depths are options for smoke runs.
+Complete for Image Classification, without its head as the backbone of the detector. State-dict keys are torchvision's,
+so that its weights load; width and depths are options for smoke runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.
 
 
 def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential | None:
-    """A projection where the block changes the shape, nothing elsewhere."""
+    """A projection if the block changes the shape, else None."""
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(_convolution(inputs, outputs, 1, stride), norm(outputs))
@@ -83,7 +83,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNetStages(nn.Module):
-    """Stem and stages: the part of a ResNet that a detector builds on.
+    """Stem and stages: the part of a ResNet that a detector uses.
 
     Args:
         depths: blocks in each stage; ResNet-50 is bottlenecks in (3, 4, 6, 3).

@@ -10,20 +10,20 @@ from torch.nn import functional as F
 
 from hpcai500.comm.communicator import Communicator
 
-# Of (N, C, H, W): all but the channels.
+# Axes of (N, C, H, W) except the channels.
 _SAMPLES = (0, 2, 3)
 
 
 class SyncBatchNorm2d(nn.BatchNorm2d):
     """Batch norm as if all ranks' samples were in one batch: outputs, gradients and running statistics.
 
-    Ranks may hold different numbers of samples, one at least. Statistics of half precision are float32. Gradients of
+    Ranks may have different numbers of samples, at least one. Statistics of half precision are float32. Gradients of
     scale and shift are those of this rank's samples, to be averaged over ranks with those of all other weights.
-    Evaluation is that of `nn.BatchNorm2d`, and so is training with one rank.
+    Evaluation, and training with one rank, are those of `nn.BatchNorm2d`.
 
-    `communicator` is used for nothing else, as gradients of later layers travel at the same time; None is one rank. A
-    copy or pickle of the layer has None, as a communicator cannot be copied. `momentum` is the weight of a batch in the
-    running statistics.
+    `communicator` must not be used for anything else, because gradients of later layers are sent at the same time; None
+    is one rank. A copy or pickle of the layer has None, because a communicator cannot be copied. `momentum` is the
+    weight of a batch in the running statistics.
     """
 
     def __init__(self, channels: int, communicator: Communicator | None = None, momentum: float = 0.1) -> None:
@@ -40,20 +40,19 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         outputs: Tensor = self._normalised(input, self._communicator)
         return outputs
 
-    # Communication cannot be compiled: the compiler breaks the graph here. The decorator imports torch's compiler,
-    # which takes a second.
+    # Communication cannot be compiled: the graph breaks here. The decorator imports torch's compiler: a second.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _normalised(self, images: Tensor, communicator: Communicator) -> Tensor:
         self._check_input_dim(images)
         count, mean, variance = _global_statistics(images.detach(), communicator)
-        self._follow(count, mean, variance)
+        self._update_running(count, mean, variance)
         return _Normalise.apply(  # type: ignore[no-any-return,no-untyped-call]
             images, self.weight, self.bias, count, mean, variance, self.eps, communicator
         )
 
     @torch.no_grad()
-    def _follow(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
-        """Update the running statistics with a batch; they hold the unbiased variance, as torch's do."""
+    def _update_running(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
+        """Update the running statistics with a batch; as in torch, they have the unbiased variance."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -65,10 +64,10 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
 
 
 def _global_statistics(images: Tensor, communicator: Communicator) -> tuple[Tensor, Tensor, Tensor]:
-    """Samples a channel (), and mean and biased variance (C,) over all ranks, in float64, by one all-reduce.
+    """Samples per channel (), and mean and biased variance (C,) over all ranks, in float64, by one all-reduce.
 
-    Each rank takes its moments about its own mean; they are shifted to 0 and summed in float64. The shift loses 1e-16
-    of the squared mean, less than the rounding of images to float32 lost (4e-15 of it).
+    Each rank computes its moments about its own mean; they are shifted to 0 and summed in float64. The shift loses
+    1e-16 of the squared mean, less than the rounding of images to float32 (4e-15 of it).
     """
     channels = images.shape[1]
     local_mean = images.mean(_SAMPLES, dtype=_real(images))
@@ -86,7 +85,7 @@ def _global_statistics(images: Tensor, communicator: Communicator) -> tuple[Tens
 
 
 class _Normalise(torch.autograd.Function):
-    """Normalises by statistics of all ranks; the gradient flows through the statistics too."""
+    """Normalises by statistics of all ranks; the gradient also flows through the statistics."""
 
     @staticmethod
     def forward(
@@ -120,5 +119,5 @@ class _Normalise(torch.autograd.Function):
 
 
 def _real(images: Tensor) -> torch.dtype:
-    """The type of statistics: float32, or float64 where the images are."""
+    """The type of statistics: float32, or float64 if the images are."""
     return torch.promote_types(images.dtype, torch.float32)
