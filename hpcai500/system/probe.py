@@ -1,7 +1,7 @@
-"""Asks one library of the system, in a process of its own, which it may take down, or leave unfit for anything else.
+"""Query a system library in a separate process, because it may crash the process or leave it unusable.
 
-`probe.py driver LIBRARY`, `probe.py mpi LIBRARY…`, `python -m hpcai500.system.probe nvml`. The first two need nothing
-but Python itself.
+`probe.py driver LIBRARY`, `probe.py mpi LIBRARY…`, `python -m hpcai500.system.probe nvml`. The first two need only
+Python itself.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ask_mpi(*names: str) -> str:
 
 
 def ask_nvml() -> str:
-    """What NVML says of the devices, as JSON; without an answer the process ends with the reason on stderr."""
+    """NVML's data for the devices, as JSON; on failure the process exits with the reason on stderr."""
     from hpcai500.errors import EnvironmentLacksError
     from hpcai500.system.devices import open_nvml, read_nvml
 

@@ -189,7 +189,7 @@ def test_heads_of_a_committee_are_compared(folder: Path, tmp_path: Path) -> None
         (["."], "a folder: `hpcai500 submit . -o FILE …` makes the file that is verified"),
         (["campaign/trial-01"], "a record of one run: `hpcai500 score campaign/trial-01` checks it"),
         (["/dev/null"], "a device or a pipe"),
-        (["signed.zip", "--registered", "xyz"], "'x' is no hex digit; expected 64 hex digits"),
+        (["signed.zip", "--registered", "xyz"], "'x' is not a hex digit; expected 64 hex digits"),
         (["signed.zip", "--registered", "A" * 63], "has 63 hex digits; expected 64 hex digits"),
         (["signed.zip", "--signers", "key.pub"], "key.pub:1: no line"),
         (["signed.zip", "--heads", "key.pub"], "--heads key.pub:1: expected `HPCAI500 HEAD IDENTITY LINE HASH"),

@@ -215,7 +215,7 @@ REFUSED: dict[str, tuple[Change | dict[str, Any], str, str]] = {
         record(unevaluated), "result", "trial-03: its events give no result: epoch 1"),
     "less energy than the samples give": (record(less_energy), "power-samples", "give energy_joules"),
     "samples that were changed": (
-        replaced("trial-03/power/*", b"70", b"60"), "record-files", "not the power samples that the events name"),
+        replaced("trial-03/power/*", b"70", b"60"), "record-files", "the power samples were changed"),
 }  # fmt: skip
 
 
