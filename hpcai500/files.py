@@ -305,7 +305,7 @@ def _is_open_at(descriptor: int, path: Path) -> bool:
 
 VARIABLE = "TMPDIR"
 # /dev/shm comes last: it is memory, which is scarce.
-_USUAL = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders to try, each for a folder with a name of its own
+_USUAL = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders to try, each for a uniquely named folder
 # If the user sets one of these, the cache is kept from run to run.
 _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "torch", "MPLCONFIGDIR": "matplotlib"}
 # Younger folders are never treated as abandoned: a folder is locked a moment after it was made.
@@ -328,7 +328,7 @@ class _Folder(tempfile.TemporaryDirectory[str]):
     def cleanup(self) -> None:
         super().cleanup()
         _open_folders.discard(self)
-        with contextlib.suppress(OSError):  # a second time
+        with contextlib.suppress(OSError):  # closed already
             os.close(self._held)
 
 

@@ -111,7 +111,7 @@ LAUNCHER = "HPCAI500_LAUNCHER"
 LISTEN_FD = "HPCAI500_LISTEN_FD"
 # Set by --oversubscribe, or by the user: more ranks than cores may run on a host.
 OVERSUBSCRIBE = "HPCAI500_OVERSUBSCRIBE"
-# Set for jobs that run one after the other under one launcher: each has a rendezvous port of its own.
+# Set for jobs that run one after the other under one launcher, as each needs another rendezvous port.
 RENDEZVOUS = "HPCAI500_RENDEZVOUS"
 # All ranks of a job compute the same rendezvous port in this range: below Linux's ephemeral ports (from 32768), and
 # above most registered ports in common use.
@@ -250,7 +250,7 @@ def _from_pmi(environment: Environment) -> _Claim | None:
     if rank is None or size is None:
         return None
     step = _from_slurm_step(environment)
-    # Hydra (MPICH, Intel MPI) starts one proxy a node, under Slurm by srun: the tasks of that step are the proxies.
+    # Hydra (MPICH, Intel MPI) starts one proxy per node, under Slurm with srun: the tasks of that step are the proxies.
     hydra = _whole(environment, "MPI_LOCALRANKID")
     if hydra is None and step is not None:
         return replace(step, rank_variable="PMI_RANK", rank=rank, size_variable="PMI_SIZE", size=size)

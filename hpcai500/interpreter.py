@@ -113,8 +113,8 @@ def _imports_other_code() -> bool:
         here = os.getcwd()  # noqa: PTH109 - as above
     except FileNotFoundError:
         here = ""
-    heeds_user_site = not sys.flags.no_user_site and site.getusersitepackages() in sys.path
-    return sys.path[0] in ("", here) or (heeds_user_site and not _is_in_user_site())
+    uses_user_site = not sys.flags.no_user_site and site.getusersitepackages() in sys.path
+    return sys.path[0] in ("", here) or (uses_user_site and not _is_in_user_site())
 
 
 def _is_in_user_site() -> bool:

@@ -215,8 +215,8 @@ def read_record(path: Path) -> Record:
 
 # Folders that contain records, by their journal, with the command that shows them.
 _OTHERS = {
-    "campaign.jsonl": "a campaign, which holds records: hpcai500 campaign status {path}",
-    "ensemble.jsonl": "an ensemble, whose members' records lie in members/: hpcai500 ensemble status {path}",
+    "campaign.jsonl": "a campaign, which contains records: hpcai500 campaign status {path}",
+    "ensemble.jsonl": "an ensemble, whose members' records are in members/: hpcai500 ensemble status {path}",
 }
 
 
@@ -229,7 +229,7 @@ def json_object(path: Path) -> dict[str, Any]:
     """The JSON object in the file `path`.
 
     Raises:
-        RecordError: it holds something else.
+        RecordError: it contains something else.
     """
     return parse_object(_bytes(path), path)
 

@@ -40,8 +40,8 @@ app = new_group(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(value: bool) -> None:
+    if value:
         show(f"hpcai500 {__version__}")
         raise typer.Exit
 
@@ -345,7 +345,7 @@ def _is_of_stdout(error: OSError) -> bool:
 def _suggested_setting(error: Exception, arguments: Sequence[str]) -> str | None:
     """The message for an unknown option that is a field of recipes, such as `--epochs 2`; None for other errors."""
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    if option is None or not any("--set" in one.opts for one in context.command.params):
+    if option is None or context is None or not any("--set" in one.opts for one in context.command.params):
         return None
     field = field_of(option, context.info_name)
     if field is None:

@@ -85,8 +85,8 @@ def make_ic(
     The same options give the same bytes. A second call only completes the set. Other files in the folder are never
     changed.
     """
-    wanted = ImageSet(classes, train_per_class, val_per_class, seed)
-    _start("make", "ic", MakeOptions(folder, wanted, workers, as_json=as_json))
+    made = ImageSet(classes, train_per_class, val_per_class, seed)
+    _start("make", "ic", MakeOptions(folder, made, workers, as_json=as_json))
 
 
 _SHARES = ",".join(f"{share:g}" for share in YearSet.class_shares)
@@ -130,8 +130,8 @@ def make_ewa(
         raise UsageError(
             f"--class-shares: expected four numbers such as 0.1,0.4,0.4,0.1, got {class_shares!r}"
         ) from None
-    wanted = YearSet(first, last, images_per_year, height, width, layout, shares, seed)
-    _start("make", "ewa", MakeOptions(folder, wanted, workers, as_json=as_json))
+    made = YearSet(first, last, images_per_year, height, width, layout, shares, seed)
+    _start("make", "ewa", MakeOptions(folder, made, workers, as_json=as_json))
 
 
 def check_ic(folder: Images, workers: Threads = None, as_json: JsonDocument = False) -> None:

@@ -101,8 +101,8 @@ def collect(
     collecting again gives the same, and includes members that finished since. It needs no accelerator. Only one
     process collects at a time; others wait.
 
-    Exit codes: 0, target reached; 2, target missed; 1, members are missing or the vote failed; 64, DIR is no ensemble,
-    or cannot be written.
+    Exit codes: 0, target reached; 2, target missed; 1, members are missing or the vote failed; 64, DIR is not an
+    ensemble, or cannot be written.
     """
     raise typer.Exit(report_collected(folder, as_json, accept_incomplete=accept_incomplete))
 

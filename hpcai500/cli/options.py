@@ -322,7 +322,7 @@ def say_next(lines: Iterable[str]) -> None:
         say(line, prefix="")
 
 
-def write_asked_for(target: Path, content: bytes, option: str) -> None:
+def write_requested(target: Path, content: bytes, option: str) -> None:
     """Write `content` atomically to `target`, which the user gave as `option`, and say so on stderr.
 
     Raises:

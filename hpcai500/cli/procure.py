@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpcai500.cli.options import Heads, Json, Registered, write_asked_for
+from hpcai500.cli.options import Heads, Json, Registered, write_requested
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.streams import say, show, tell
 
@@ -145,10 +145,10 @@ def _accepted(request: Request, junit: Path | None, html: Path | None) -> Accept
 
     made = accept_(request, tracker=track)
     if junit:
-        write_asked_for(junit, junit_xml(made), "--junit")
+        write_requested(junit, junit_xml(made), "--junit")
     if html:
         # A record may contain lone surrogates, which UTF-8 cannot encode.
-        write_asked_for(html, acceptance_page(made).encode("utf-8", errors="replace"), "--html")
+        write_requested(html, acceptance_page(made).encode("utf-8", errors="replace"), "--html")
     return made
 
 

@@ -219,8 +219,8 @@ def micro(
     Products are measured in fp32, tf32, bf16 and fp16 over the shapes of both workloads and large squares; each result
     is verified, and a wrong one ends with exit code 2. With --procs or under a launcher, all ranks measure at once.
     """
-    wanted = list(dict.fromkeys(what or _KINDS))
-    if unknown := [word for word in wanted if word not in _KINDS]:
+    kinds = list(dict.fromkeys(what or _KINDS))
+    if unknown := [word for word in kinds if word not in _KINDS]:
         raise UsageError(f"micro {unknown[0]}: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
 
     def body(launcher: Launcher) -> int:
@@ -232,7 +232,7 @@ def micro(
             # Check it before measuring, which takes minutes.
             if out:
                 _check_writable(out)
-            document = measure_micro(launcher, wanted, recipe=recipe, overrides=set_ or (), data=data, seconds=seconds)
+            document = measure_micro(launcher, kinds, recipe=recipe, overrides=set_ or (), data=data, seconds=seconds)
             if out:
                 try:
                     write_atomically(out, (json.dumps(document) + "\n").encode())

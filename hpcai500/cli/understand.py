@@ -24,7 +24,7 @@ from hpcai500.cli.options import (
     Set,
     on_ranks,
     report_error,
-    write_asked_for,
+    write_requested,
 )
 from hpcai500.cli.run import job_error
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
@@ -487,7 +487,7 @@ def export(
     if output is None:
         show(lines)
     else:
-        write_asked_for(output, "".join(f"{line}\n" for line in lines).encode(), "-o")
+        write_requested(output, "".join(f"{line}\n" for line in lines).encode(), "-o")
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ _LONGEST_VERSION = 8192
 def ask_driver(name: str) -> str:
     """Version of the NVIDIA driver's library `name`, return code of cuInit, and number of devices, as JSON.
 
-    The library starts threads and keeps devices open, after which a process may not fork.
+    The library starts threads and keeps devices open, so that the process must not fork afterwards.
     """
     try:
         library = ctypes.CDLL(name)
@@ -40,7 +40,7 @@ def ask_driver(name: str) -> str:
 def ask_mpi(*names: str) -> str:
     """The version text of the first of the libraries `names` that can be loaded; "" if none can.
 
-    A process that has loaded one MPI may not load another.
+    A process that has loaded one MPI must not load another.
     """
     for name in names:
         try:
