@@ -89,7 +89,7 @@ class Measurement(Generic[Own]):
 
 @dataclass(frozen=True)
 class StepOptions:
-    """Of `measure.step_command`.
+    """Options of `measure.step_command`.
 
     Attributes:
         steps: steps to time; 0: count operations only.
@@ -104,7 +104,7 @@ class StepOptions:
 
 @dataclass(frozen=True)
 class MicroOptions:
-    """Of `measure.micro_command`: which kinds, seconds of each measurement, and folders of data by benchmark."""
+    """Options of `measure.micro_command`: kinds, seconds of each measurement, and folders of data by benchmark."""
 
     kinds: tuple[str, ...]
     seconds: float
@@ -113,7 +113,13 @@ class MicroOptions:
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """Of `measure.profile_command`: data set, trace file (.json.gz), and steps; None: as many as fit in a minute."""
+    """Options of `measure.profile_command`.
+
+    Attributes:
+        data: folder of the data set.
+        trace: file of the trace (.json.gz).
+        steps: None: as many as fit in a minute.
+    """
 
     data: Path
     trace: Path
@@ -122,14 +128,14 @@ class ProfileOptions:
 
 @dataclass(frozen=True)
 class SystemOptions:
-    """Of `measure.system_command`: folders whose file systems are described, by name."""
+    """Options of `measure.system_command`: folders whose file systems are described, by name."""
 
     places: dict[str, Path | None]
 
 
 @dataclass(frozen=True)
 class PreflightOptions:
-    """Of `measure.preflight_command`, for `hpcai500 doctor`.
+    """Options of `measure.preflight_command`, for `hpcai500 doctor`.
 
     Attributes:
         recipe: a TOML file, or a shipped recipe.
@@ -156,7 +162,7 @@ class PreflightOptions:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """Of `engine.replay_command`.
+    """Options of `engine.replay_command`.
 
     Attributes:
         recipe: recipe.toml of the record.
@@ -179,7 +185,7 @@ class ReplayOptions:
 
 @dataclass(frozen=True)
 class VoteOptions:
-    """Of `engine.vote_command`.
+    """Options of `engine.vote_command`.
 
     Attributes:
         recipe: recipe.toml of the ensemble.
@@ -196,7 +202,7 @@ class VoteOptions:
 
 @dataclass(frozen=True)
 class FlopsOptions:
-    """Of `measure.flops_command`; `classes` as in StepOptions, `as_json`: print a document instead of a table."""
+    """Options of `measure.flops_command`; `classes` as in StepOptions, `as_json`: print JSON instead of a table."""
 
     recipe: str
     overrides: tuple[str, ...] = ()
@@ -215,7 +221,7 @@ Filter = Literal["none", "lzf"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Of each of them: whether it prints a JSON document instead of text."""
+    """Options of all of these commands: whether to print a JSON document instead of text."""
 
     as_json: bool = False
 
@@ -251,7 +257,7 @@ class YearSet:
 
 @dataclass(frozen=True)
 class MakeOptions(DataOptions, Generic[Own]):
-    """Of `data make ic` and `ewa`: the folder, the set to make, and the number of processes; None: one per core."""
+    """Options of `data make ic` and `ewa`: folder, set to make, and number of processes; None: one per core."""
 
     dir: Path
     wanted: Own
@@ -260,7 +266,7 @@ class MakeOptions(DataOptions, Generic[Own]):
 
 @dataclass(frozen=True)
 class SetOptions(DataOptions):
-    """Of `data check ic`, and of `make` and `check` of plug-ins: the folder; `workers` as in MakeOptions."""
+    """Options of `data check ic`, and of `make` and `check` of plug-ins: the folder; `workers` as in MakeOptions."""
 
     dir: Path
     workers: int | None = None
@@ -268,14 +274,14 @@ class SetOptions(DataOptions):
 
 @dataclass(frozen=True)
 class CheckYearsOptions(SetOptions):
-    """Of `data check ewa`: first and last training year; None: all."""
+    """Options of `data check ewa`: first and last training year; None: all."""
 
     years: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class IndexOptions(DataOptions):
-    """Of `data index ic`: the folder, whether the index goes into the user's cache, and threads; None: one per core."""
+    """Options of `data index ic`: folder, whether to write to the user's cache, threads; None: one per core."""
 
     dir: Path
     cache: bool = False
@@ -284,7 +290,7 @@ class IndexOptions(DataOptions):
 
 @dataclass(frozen=True)
 class AnchorsOptions(DataOptions):
-    """Of `data anchors ewa`: `years` as in CheckYearsOptions."""
+    """Options of `data anchors ewa`: `years` as in CheckYearsOptions."""
 
     dir: Path
     years: tuple[int, int] | None = None
@@ -294,7 +300,7 @@ class AnchorsOptions(DataOptions):
 
 @dataclass(frozen=True)
 class RepackOptions(DataOptions):
-    """Of `data repack ewa`: `years` and `workers` as in CheckYearsOptions; `estimate`: only estimate."""
+    """Options of `data repack ewa`: `years` and `workers` as in CheckYearsOptions; `estimate`: only estimate."""
 
     source: Path
     target: Path
@@ -307,7 +313,7 @@ class RepackOptions(DataOptions):
 
 @dataclass(frozen=True)
 class StageOptions(DataOptions):
-    """Of `data stage`.
+    """Options of `data stage`.
 
     Attributes:
         dest: folder of the node; may contain $VARIABLES if `expand` is given.

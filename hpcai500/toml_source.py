@@ -24,9 +24,9 @@ from hpcai500.text import short
 _HEADER = re.compile(r"""\[{1,2}([\w."'\s-]+)\]""")
 _KEY = re.compile(r"""([\w."'\s-]+)=""")
 MOST_BYTES = 256 * 2**10
-"""Of a file: recipes, sites, machines, contracts and campaigns have a few thousand."""
+"""Size limit of a file; recipes, sites, machines, contracts and campaigns have a few thousand bytes."""
 MOST_DOTS = 200
-"""In a line: the time of Python's TOML parser is quadratic in the parts of a key. Numbers have dots too."""
+"""Limit of dots in a line: Python's TOML parser takes quadratic time in the parts of a key; numbers have dots too."""
 
 Keys = tuple[str | int, ...]
 
