@@ -206,7 +206,8 @@ def _for_cpu(machine: Machine) -> Check:
     return Check(
         NAME,
         "warn",
-        f"accelerator.device is cpu, although this host has {machine.traces.words}: this run measures the CPU",
+        f"accelerator.device is cpu, although this host has {machine.traces.words.partition(',')[0]}: this run measures "
+        "the CPU",
         fix,
     )
 

@@ -102,7 +102,7 @@ def test_traces_of_a_device_are_its_files_and_the_kernel_module(tmp_path: Path) 
     version.write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC 12.2.0\n"
     )
-    assert find_traces(tmp_path).words == "/dev/nvidia0, /dev/nvidia1, kernel module 570.86.15"
+    assert find_traces(tmp_path).words == "/dev/nvidia0 and 1 more, kernel module 570.86.15"
 
 
 # --- the check
@@ -206,7 +206,7 @@ def test_a_run_on_the_cpu_beside_a_device_is_never_silent() -> None:
     assert "with the image hpcai500-cuda.sif" in fix
     many = Traces(tuple(f"/dev/nvidia{index}" for index in range(8)), "535.129.03")
     sentence = accelerator_check("cpu", machine(None, torch=CPU, container=inside(), traces=many)).sentence
-    assert "has /dev/nvidia0 and 7 more, kernel module 535.129.03: this run" in sentence
+    assert "has /dev/nvidia0 and 7 more: this run measures the CPU; " in sentence
     assert len(sentence) <= 200
     check = accelerator_check(None, machine(None, torch=ROCM))
     assert check.status == "warn"
