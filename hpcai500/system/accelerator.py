@@ -203,13 +203,9 @@ def _for_cpu(machine: Machine) -> Check:
     fix = "--set accelerator.device=cuda"
     if machine.torch is not None and machine.torch.cuda is None:
         fix = f"{fix}, with {_cuda_build(machine)}"
-    return Check(
-        NAME,
-        "warn",
-        f"accelerator.device is cpu, although this host has {machine.traces.words.partition(',')[0]}: this run measures "
-        "the CPU",
-        fix,
-    )
+    device = machine.traces.words.partition(",")[0]
+    detail = f"accelerator.device is cpu, although this host has {device}: this run measures the CPU"
+    return Check(NAME, "warn", detail, fix)
 
 
 def _torch_problem(machine: Machine) -> Problem | None:
