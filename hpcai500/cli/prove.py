@@ -252,7 +252,7 @@ def verify(
     show(document if as_json else lines)
     if not as_json and verification.verdict == "verified":
         steps = (
-            (("rank", file, "--html", "site"), "its rank, as a web site"),
+            (("rank", file, "--html", "site"), "its place, as a web site"),
             (("replicate", file, "-o", f"{file.stem}-replication"), "repeat it here"),
         )
         say_next(next_lines(steps))

@@ -127,8 +127,8 @@ EstimateOption = Annotated[
     bool,
     typer.Option(
         "--estimate",
-        help="Run nothing: estimate time, node-hours and energy of the reference run (or of --recipe). It is not a "
-        "result: exit 0, no RESULT line.",
+        help="Run nothing: estimate time, node-hours and energy of the reference run (or of --recipe). It is "
+        "never scored: exit 0, no RESULT line.",
     ),
 ]
 MachineOption = Annotated[

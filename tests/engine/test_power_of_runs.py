@@ -134,7 +134,7 @@ def test_samples_that_were_changed_are_noticed(copied: Path) -> None:
         ({"samples": 10**6}, WrongAnswerError, "samples of .* give samples"),
         ({"gaps": [[0.0, 1.0]]}, WrongAnswerError, "samples of .* give gaps"),
         ({"mean_watts": None}, WrongAnswerError, "samples of .* give mean_watts"),
-        ({"file": None, "sha256": None}, WrongAnswerError, "and no samples"),
+        ({"file": None, "sha256": None}, WrongAnswerError, "but no samples"),
         ({"file": "power/../../x"}, RecordError, r"not a file in power/"),
         ({"sha256": ...}, RecordError, "the event power lacks something: KeyError 'sha256'"),
     ],
