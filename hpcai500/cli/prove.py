@@ -228,7 +228,7 @@ def verify(
     from hpcai500.results.verification.verify import verification_lines, verify_submission
 
     if replay is None and any(one is not None for one in (replay_trials, held_back, device)):
-        raise UsageError("--replay-trials, --held-back and --device need --replay DATA")
+        raise UsageError("--replay-trials, --held-back and --device are for replays only: add --replay DATA")
     if device not in (None, *_DEVICES):
         raise UsageError(f"--device: expected {' or '.join(_DEVICES)}, got {device}")
     verification = verify_submission(

@@ -198,7 +198,7 @@ def test_heads_of_a_committee_are_compared(folder: Path, tmp_path: Path) -> None
         (["signed.zip", "--held-back", "."], "add --replay DATA"),
         (["signed.zip", "--replay", "nowhere"], "--replay nowhere: no such folder"),
         (["signed.zip", "--replay", ".", "--held-back", "nowhere"], "--held-back nowhere: no such folder"),
-        (["signed.zip", "--replay", ".", "--held-back", "campaign/.."], "campaign/..: that of --replay"),
+        (["signed.zip", "--replay", ".", "--held-back", "campaign/.."], "campaign/..: the same as --replay"),
         (["signed.zip", "--signers", "nowhere"], "--signers nowhere: no such file"),
         (["signed.zip", "--replay", ".", "--device", "tpu"], "expected cpu or cuda"),
     ],
