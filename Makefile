@@ -1,11 +1,11 @@
-# Paths are relative throughout: make splits on spaces, and the folder that holds this one may have some.
+# All paths are relative: make splits at spaces, which the path of this folder may contain.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-# One environment serves until another PYTHON is asked for by name, so `make test` after `make ic PYTHON=python3.12` keeps it.
+# The environment is kept until another PYTHON is given, so `make test` after `make ic PYTHON=python3.12` keeps it.
 MADE := $(firstword $(wildcard $(VENV)/.made-with-*))
 ifneq ($(origin PYTHON),file)
 MADE := $(VENV)/.made-with-$(notdir $(PYTHON))
@@ -19,45 +19,45 @@ SCRIPTS    := $(shell grep -l '^\#!.*python' scripts/* containers/* 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# Two pips in one environment corrupt each other.
+# Two pips at the same time would corrupt the environment.
 .NOTPARALLEL:
 
 .PHONY: help
 help:
 	@sed -n 's/^## \?//p' $(MAKEFILE_LIST)
 
-## Start here (each sets up all that it needs; a second call does no work twice):
-##   make ic           train the Image Classification smoke run on data made for it, and print its score
+## Start here (each sets up what it needs, once):
+##   make ic           train the Image Classification smoke run on synthetic data, and print its score
 ##   make ewa          the same for Extreme Weather Analytics: synthetic climate years, a detector, its score
 ##   make test         run every test that needs no root
-##   make test-isa     train, and run the kernels' tests, once for each instruction set that this processor has
+##   make test-isa     train, and run the kernels' tests, once for each instruction set of this processor
 ##   make test-site    run the tests of a whole site, which need root
 ##
 ## The image (docs/site-guide.md):
 ##   make image        build build/image/hpcai500-cpu.sif; FLAVOUR=cuda builds the one for GPUs
 ##   make cuda-kernels only build the stage of the CUDA image that compiles our kernels: needs neither GPU nor CUDA
-##   make wheelhouse   only collect what it is built from; a site without network builds it with scripts/image
+##   make wheelhouse   only collect the files for building it; a site without network then builds it with scripts/image
 ##
-## While you change things:
+## For development:
 ##   make build        compile the C++ core into .venv (Python files need no rebuild)
 ##   make dali         install DALI (265 MB) and build our operators for it, which accelerator.loader=dali needs
-##   make horovod      build Horovod for this torch and this MPI, once (minutes), and install it; also after either changed
+##   make horovod      build Horovod for this torch and MPI (minutes), and install it; repeat it if either changes
 ##   make docs         build the documentation as a web site in build/docs, and check its links
 ##   make lint         ruff, mypy, clang-format: report only
 ##   make format       ruff, clang-format: rewrite the files
-##   make bench        measure against the rivals (installs them first), beside what is recorded; ARGS=--quick for two minutes
-##   make bench-gpu    measure a CUDA device against its rivals, and write docs/performance.md anew; ARGS="--only ic_mixed ewa_step"
-##   make fuzz         fuzz the JPEG decoder by libFuzzer (needs clang; docs/fuzzing.md); ARGS="--runs 1000000 jpeg_planes"
-##   make lock         resolve constraints.txt anew after pyproject.toml changed
-##   make clean        remove what was built and cached; make distclean also removes .venv and what images are made of
+##   make bench        compare the speed with alternatives (installs them first) and with the recorded results; ARGS=--quick: two minutes
+##   make bench-gpu    compare the speed on a CUDA device, and rewrite docs/performance.md; ARGS="--only ic_mixed ewa_step"
+##   make fuzz         fuzz the JPEG decoder with libFuzzer (needs clang; docs/fuzzing.md); ARGS="--runs 1000000 jpeg_planes"
+##   make lock         resolve constraints.txt again after pyproject.toml changed
+##   make clean        remove build files and caches; make distclean also removes .venv and the files of images
 ##
 ## Variables:
-##   PYTHON=python3.12 the interpreter that .venv is made with (3.11 to 3.13)
+##   PYTHON=python3.12 the Python for .venv (3.11 to 3.13)
 ##   FLAVOUR=cuda      the image of `make image` and `make wheelhouse` (cpu, cuda)
 ##   ARGS="..."        passed on: make ic ARGS="--out runs/first", make test ARGS="tests/core -k crop"
 ##
-## A missing system package is installed on Debian and Ubuntu as root; elsewhere the line to run is printed.
-## make itself can only exit with 2: for the exit codes of hpcai500 call scripts/bootstrap (69) and .venv/bin/hpcai500.
+## As root on Debian and Ubuntu, missing system packages are installed; elsewhere the command to run is printed.
+## make always exits with 2 on failure: for the exit codes of hpcai500 call scripts/bootstrap (69) and .venv/bin/hpcai500.
 
 .PHONY: ic
 ic: build
@@ -77,7 +77,7 @@ test-isa: build $(VENV)/.extra-test
 
 .PHONY: as-root
 as-root:
-	@[ "$$(id -u)" = 0 ] || { echo "make test-site: needs root, to mount file systems and to make networks of its own; run: sudo make test-site" >&2; exit 69; }
+	@[ "$$(id -u)" = 0 ] || { echo "make test-site: needs root to mount file systems and create networks; run: sudo make test-site" >&2; exit 69; }
 
 .PHONY: test-site
 test-site: as-root build $(VENV)/.extra-test $(VENV)/.extra-harness $(VENV)/.horovod $(VENV)/.with-signing $(VENV)/.with-site image
@@ -93,7 +93,7 @@ lint: $(VENV)/.extra-dev
 .PHONY: docs
 docs: $(VENV)/.extra-docs
 	@$(BIN)/mkdocs build -q
-	@echo 'the documentation: build/docs/index.html'
+	@echo 'documentation: build/docs/index.html'
 
 .PHONY: format
 format: $(VENV)/.extra-dev
@@ -105,8 +105,7 @@ format: $(VENV)/.extra-dev
 bench: $(VENV)/.dali $(VENV)/.extra-benchmark $(VENV)/.horovod
 	@$(BIN)/python benchmarks/cpu.py $(ARGS)
 
-# Without a device nothing is downloaded. The page is written after a part failed, too: what was measured until then is in
-# the results.
+# Without a device nothing is downloaded. The page is also written if a part fails, with the results until then.
 .PHONY: bench-gpu
 bench-gpu: build
 	@$(BIN)/python benchmarks/gpu/run.py --check $(ARGS)
@@ -131,13 +130,13 @@ $(MADE):
 	@rm -f $(VENV)/.made-with-*
 	@touch $@
 
-# Torch is unpacked while the core is compiled: each takes about as long as the other.
+# Torch is installed while the core is compiled: each takes about the same time.
 $(VENV)/.runtime: $(MADE) constraints.txt pyproject.toml
 	@scripts/install $(VENV) build
 	@scripts/compile $(VENV) scripts/install $(VENV) runtime
 	@touch $@
 
-# Without build isolation: pip's throw-away environments have a new path each time, which makes CMake compile everything again.
+# Without build isolation: pip's temporary environments have a new path each time, so that CMake would compile everything again.
 compile = echo "hpcai500: compiling csrc/" >&2 \
 	&& $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --no-deps --editable . \
 	&& touch $(VENV)/.core
@@ -152,8 +151,8 @@ $(VENV)/.extra-dali: $(VENV)/.runtime
 .PHONY: dali
 dali: $(VENV)/.dali
 
-# Our operators belong to the build of the core, which finds DALI where it is installed. A core that was compiled before
-# that is compiled again, and only they are new; in an environment without a core DALI comes first.
+# Our operators are built with the core if DALI is installed. A core that was compiled before is built again, which only
+# compiles the operators; in an environment without a core, DALI is installed first.
 $(VENV)/.dali: $(VENV)/.extra-dali $(VENV)/.core
 	@[ ! $(VENV)/.extra-dali -nt $(VENV)/.core ] || { $(compile); }
 	@touch $@
@@ -162,7 +161,7 @@ $(VENV)/.extra-%: $(VENV)/.runtime
 	@scripts/install $(VENV) $*
 	@touch $@
 
-# Without MPI, and without root to get it, Horovod is built with Gloo alone: bootstrap has said what is missing.
+# Without MPI, and without root to install it, Horovod is built with Gloo only: bootstrap has reported what is missing.
 define get_horovod
 @PYTHON='$(BIN)/python' scripts/bootstrap --with mpi || [ $$? = 69 ]
 @scripts/install $(VENV) horovod
@@ -188,7 +187,7 @@ WHEELS     := $(addprefix scripts/,wheelhouse build-wheels horovod horovod-sourc
 .PHONY: image
 image: $(IMAGES)/hpcai500-$(FLAVOUR).sif
 
-# As far as the CUDA image can be built where no torch with CUDA is to be had: its kernels.
+# The part of the CUDA image that can be built without a torch with CUDA: its kernels.
 .PHONY: cuda-kernels
 cuda-kernels: $(IMAGES)/base-build.squashfs | $(VENV)/.extra-horovod
 	@$(BIN)/python scripts/wheelhouse cuda $(IMAGES)/wheelhouse-cuda build
@@ -214,7 +213,7 @@ $(IMAGES)/wheelhouse-%/.complete: $(SOURCES) $(WHEELS) $(IMAGES)/base-build.squa
 	@scripts/build-wheels $(IMAGES)/base-build.squashfs $(@D) $*
 	@touch $@
 
-# Without root to get them, the kernels for 64-bit Arm are not tested: bootstrap has said what is missing.
+# Without root to install the tools, the kernels for 64-bit Arm are not tested: bootstrap has reported what is missing.
 $(VENV)/.with-cross: $(MADE)
 	@PYTHON='$(BIN)/python' scripts/bootstrap --with cross || [ $$? = 69 ]
 	@touch $@

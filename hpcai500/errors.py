@@ -42,11 +42,11 @@ class RunError(HpcAi500Error):
 
 
 class CommunicationError(RunError):
-    """A collective failed: another rank has ended or cannot be reached. The monitor knows which one."""
+    """A collective failed: another rank has ended or cannot be reached. The monitor reports which one."""
 
 
 class StoppedError(RunError):
-    """A run was stopped on request, with a checkpoint; all its ranks stop alike."""
+    """A run was stopped on request, with a checkpoint; it is raised on all ranks."""
 
 
 class PeerError(RunError):
@@ -54,20 +54,20 @@ class PeerError(RunError):
 
 
 class OutOfTimeError(RunError):
-    """Something did not end within its time limit."""
+    """Something exceeded its time limit."""
 
 
-# Is in the message of a `NotFiniteError` that blames the device of one rank, or those of one host, after `… alone, host
-# NAME, …`. The batch script of an ensemble's member looks for it, and leaves that host out.
+# Part of the message of a `NotFiniteError` that occurred on one rank or one host only, after `… alone, host NAME, …`.
+# The batch script of an ensemble's member looks for it, and excludes that host.
 FAULTY_DEVICE = "so the device may be faulty"
 
 
 class NotFiniteError(RunError):
-    """Training has come to a number that is not finite; all its ranks end alike."""
+    """Training produced a number that is not finite; it is raised on all ranks."""
 
 
 class WrongAnswerError(HpcAi500Error):
-    """A run or a verification finished, with an answer that is not acceptable."""
+    """A run or a verification finished with a wrong answer."""
 
     exit_code = ExitCode.WRONG_ANSWER
 
@@ -87,7 +87,7 @@ class DataError(UsageError):
 
 
 class RecordError(UsageError):
-    """A record cannot be read, or does not hold together."""
+    """A record cannot be read, or is inconsistent."""
 
 
 class EnvironmentLacksError(HpcAi500Error):
@@ -97,7 +97,7 @@ class EnvironmentLacksError(HpcAi500Error):
 
 
 def error_kind(code: int) -> type[HpcAi500Error]:
-    """The class of the error that ended a process of ours, from its exit code."""
+    """The class of the error that ended one of our processes, from its exit code."""
     kinds: dict[int, type[HpcAi500Error]] = {
         ExitCode.WRONG_ANSWER: WrongAnswerError,
         ExitCode.USAGE: UsageError,

@@ -1,9 +1,9 @@
-"""Files that are whole or absent, locks between processes, and where temporary files go.
+"""Atomic file writes, locks between processes, and temporary folders.
 
-What is written here is never seen half-written, also after a kill or a crash. Output lies in --out or the working
-directory, and nowhere else: what libraries cache (torch what it compiled, as soon as it counts operations; Matplotlib a
-list of fonts) goes into a temporary folder. That is removed at the end, after an error, Ctrl-C or SIGTERM; where the
-process was killed, the next one on the same host removes it.
+A reader never sees a half-written file, even after a kill or a crash. Output goes to --out or the working directory and
+nowhere else: the caches of libraries (torch's compiled code, Matplotlib's list of fonts) go into a temporary folder. It
+is removed at the end, and after an error, Ctrl-C or SIGTERM; if the process was killed, the next one on the same host
+removes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, UsageError
 
 
 def is_there(path: Path) -> bool:
-    """Whether this user can see `path`; false below a folder that may not be searched, where Path.exists raises."""
+    """Whether this user can see `path`; false below a folder that this user cannot search, where Path.exists raises."""
     try:
         return path.exists()
     except PermissionError:
@@ -49,7 +49,7 @@ def expand_variables(text: str, environment: Mapping[str, str]) -> str:
     """`text` with $VARIABLES and ${VARIABLES} replaced by their values.
 
     Raises:
-        UsageError: one of them is not set, or empty: a path without it would be another folder.
+        UsageError: one of them is unset or empty: the path would name another folder.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -62,16 +62,16 @@ def expand_variables(text: str, environment: Mapping[str, str]) -> str:
 
 
 def nearest(path: Path) -> Path:
-    """`path`, or the nearest above it that this user can see."""
+    """`path`, or its nearest parent that this user can see."""
     path = path.absolute()
     return next(one for one in (path, *path.parents) if is_there(one))
 
 
 def make_empty(folder: Path, kind: type[HpcAi500Error], remedy: str) -> None:
-    """Make `folder`; one that is there must be empty.
+    """Make `folder`; if it exists, it must be empty.
 
     Raises:
-        HpcAi500Error: of class `kind`; it holds something. `remedy` says what to do.
+        HpcAi500Error: of class `kind`; it is not empty. `remedy` says what to do.
         OSError: it cannot be made or listed.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path` so that a reader sees the old file or the new one, also after a crash.
+    """Write `content` to `path` so that a reader sees the old file or the new one, even after a crash.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; `path` is then unchanged.
@@ -102,7 +102,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_atomically_by(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """`write_atomically` of what `write` puts into a stream, for content that is too large to hold twice.
+    """As `write_atomically`, for large content: `write` writes it to a stream.
 
     Raises:
         OSError: as `write_atomically`, or as `write` does.
@@ -121,10 +121,10 @@ def write_atomically_by(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 
 def allocate(path: Path, size_bytes: int) -> None:
-    """Make `path` own at least `size_bytes` of its disk, so that writing into it cannot fail for want of space.
+    """Allocate at least `size_bytes` of disk for `path`, so that writing into it cannot fail for lack of space.
 
-    What the file holds is kept. On file systems that cannot allocate, the C library writes into the file instead, for
-    which it needs a descriptor that it may read and write.
+    The content of the file is kept. On file systems that cannot allocate, the C library writes into the file instead,
+    which needs a descriptor open for reading and writing.
 
     Raises:
         OSError: the disk is full; the file is then removed.
@@ -140,14 +140,14 @@ def allocate(path: Path, size_bytes: int) -> None:
 
 
 def write_unsynced(path: Path, content: bytes, scratch: Path | None = None) -> None:
-    """Write a file that can be made again: whole or absent after a kill, not after a power failure.
+    """Write a file that can be made again: it is whole or absent after a kill, but not after a power failure.
 
     It is written under a temporary name in `scratch` (by default beside `path`), then renamed. Unlike
-    `write_atomically` this does not wait for the disk, which for 3,500 images takes minutes on some file systems. Any
-    number of processes, also of different nodes, may write the same path at once: the file of one of them stays.
+    `write_atomically` this does not wait for the disk, which takes minutes for 3,500 images on some file systems. Any
+    number of processes, also on different nodes, may write the same path at once: the file of one of them stays.
 
     Raises:
-        OSError: the folder cannot be written; nothing is left behind.
+        OSError: the folder cannot be written; no temporary file is left.
     """
     temporary = (scratch or path.parent) / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part"
     # os.open applies the umask; files of tempfile could be read by their owner only.
@@ -162,19 +162,19 @@ def write_unsynced(path: Path, content: bytes, scratch: Path | None = None) -> N
 
 
 # ----------------------------------------------------------------------------------------------------
-# Locks between processes (flock). A lock ends with the process that holds it, however that ends.
+# Locks between processes (flock). The kernel releases a lock when its process ends, also after a kill.
 
 
-# `alone`: this process holds the lock; `taken`: another one does; `unknown`: there are no locks here, as on a parallel
-# file system that is mounted without.
+# `alone`: this process holds the lock; `taken`: another one does; `unknown`: this file system has no locks, such as a
+# parallel one that is mounted without them.
 Turn = Literal["alone", "taken", "unknown"]
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def lock(descriptor: int, *, shared: bool = False, wait: bool = False) -> Turn:
-    """Lock an open file or folder until it is closed; with `wait`, after every other process has given it up.
+    """Lock an open file or folder until it is closed; with `wait`, block until every other process has released it.
 
-    `shared`: whether any number of processes may hold it in this way at once.
+    `shared`: take a shared lock, which several processes can hold at once.
     """
     operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     try:
@@ -190,9 +190,9 @@ def lock(descriptor: int, *, shared: bool = False, wait: bool = False) -> Turn:
 
 @contextmanager
 def turn_of(path: Path, on_wait: Callable[[], None] | None = None, holder: str = "") -> Iterator[Turn]:
-    """Hold the lock of the file `path`, which is there for nothing else, while the context is open.
+    """Hold the lock of the lock file `path` while the context is open.
 
-    With `on_wait`, a lock that is taken is waited for, after calling it once. `holder` is written into the file.
+    With `on_wait`, call it once if the lock is taken, then wait. `holder` is written into the file.
 
     Raises:
         OSError: the file cannot be made.
@@ -206,7 +206,7 @@ def turn_of(path: Path, on_wait: Callable[[], None] | None = None, holder: str =
                     on_wait()
                 has_waited = True
                 turn = lock(stream.fileno(), wait=True)
-            # The holder before us may have removed the file after we opened it: then our lock keeps nobody out.
+            # The previous holder may have removed the file after we opened it: then our lock excludes nobody.
             if turn == "alone" and not _is_open_at(stream.fileno(), path):
                 turn = "taken"
             if turn == "taken" and on_wait:
@@ -216,7 +216,7 @@ def turn_of(path: Path, on_wait: Callable[[], None] | None = None, holder: str =
                     _sign(stream.fileno(), holder)
                 yield turn
             finally:
-                # While the lock is held: a process that waits for it finds the file gone, and makes another one.
+                # Before the lock is released: a process that waits for it finds the file gone, and makes a new one.
                 if turn == "alone":
                     with contextlib.suppress(OSError):
                         path.unlink()
@@ -229,10 +229,10 @@ _MOST_VANISHED = 100
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
-    """Hold the lock of the file `path` once other processes have given it up; yields whether one had it before.
+    """Wait for the lock of the file `path` and hold it; yields whether another process held it before.
 
-    The file is made where it is missing, with its folder, and says who holds it. The lock ends with the process,
-    however that ends. Whoever holds it may remove the file.
+    The file and its folder are made if missing, and the file names the holder. The kernel releases the lock when the
+    process ends, also after a kill. The holder may remove the file.
 
     Args:
         path: of the lock file.
@@ -257,7 +257,7 @@ def _acquire(path: Path, on_wait: Callable[[], None]) -> tuple[int, bool]:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:
-            # Somebody has removed the folder in between; or nobody can make one there, as below /proc.
+            # The folder was removed in between, or cannot be made there, as below /proc.
             vanished += 1
             if vanished == _MOST_VANISHED:
                 raise
@@ -267,7 +267,7 @@ def _acquire(path: Path, on_wait: Callable[[], None]) -> tuple[int, bool]:
                 waited = True
                 on_wait()
                 time.sleep(_POLL_SECONDS)
-            # Whoever had it may have removed the file: then this is the lock of nothing.
+            # The previous holder may have removed the file: then this lock excludes nobody.
             if _is_open_at(descriptor, path):
                 return descriptor, waited
         except BaseException:
@@ -280,13 +280,13 @@ def _try_lock(descriptor: int, path: Path) -> bool:
     turn = lock(descriptor)
     if turn == "unknown":
         raise EnvironmentLacksError(
-            f"{path.parent}: files cannot be locked there: take another file system, such as the node's own storage"
+            f"{path.parent}: this file system has no file locks: use another one, such as the node's own storage"
         )
     return turn == "alone"
 
 
 def _sign(descriptor: int, holder: str) -> None:
-    # The lock holds without it, as where the disk is full.
+    # The lock works without it, for example when the disk is full.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, holder.encode())
@@ -300,27 +300,27 @@ def _is_open_at(descriptor: int, path: Path) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Temporary folders, also where little can be written, such as in an image without binds.
+# Temporary folders, also where few folders are writable, such as in an image without bind mounts.
 
 
 VARIABLE = "TMPDIR"
 # /dev/shm comes last: it is memory, which is scarce.
-_USUAL = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders to try, each for a folder with a name of its own
-# A user who sets one of these keeps the cache from run to run.
+_USUAL = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders to try, each for a uniquely named folder
+# If the user sets one of these, the cache is kept from run to run.
 _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "torch", "MPLCONFIGDIR": "matplotlib"}
-# A folder is this old before it can be taken for an abandoned one: it is locked a moment after it was made.
+# Younger folders are never treated as abandoned: a folder is locked a moment after it was made.
 _YOUNG_SECONDS = 60.0
 
 
 class _Folder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder that this process holds by a lock for as long as it lives."""
+    """A temporary folder that this process keeps locked while it uses it."""
 
     def __init__(self, parent: str) -> None:
-        # What killed processes of this user and host have left; those of other hosts may still be alive.
+        # Folders that killed processes of this user left on this host; processes on other hosts may still be alive.
         _remove(Path(parent).glob(f"{_prefix()}*"), _YOUNG_SECONDS)
         super().__init__(prefix=f"{_prefix()}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
         self._held = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
-        # Where folders cannot be locked, no other process can lock this one, and so none removes it.
+        # If folders cannot be locked, no other process can lock this one either, so none removes it.
         with contextlib.suppress(OSError):
             lock(self._held, shared=True)
         _open_folders.add(self)
@@ -328,7 +328,7 @@ class _Folder(tempfile.TemporaryDirectory[str]):
     def cleanup(self) -> None:
         super().cleanup()
         _open_folders.discard(self)
-        with contextlib.suppress(OSError):  # a second time
+        with contextlib.suppress(OSError):  # closed already
             os.close(self._held)
 
 
@@ -336,9 +336,9 @@ _open_folders: WeakSet[_Folder] = WeakSet()
 
 
 def scratch_folder(environment: Mapping[str, str], work: Path) -> tempfile.TemporaryDirectory[str]:
-    """A new folder in the first place that can be written: $TMPDIR, /tmp, /var/tmp, /dev/shm, `work`.
+    """A new folder in the first of these that is writable: $TMPDIR, /tmp, /var/tmp, /dev/shm, `work`.
 
-    `work` is a folder of the user's, which need not exist yet.
+    `work` is a folder of the user and need not exist yet.
 
     Raises:
         EnvironmentLacksError: none can be written.
@@ -350,18 +350,18 @@ def scratch_folder(environment: Mapping[str, str], work: Path) -> tempfile.Tempo
         except OSError as error:
             tried.append(f"{folder} ({error.strerror})")
     raise EnvironmentLacksError(
-        f"no folder for temporary files can be written: {', '.join(tried)}; set {VARIABLE} to one that can, in a "
-        f"container with `--bind DIR --env {VARIABLE}=DIR`"
+        f"no folder for temporary files is writable: {', '.join(tried)}; set {VARIABLE} to a writable one (in a "
+        f"container: `--bind DIR --env {VARIABLE}=DIR`)"
     )
 
 
 @contextmanager
 def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]:
-    """A temporary folder while the context is open; caches of libraries go there, too.
+    """A temporary folder while the context is open; the caches of libraries go there, too.
 
-    SIGTERM unwinds this process meanwhile, as Ctrl-C does, so that the folder is removed.
+    Meanwhile SIGTERM unwinds this process, as Ctrl-C does, so that the folder is removed.
 
-    Enter it before these libraries are imported: they read `environment`, which is changed for as long.
+    Enter it before these libraries are imported: they read `environment`, which is changed while the context is open.
 
     Raises:
         EnvironmentLacksError: as scratch_folder.
@@ -371,7 +371,7 @@ def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]
         changes = {**places, **_temporary(environment, folder)}
         before = {name: environment.get(name) for name in changes}
         environment.update(changes)
-        # Where the signal has a handler already, it stays; and Python sets handlers in its main thread only.
+        # An existing handler stays, and Python sets handlers in its main thread only.
         is_main = threading.current_thread() is threading.main_thread()
         if unwinds := is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _unwind)
@@ -386,7 +386,7 @@ def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]
 
 
 def in_scratch(path: str) -> bool:
-    """Whether `path` lies in a temporary folder of this process."""
+    """Whether `path` is in a temporary folder of this process."""
     return any(path.startswith(f"{folder.name}/") for folder in list(_open_folders))
 
 
@@ -406,7 +406,7 @@ def remove_scratch_of(process: int, environment: Mapping[str, str], work: Path) 
 
 
 def _unwind(number: int, frame: FrameType | None) -> NoReturn:
-    # A second SIGTERM of an impatient scheduler would stop the unwinding half-way.
+    # A second SIGTERM from the scheduler would interrupt the unwinding.
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
@@ -416,9 +416,9 @@ def _prefix() -> str:
 
 
 def _remove(folders: Iterable[Path], least_seconds: float) -> None:
-    """Remove those of `folders` that are this user's, at least `least_seconds` old, and locked by no process."""
+    """Remove those of `folders` that belong to this user, are at least `least_seconds` old and are not locked."""
     for folder in folders:
-        # Another process may remove it at any moment, and it may be no folder.
+        # Another process may remove it at any moment, and it may not be a folder.
         with contextlib.suppress(OSError):
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -431,16 +431,16 @@ def _remove(folders: Iterable[Path], least_seconds: float) -> None:
 
 
 def with_temporary_folder(environment: Mapping[str, str], work: Path) -> dict[str, str]:
-    """`environment` with a TMPDIR that can be written, for programs that insist on one, such as MPI's launchers.
+    """`environment` with a writable TMPDIR, for programs that need one, such as MPI's launchers.
 
-    Unchanged where no folder can be written.
+    Unchanged if no folder is writable.
     """
     folder = writable_folder(environment, work)
     return {**environment, **(_temporary(environment, folder) if folder else {})}
 
 
 def writable_folder(environment: Mapping[str, str], work: Path) -> str | None:
-    """The folder in which scratch_folder would make one, or None."""
+    """The folder in which `scratch_folder` would make one, or None."""
     return next((folder for folder in _candidates(environment, work) if _can_write(folder)), None)
 
 
@@ -450,7 +450,7 @@ def can_be_made(path: Path) -> bool:
 
 
 def _temporary(environment: Mapping[str, str], folder: str) -> dict[str, str]:
-    """TMPDIR = `folder`, or nothing where the default folder can be written."""
+    """TMPDIR = `folder`, or nothing if the default folder is writable."""
     return {} if _can_write(environment.get(VARIABLE) or _USUAL[0]) else {VARIABLE: folder}
 
 

@@ -1,6 +1,6 @@
-"""What checks found: lines of JSON in a file, which the job appends to and the command reads.
+"""Findings of checks: lines of JSON in a file, which the job appends to and the command reads.
 
-A line before each check says that it begins, so that a check that crashes its process can be named.
+A line marks the beginning of each check, so that a check that crashes its process can be named.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _BEGINS = "begins"
 
 
 class CannotBeChecked(Exception):  # noqa: N818 - nothing went wrong
-    """What a check needs is not here; the text says what. The check is shown as skipped, never as passed."""
+    """The check cannot run here; the text says what is missing. It is reported as skipped, never as passed."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The end of one check.
+    """The result of one check.
 
     Attributes:
-        status: `skip` where it cannot be checked here.
-        detail: what was seen, or what is wrong, and the fix.
-        exit_code: of a command that has this finding alone.
+        status: `skip` if it cannot be checked here.
+        detail: what was found, or what is wrong and how to fix it.
+        exit_code: of a command with this finding only.
     """
 
     name: str
@@ -43,22 +43,22 @@ class Finding:
         return asdict(self)
 
     def line(self) -> str:
-        """A line for people, with the reason of what failed or was skipped."""
+        """A line for people, with the reason if it failed or was skipped."""
         why = "" if self.status == "pass" else f": {self.detail}"
         return f"self-test: {self.status} {self.name} ({self.seconds:.1f} s){why}"
 
 
 class FindingsLog:
-    """Appends to the file `path`; `told` gets a line for people when a check has ended."""
+    """Appends to the file `path`; `stream` gets a line for people when a check has ended."""
 
-    def __init__(self, path: Path, told: TextIO | None = None) -> None:
+    def __init__(self, path: Path, stream: TextIO | None = None) -> None:
         self._path = path
-        self._told = told
+        self._stream = stream
 
     def check(self, name: str, body: Callable[[], str]) -> Finding:
-        """Run one check, whose `body` returns what it saw, and write how it ended.
+        """Run one check, whose `body` returns what it found, and write its finding.
 
-        An error of ours is a failure with its own exit code (2 for a wrong answer), any other error one with 1.
+        An HpcAi500Error is a failure with its own exit code (2 for a wrong answer), any other error one with 1.
         """
         self._append({_BEGINS: name})
         started = time.perf_counter()
@@ -74,8 +74,8 @@ class FindingsLog:
             detail = " ".join(f"{type(error).__name__}: {error}".split())
         finding = Finding(name, status, detail, round(time.perf_counter() - started, 3), exit_code)
         self._append(finding.document())
-        if self._told:
-            say(finding.line(), stream=self._told)
+        if self._stream:
+            say(finding.line(), stream=self._stream)
         return finding
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -85,14 +85,14 @@ class FindingsLog:
 
 @dataclass(frozen=True)
 class Findings:
-    """The checks of a file that have ended, in order, and the name of the one that has begun and not ended."""
+    """The checks in a file that have ended, in order, and the name of the one that is still running."""
 
     ended: tuple[Finding, ...]
     running: str | None
 
 
 def read_findings(path: Path) -> Findings:
-    """What `path` holds by now; nothing if it is not there yet. A last line without its line end is not read."""
+    """What `path` contains so far; nothing if it does not exist yet. An unfinished last line is ignored."""
     content = path.read_text(encoding="utf-8") if path.is_file() else ""
     ended: list[Finding] = []
     running: str | None = None

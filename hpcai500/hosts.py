@@ -1,7 +1,7 @@
-"""Which rank this process is, by the variables that its launcher has set; and lists of hosts and ranks.
+"""The rank of this process, from the variables that its launcher set; and lists of hosts and ranks.
 
-docs/launching.md ("How a rank finds its place") has the order of the variables and its reasons. The command line and
-the job both use this module, which imports no torch.
+docs/launching.md ("How a rank finds its place") explains the order of the variables. The command line and the job both
+use this module, so it does not import torch.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from hpcai500.errors import UsageError
 
 
 _NUMBERS = re.compile(r"\[([\d,-]+)\]")
-# Keeps a damaged list from filling the memory.
+# So that a damaged list cannot fill the memory.
 _MOST_HOSTS = 1_000_000
-# Keeps a message short: every other rank of a thousand would fill a screen.
+# So that messages stay short: every other rank of a thousand would fill a screen.
 _MOST_RUNS = 8
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The hosts of a list as Slurm writes it, in order: `n[1-2,07],a` is n1, n2, n07, a.
+    """The hosts in a Slurm host list, in order: `n[1-2,07],a` is n1, n2, n07, a.
 
-    Other forms are left to `scontrol show hostnames`.
+    Other forms are passed to `scontrol show hostnames`.
 
     Raises:
-        UsageError: neither understands it.
+        UsageError: neither can read it.
     """
     try:
         return [host for part in _split(text) for host in _expand_one(part)]
@@ -75,14 +75,14 @@ def _ask_slurm(text: str) -> list[str]:
         ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(
-            f"{text!r}: neither hpcai500 nor `scontrol show hostnames` can read this list of hosts: write it as "
-            "n[1-8],m3; inside a job, set MASTER_ADDR to the host of rank 0"
+            f"{text!r}: cannot read this list of hosts, nor can `scontrol show hostnames`: write it as n[1-8],m3; "
+            "inside a job, set MASTER_ADDR to the host of rank 0"
         ) from error
     return ended.stdout.split()
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """`rank 7`, `ranks 1, 2`, `ranks 0-72, 74-98`: runs of three and more are folded, after eight runs counted."""
+    """`rank 7`, `ranks 1, 2`, `ranks 0-72, 74-98`; after eight ranges the rest is only counted."""
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if runs and runs[-1][-1] == rank - 1:
@@ -96,7 +96,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def is_first_of_host(rank: int, hosts: Sequence[str]) -> bool:
-    """Whether `rank` speaks for its host, as the first one there; `hosts` are those of all ranks, in order."""
+    """Whether `rank` is the first one on its host; `hosts` are those of all ranks, in order."""
     return hosts.index(hosts[rank]) == rank
 
 
@@ -106,15 +106,15 @@ def is_first_of_host(rank: int, hosts: Sequence[str]) -> bool:
 
 LauncherName = Literal["none", "hpcai500", "torchrun", "horovodrun", "mpirun", "srun"]
 
-# Both are set by our own launcher for the ranks that it starts.
+# Our own launcher sets both for the ranks that it starts.
 LAUNCHER = "HPCAI500_LAUNCHER"
 LISTEN_FD = "HPCAI500_LISTEN_FD"
 # Set by --oversubscribe, or by the user: more ranks than cores may run on a host.
 OVERSUBSCRIBE = "HPCAI500_OVERSUBSCRIBE"
-# Set for jobs that run one after the other under one launcher: each has a rendezvous port of its own.
+# Set for jobs that run one after the other under one launcher, as each needs another rendezvous port.
 RENDEZVOUS = "HPCAI500_RENDEZVOUS"
-# The rendezvous port, which all ranks of a job compute alike, is taken from these: below Linux's ephemeral ports (from
-# 32768), which the kernel hands out, and above the registered ports that are much in use.
+# All ranks of a job compute the same rendezvous port in this range: below Linux's ephemeral ports (from 32768), and
+# above most registered ports in common use.
 _FIRST_PORT, _PORTS = 20_000, 10_000
 
 Environment = Mapping[str, str]
@@ -125,13 +125,13 @@ class Placement:
     """The place of one process in its job.
 
     Attributes:
-        size: processes of the job, as the launcher says. Where a communicator has another size, the two do not know
-            each other: these are `size` copies of one job.
+        size: number of processes of the job, from the launcher. If a communicator has another size, launcher and MPI
+            do not work together: these are `size` copies of one job.
         local_rank: position among the processes of this host, from 0.
-        local_size: processes of this host; None where the launcher does not say.
-        launcher: `torchrun` also where RANK and WORLD_SIZE were set by hand.
-        rendezvous: `host:port` where rank 0 listens; None where that cannot be known (MASTER_ADDR tells it).
-        listen_fd: on rank 0, the socket that already listens there; None where rank 0 has to bind it.
+        local_size: number of processes on this host; None if the launcher does not say.
+        launcher: `torchrun` also if RANK and WORLD_SIZE were set by hand.
+        rendezvous: `host:port` where rank 0 listens; None if unknown (set MASTER_ADDR).
+        listen_fd: on rank 0, the socket that already listens there; None if rank 0 has to bind it.
     """
 
     rank: int
@@ -149,7 +149,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class _Claim:
-    """What one set of variables says. `job` identifies the job and is equal on all its ranks."""
+    """The placement by one set of variables. `job` identifies the job and is equal on all its ranks."""
 
     launcher: LauncherName
     rank_variable: str
@@ -167,10 +167,10 @@ def find_placement(environment: Environment) -> Placement:
     The first of these that is set counts: RANK and WORLD_SIZE (torchrun, or our own launcher), HOROVOD_RANK
     (horovodrun --gloo), OMPI_COMM_WORLD_RANK (Open MPI's mpirun), PMIX_RANK (srun --mpi=pmix; the size is the Slurm
     step's), PMI_RANK (MPICH's and Intel's mpirun, srun --mpi=pmi2), SLURM_PROCID of a step (any other srun). A batch
-    script is no step: it is one process, however many tasks it may start.
+    script is not a step: it counts as one process, regardless of the number of tasks of its job.
 
     Raises:
-        UsageError: a variable is no number or out of range, or two sources cannot both be true.
+        UsageError: a variable is not a number or out of range, or two sources contradict each other.
     """
     claims = [claim for source in _SOURCES if (claim := source(environment)) is not None]
     _check_half_pair(environment, claims)
@@ -184,7 +184,7 @@ def find_placement(environment: Environment) -> Placement:
     local_ranks = [claim.local_rank for claim in claims if claim.local_rank is not None]
     if not local_ranks and taken.size > 1:
         raise UsageError(
-            f"{taken.rank_variable} is set, but nothing tells the rank on this host: set LOCAL_RANK (from 0)"
+            f"{taken.rank_variable} is set, but no variable has the rank on this host: set LOCAL_RANK (from 0)"
         )
     return Placement(
         rank=taken.rank,
@@ -200,8 +200,8 @@ def find_placement(environment: Environment) -> Placement:
 def without_placement(environment: Environment) -> dict[str, str]:
     """`environment` without the variables that give a process its place, for starting another job from here.
 
-    Those of a Slurm step stay: mpirun finds its hosts by them, and a step of one task never contradicts the ranks that
-    are started in it.
+    The variables of a Slurm step stay: mpirun finds its hosts by them, and a step of one task never contradicts the
+    ranks that are started in it.
     """
     ours = re.compile(
         r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_.*|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|"
@@ -233,13 +233,13 @@ def _from_open_mpi(environment: Environment) -> _Claim | None:
 
 def _from_pmix(environment: Environment) -> _Claim | None:
     rank = _whole(environment, "PMIX_RANK")
-    # Open MPI's mpirun sets it too, and says more in variables of its own.
+    # Open MPI's mpirun sets it too, but its OMPI_* variables say more.
     if rank is None or "OMPI_COMM_WORLD_RANK" in environment:
         return None
     step = _from_slurm_step(environment)
     if step is None:
         raise UsageError(
-            f"PMIX_RANK={rank} is set, but nothing tells how many ranks there are: set RANK, WORLD_SIZE and LOCAL_RANK "
+            f"PMIX_RANK={rank} is set, but no variable has the number of ranks: set RANK, WORLD_SIZE and LOCAL_RANK "
             "for each process, or start them with mpirun, srun or torchrun"
         )
     return replace(step, rank_variable="PMIX_RANK", rank=rank)
@@ -250,7 +250,7 @@ def _from_pmi(environment: Environment) -> _Claim | None:
     if rank is None or size is None:
         return None
     step = _from_slurm_step(environment)
-    # Hydra (MPICH, Intel MPI) starts one proxy a node, under Slurm by srun: the tasks of that step are the proxies.
+    # Hydra (MPICH, Intel MPI) starts one proxy per node, under Slurm with srun: the tasks of that step are the proxies.
     hydra = _whole(environment, "MPI_LOCALRANKID")
     if hydra is None and step is not None:
         return replace(step, rank_variable="PMI_RANK", rank=rank, size_variable="PMI_SIZE", size=size)
@@ -261,7 +261,7 @@ def _from_pmi(environment: Environment) -> _Claim | None:
 
 def _from_slurm_step(environment: Environment) -> _Claim | None:
     rank, size = _whole(environment, "SLURM_PROCID"), _whole(environment, "SLURM_STEP_NUM_TASKS")
-    # A batch script has SLURM_PROCID and SLURM_NTASKS, but is no step.
+    # A batch script has SLURM_PROCID and SLURM_NTASKS, but is not a step.
     if rank is None or size is None or "SLURM_STEP_ID" not in environment:
         return None
     job = _values(environment, "SLURM_JOB_ID", "SLURM_STEP_ID")
@@ -280,7 +280,7 @@ _SOURCES: tuple[Callable[[Environment], _Claim | None], ...] = (
 
 
 def _family(environment: Environment, launcher: LauncherName, pattern: str, job: tuple[str, ...]) -> _Claim | None:
-    """The claim of a launcher that names rank, size, local rank and local size by one `pattern`."""
+    """The claim of a launcher whose variables for rank, size, local rank and local size follow one `pattern`."""
     names = [pattern.format(what) for what in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
     rank, size, local_rank, local_size = (_whole(environment, name) for name in names)
     if rank is None or size is None:
@@ -302,12 +302,12 @@ def _tasks_here(environment: Environment) -> int | None:
 
 def _rendezvous(environment: Environment, taken: _Claim) -> str | None:
     """Where rank 0 listens: MASTER_ADDR, else this host if all ranks are here, else the Slurm step's first host."""
-    if told := environment.get(RENDEZVOUS):
-        return told
-    given = _whole(environment, "MASTER_PORT")
+    if rendezvous := environment.get(RENDEZVOUS):
+        return rendezvous
+    port = _whole(environment, "MASTER_PORT")
     # With torchrun, its own process listens at MASTER_PORT.
-    if given is None or _is_elastic(environment):
-        given = _FIRST_PORT + zlib.crc32("\n".join(taken.job).encode()) % _PORTS
+    if port is None or _is_elastic(environment):
+        port = _FIRST_PORT + zlib.crc32("\n".join(taken.job).encode()) % _PORTS
     if host := environment.get("MASTER_ADDR"):
         pass
     elif taken.local_size == taken.size:
@@ -316,7 +316,7 @@ def _rendezvous(environment: Environment, taken: _Claim) -> str | None:
         host = expand_hosts(hosts)[0]
     else:
         return None
-    return address(host, given)
+    return address(host, port)
 
 
 def address(host: str, port: int) -> str:
@@ -335,24 +335,24 @@ def _check_range(claim: _Claim) -> None:
 
 
 def _check_agreement(taken: _Claim, other: _Claim, *, by_hand: bool) -> None:
-    """Refuse two sources that cannot both be true; nested launchers (a torchrun a task) may count differently."""
+    """Refuse two sources that contradict each other; nested launchers (one torchrun per task) may count differently."""
     if taken.size == 1 < other.size:
         raise UsageError(
-            f"{taken.size_variable}=1, but {other.size_variable}={other.size}: this would be {other.size} copies of a "
-            f"run of one rank each; start it by one launcher alone, and unset {taken.rank_variable} and "
-            f"{taken.size_variable} if they are left from an earlier job"
+            f"{taken.size_variable}=1, but {other.size_variable}={other.size}: this would start {other.size} runs of "
+            f"one rank each; use one launcher only, and unset {taken.rank_variable} and {taken.size_variable} if they "
+            "are left from an earlier job"
         )
-    # RANK set by hand easily has one value in all processes.
+    # RANK set by hand often has the same value in all processes.
     if by_hand and (taken.size < other.size or (taken.size == other.size and taken.rank != other.rank)):
         raise UsageError(
             f"{taken.rank_variable}={taken.rank} and {taken.size_variable}={taken.size}, but "
             f"{other.rank_variable}={other.rank} and {other.size_variable}={other.size}: unset "
-            f"{taken.rank_variable} and {taken.size_variable}, or set them alike"
+            f"{taken.rank_variable} and {taken.size_variable}, or set them to the same values"
         )
 
 
 def _check_half_pair(environment: Environment, claims: list[_Claim]) -> None:
-    """Refuse RANK or WORLD_SIZE without the other, unless it agrees with what counts instead."""
+    """Refuse RANK or WORLD_SIZE without the other, unless it agrees with the source that counts."""
     rank, size = _whole(environment, "RANK"), _whole(environment, "WORLD_SIZE")
     if (rank is None) == (size is None):
         return
@@ -380,5 +380,5 @@ def _whole(environment: Environment, name: str) -> int | None:
 
 
 def _values(environment: Environment, *names: str) -> tuple[str, ...]:
-    """The values of these variables and of USER, which tell one job from another."""
+    """The values of these variables and of USER, which together distinguish jobs."""
     return tuple(environment.get(name, "") for name in ("USER", *names))

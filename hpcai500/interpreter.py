@@ -1,11 +1,10 @@
-"""How our Python interpreters start: with installed code only.
+"""Start Python with installed code only.
 
-Python also imports what lies in the current folder (`-m`, `-c`), in folders that its environment names (PYTHONPATH and
+Python also imports files in the current folder (`-m`, `-c`), in folders that its environment names (PYTHONPATH and
 others), and in the user's home. A file `pydantic.py` beside a submission would thus run in the process that verifies
-it. So every interpreter that we start is started by `python_command`, and the command line begins with `isolate`.
+it. So every interpreter that we start uses `python_command`, and the command line begins with `isolate`.
 
-Until `isolate` is called, only modules that Python itself has loaded may be imported: any other may come from such a
-folder.
+Before `isolate` is called, import only modules that Python itself has loaded: any other may come from such a folder.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ _PACKAGE = os.path.dirname(__file__)  # noqa: PTH120 - pathlib is not loaded yet
 # Names the variables of packages and of OpenSSL that `isolate` removed, for a user who needs one.
 NOT_HEEDED = "HPCAI500_NOT_HEEDED"
 _LEAD_TO_PACKAGES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
-# Each of these makes Python load other code, run code that it would not run, or leave assertions out. (The categories
-# of PYTHONWARNINGS are imported.)
+# Each of these makes Python load or run other code, or skip assertions. (Python imports the categories of
+# PYTHONWARNINGS.)
 GIVE_CODE = (
     *(*_LEAD_TO_PACKAGES, "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "PYTHONINSPECT"),
     *("PYTHONBREAKPOINT", "PYTHONWARNINGS", "PYTHONOPTIMIZE"),
 )
-# Each of these makes libcrypto, which Python's hashes load, load libraries.
+# Each of these makes libcrypto, which hashlib loads, load libraries.
 GIVE_LIBRARIES = ("OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES")
-# Lists of folders, with the separator that they allow beside `:`. An empty entry is the current folder, and a relative
-# one lies in it.
+# Lists of folders, with the separator that they allow beside `:`. An empty entry means the current folder, and a
+# relative one is below it.
 _FOLDERS = {"PATH": ":", "LD_LIBRARY_PATH": ";"}
-# -E also ignores harmless variables. These are the ones that people set, as options.
+# -E ignores harmless variables too. These are the commonly used ones, as options.
 _OPTIONS = {
     "PYTHONUNBUFFERED": ("-u",),
     "PYTHONDONTWRITEBYTECODE": ("-B",),
@@ -43,33 +42,31 @@ _OPTIONS = {
 
 
 def python_command() -> list[str]:
-    """The tokens that start this Python without the current folder, its variables and the user's packages.
+    """The command that starts this Python without the current folder, its variables and the user's packages.
 
-    The user's packages (`~/.local`) count where this package is one of them.
+    The user's packages (`~/.local`) are kept if this package is one of them.
     """
     options = [option for name, words in _OPTIONS.items() if os.environ.get(name) for option in words]
     return [sys.executable, "-P", "-E", *([] if _is_in_user_site() else ["-s"]), *options]
 
 
 def module_command(module: str, *arguments: str | Path) -> list[str]:
-    """The tokens that run `module` of this package in a Python of its own."""
+    """The command that runs `module` of this package in a new Python process."""
     return [*python_command(), "-m", f"hpcai500.{module}", *map(str, arguments)]
 
 
 def isolate() -> None:
     """Start this process again, once, by the same command, if it could import code that is not installed.
 
-    From then on its environment is `without_code`. If this package would not be found again, the process ends with a
-    line that says so.
+    Its environment is then `without_code`. If the new process would not find this package, exit with a message.
     """
     environment = without_code(os.environ)
     is_isolated = sys.flags.safe_path and sys.flags.ignore_environment
     if not is_isolated and (environment != os.environ or _imports_other_code()):
         if _may_be_lost() and not _is_found_again(environment):
             sys.stderr.write(
-                f"hpcai500: error: {ascii(_PACKAGE)[1:-1]} is found by PYTHONPATH, or in the folder where Python was "
-                "started, which are ignored: install hpcai500 with pip into a virtual environment, and unset "
-                "PYTHONPATH\n"
+                f"hpcai500: error: {ascii(_PACKAGE)[1:-1]} was found by PYTHONPATH or in the current folder, which are "
+                "ignored: install hpcai500 with pip into a virtual environment, and unset PYTHONPATH\n"
             )
             sys.exit(69)  # ExitCode.ENVIRONMENT
         os.execve(sys.executable, [*python_command(), *sys.orig_argv[1:]], environment)
@@ -79,23 +76,22 @@ def isolate() -> None:
 
 
 def without_code(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without variables that give Python or libcrypto code, and without the current folder in lists."""
-    # Where this package lies in the folder of PYTHONUSERBASE, the variable must stay.
-    heeded = ("PYTHONUSERBASE",) if _is_in_user_site() else ()
-    give = [name for name in (*GIVE_CODE, *GIVE_LIBRARIES) if name not in heeded]
-    lost = [name for name in give if environment.get(name)]
-    kept = {name: value for name, value in environment.items() if name not in lost}
+    """`environment` without variables that make Python or libcrypto load code, and no current folder in its lists."""
+    # The variable must stay if this package is in the folder of PYTHONUSERBASE.
+    needed = ("PYTHONUSERBASE",) if _is_in_user_site() else ()
+    removed = [name for name in (*GIVE_CODE, *GIVE_LIBRARIES) if name not in needed and environment.get(name)]
+    kept = {name: value for name, value in environment.items() if name not in removed}
     for name, separator in _FOLDERS.items():
         listed = kept.pop(name, "").replace(separator, ":").split(":")
         folders = [folder for folder in listed if folder.startswith("/")]
-        # An empty list would be the current folder, too.
+        # An empty list would mean the current folder, too.
         kept |= {name: ":".join(folders)} if folders else {}
-    missed = [name for name in (*_LEAD_TO_PACKAGES, *GIVE_LIBRARIES) if name in lost]
-    return {**kept, NOT_HEEDED: ", ".join(missed)} if missed else kept
+    ignored = [name for name in (*_LEAD_TO_PACKAGES, *GIVE_LIBRARIES) if name in removed]
+    return {**kept, NOT_HEEDED: ", ".join(ignored)} if ignored else kept
 
 
 def _may_be_lost() -> bool:
-    """Whether this package lies in a folder that `isolate` takes away; it may be installed as well."""
+    """Whether this package is in a folder that `isolate` removes; it may be installed as well."""
     entries = [sys.path[0], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     try:
         return os.path.dirname(_PACKAGE) in map(os.path.abspath, entries)  # noqa: PTH120 - as above
@@ -104,7 +100,7 @@ def _may_be_lost() -> bool:
 
 
 def _is_found_again(environment: Mapping[str, str]) -> bool:
-    """Whether a Python as `isolate` starts it finds this very package, by starting one."""
+    """Whether a Python that `isolate` starts finds this same package; starts one to find out."""
     code = (
         "import importlib.util, os, sys; found = importlib.util.find_spec('hpcai500'); "
         "sys.exit(not found or os.path.realpath(os.path.dirname(found.origin)) != os.path.realpath(sys.argv[1]))"
@@ -117,8 +113,8 @@ def _imports_other_code() -> bool:
         here = os.getcwd()  # noqa: PTH109 - as above
     except FileNotFoundError:
         here = ""
-    heeds_user_site = not sys.flags.no_user_site and site.getusersitepackages() in sys.path
-    return sys.path[0] in ("", here) or (heeds_user_site and not _is_in_user_site())
+    uses_user_site = not sys.flags.no_user_site and site.getusersitepackages() in sys.path
+    return sys.path[0] in ("", here) or (uses_user_site and not _is_in_user_site())
 
 
 def _is_in_user_site() -> bool:

@@ -1,7 +1,7 @@
-"""What the commands of the job are told: the options of each, sent as one JSON argument.
+"""Options of the commands of the job, each sent as one JSON argument.
 
-The login half starts `python -m hpcai500.MODULE JSON`, and the command reads its options back. `hpcai500.data` has two
-words before that: which command, and of which benchmark. Only `hpcai500.train` has a command line of its own.
+The login half starts `python -m hpcai500.MODULE JSON`, and the command reads its options back. `hpcai500.data` takes
+two arguments before the JSON: command and benchmark. `hpcai500.train` has its own command line instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Own = TypeVar("Own")
 
 
 def as_argument(options: Any) -> str:
-    """The one argument of a command; in ASCII, so that a path of any bytes comes through."""
+    """The argument of a command; in ASCII, so that paths of any bytes are preserved."""
     return json.dumps(asdict(options), default=str)
 
 
@@ -33,7 +33,7 @@ def read_options(kind: type[T], arguments: Sequence[str] | None = None) -> T:
     """The options that this process was started with.
 
     Raises:
-        UsageError: it was started by hand.
+        UsageError: the arguments are something else, for example because it was started by hand.
     """
     words = sys.argv[1:] if arguments is None else arguments
     try:
@@ -41,18 +41,20 @@ def read_options(kind: type[T], arguments: Sequence[str] | None = None) -> T:
         options: T = _restored(kind, json.loads(text))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         name = (get_origin(kind) or kind).__name__
-        raise UsageError(f"expected one argument, {name} as JSON: other commands of hpcai500 start this one") from error
+        raise UsageError(
+            f"expected one argument, {name} as JSON: only other hpcai500 commands start this one"
+        ) from error
     return options
 
 
 def _restored(kind: Any, value: Any) -> Any:
-    """`value`, as JSON has it, made a `kind` again."""
+    """The `kind` that the JSON value `value` stands for."""
     if isinstance(kind, UnionType):  # `X | None`
         return None if value is None else _restored(get_args(kind)[0], value)
     form = get_origin(kind) or kind
     if is_dataclass(form):
         hints = get_type_hints(form)
-        # A measurement's own options are of the kind that the reader asked for.
+        # `Own` is the type argument of the Measurement that is read.
         hints |= {name: get_args(kind)[0] for name, hint in hints.items() if hint is Own}
         return form(**{name: _restored(hints[name], one) for name, one in value.items()})  # type: ignore[operator]
     if form is tuple:
@@ -74,7 +76,7 @@ class Measurement(Generic[Own]):
         recipe: a TOML file, or a shipped recipe.
         overrides: `table.key=value` each.
         result: file that rank 0 writes, one JSON document.
-        doing: file where rank 0 notes what it measures now.
+        doing: file in which rank 0 notes what it is measuring.
         options: those of this kind of measurement.
     """
 
@@ -87,11 +89,11 @@ class Measurement(Generic[Own]):
 
 @dataclass(frozen=True)
 class StepOptions:
-    """Of `measure.step_command`.
+    """Options of `measure.step_command`.
 
     Attributes:
-        steps: to time; 0: count only.
-        seconds: no step begins after that.
+        steps: steps to time; 0: count operations only.
+        seconds: start no step after this time.
         classes: outputs of a classifier; None: those of the edition's data set.
     """
 
@@ -102,7 +104,7 @@ class StepOptions:
 
 @dataclass(frozen=True)
 class MicroOptions:
-    """Of `measure.micro_command`: which kinds, seconds of each measurement, and folders of data by benchmark."""
+    """Options of `measure.micro_command`: kinds, seconds of each measurement, and folders of data by benchmark."""
 
     kinds: tuple[str, ...]
     seconds: float
@@ -111,7 +113,13 @@ class MicroOptions:
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """Of `measure.profile_command`: data set, file of the trace (.json.gz), and steps; None: what fits a minute."""
+    """Options of `measure.profile_command`.
+
+    Attributes:
+        data: folder of the data set.
+        trace: file of the trace (.json.gz).
+        steps: None: as many as fit in a minute.
+    """
 
     data: Path
     trace: Path
@@ -120,22 +128,22 @@ class ProfileOptions:
 
 @dataclass(frozen=True)
 class SystemOptions:
-    """Of `measure.system_command`: folders whose file systems are described, by name."""
+    """Options of `measure.system_command`: folders whose file systems are described, by name."""
 
     places: dict[str, Path | None]
 
 
 @dataclass(frozen=True)
 class PreflightOptions:
-    """Of `measure.preflight_command`, which is told all it needs for `hpcai500 doctor`.
+    """Options of `measure.preflight_command`, for `hpcai500 doctor`.
 
     Attributes:
         recipe: a TOML file, or a shipped recipe.
         log: file that rank 0 writes (`system.checks`).
         checks: names of the checks to make, in order.
         out: folder of the record.
-        machine: what speeds are held against.
-        limit_seconds: that one check may take.
+        machine: machine whose ceilings the measured speeds are compared with.
+        limit_seconds: time limit of each check.
     """
 
     recipe: str
@@ -154,7 +162,7 @@ class PreflightOptions:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """Of `engine.replay_command`.
+    """Options of `engine.replay_command`.
 
     Attributes:
         recipe: recipe.toml of the record.
@@ -162,8 +170,8 @@ class ReplayOptions:
         data: folder of the data set.
         result: file that the result is written to, one JSON document.
         at_target: the checkpoint with which it reached its target.
-        held_back: folder of another data set, to be evaluated on, too.
-        device: `cpu` or `cuda`, where the recipe's own is not here.
+        held_back: folder of another data set to evaluate on as well.
+        device: `cpu` or `cuda`, instead of the recipe's.
     """
 
     recipe: Path
@@ -177,13 +185,13 @@ class ReplayOptions:
 
 @dataclass(frozen=True)
 class VoteOptions:
-    """Of `engine.vote_command`.
+    """Options of `engine.vote_command`.
 
     Attributes:
         recipe: recipe.toml of the ensemble.
         records: list of members, a line each: number, tab, folder of the record, relative to that of the recipe.
-        result: file that the vote is written to.
-        refused: file that the first member that cannot vote is written to, {member, reason}.
+        result: file for the vote.
+        refused: file for the first member that cannot vote, {member, reason}.
     """
 
     recipe: Path
@@ -194,7 +202,7 @@ class VoteOptions:
 
 @dataclass(frozen=True)
 class FlopsOptions:
-    """Of `measure.flops_command`; `classes` as in StepOptions, `as_json`: print a document instead of a table."""
+    """Options of `measure.flops_command`; `classes` as in StepOptions, `as_json`: print JSON instead of a table."""
 
     recipe: str
     overrides: tuple[str, ...] = ()
@@ -206,21 +214,21 @@ class FlopsOptions:
 # Commands of `hpcai500.data`, which print their result themselves.
 
 
-# How a file stores a year of images that are made, and how it compresses those that are repacked.
+# How a file stores a synthetic year of images, and how a repacked one compresses them.
 MadeLayout = Literal["image", "contiguous", "shipped"]
 Filter = Literal["none", "lzf"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Of each of them: whether it prints a document instead of text."""
+    """Options of all of these commands: whether to print a JSON document instead of text."""
 
     as_json: bool = False
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """What `data make ic` makes: options that together decide every byte of it."""
+    """The set that `data make ic` makes. The same options give the same bytes."""
 
     classes: int = 20
     train_per_class: int = 150
@@ -230,11 +238,11 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class YearSet:
-    """What `data make ewa` makes: options that together decide every byte of it.
+    """The set that `data make ewa` makes. The same options give the same bytes.
 
     Attributes:
-        last_year: is included; each year is one file.
-        class_shares: of the storms, by class, in any scale.
+        last_year: inclusive; each year is one file.
+        class_shares: relative frequencies of the classes of storms.
     """
 
     first_year: int = 1979
@@ -249,7 +257,7 @@ class YearSet:
 
 @dataclass(frozen=True)
 class MakeOptions(DataOptions, Generic[Own]):
-    """Of `data make ic` and `ewa`: the folder, what is made there, and by how many processes; None: one a core."""
+    """Options of `data make ic` and `ewa`: folder, set to make, and number of processes; None: one per core."""
 
     dir: Path
     wanted: Own
@@ -258,7 +266,7 @@ class MakeOptions(DataOptions, Generic[Own]):
 
 @dataclass(frozen=True)
 class SetOptions(DataOptions):
-    """Of `data check ic`, and of what a plug-in's benchmark has: the folder; `workers` as in MakeOptions."""
+    """Options of `data check ic`, and of `make` and `check` of plug-ins: the folder; `workers` as in MakeOptions."""
 
     dir: Path
     workers: int | None = None
@@ -266,14 +274,14 @@ class SetOptions(DataOptions):
 
 @dataclass(frozen=True)
 class CheckYearsOptions(SetOptions):
-    """Of `data check ewa`: first and last training year; None: all."""
+    """Options of `data check ewa`: first and last training year; None: all."""
 
     years: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class IndexOptions(DataOptions):
-    """Of `data index ic`: the folder, whether the index goes into the user's cache, and threads; None: one a core."""
+    """Options of `data index ic`: folder, whether to write to the user's cache, threads; None: one per core."""
 
     dir: Path
     cache: bool = False
@@ -282,7 +290,7 @@ class IndexOptions(DataOptions):
 
 @dataclass(frozen=True)
 class AnchorsOptions(DataOptions):
-    """Of `data anchors ewa`: `years` as in CheckYearsOptions."""
+    """Options of `data anchors ewa`: `years` as in CheckYearsOptions."""
 
     dir: Path
     years: tuple[int, int] | None = None
@@ -292,7 +300,7 @@ class AnchorsOptions(DataOptions):
 
 @dataclass(frozen=True)
 class RepackOptions(DataOptions):
-    """Of `data repack ewa`: `years` and `workers` as in CheckYearsOptions; `estimate`: do nothing else."""
+    """Options of `data repack ewa`: `years` and `workers` as in CheckYearsOptions; `estimate`: only estimate."""
 
     source: Path
     target: Path
@@ -305,14 +313,14 @@ class RepackOptions(DataOptions):
 
 @dataclass(frozen=True)
 class StageOptions(DataOptions):
-    """Of `data stage`.
+    """Options of `data stage`.
 
     Attributes:
-        dest: folder of the node; may name $VARIABLES where `expand` is given.
-        recipes: TOML files: what runs of them read; none: all.
-        name: who needs it; None: anybody.
-        threads: None: two a core, at least 4.
-        owner: the process at whose end the need ends (`system.process.owner_of`).
+        dest: folder of the node; may contain $VARIABLES if `expand` is given.
+        recipes: TOML files: copy only what their runs read; empty: all.
+        name: of the user of the copy; None: anybody.
+        threads: None: two per core, at least 4.
+        owner: process whose end releases the copy (`system.process.owner_of`).
         expand: `dest` as rank 0 expanded it.
     """
 

@@ -1,8 +1,7 @@
-"""What a machine can reach: its ceilings and links, for rooflines, the cost model and `hpcai500 doctor`.
+"""Ceilings and links of a machine, for rooflines, the cost model and `hpcai500 doctor`.
 
-A machine comes from a TOML file that people write, from one that is shipped, or from the JSON that `hpcai500 micro`
-has measured. docs/roofline.md says what each number means and how a file is written. Rates are plain numbers: FLOPS,
-bytes a second.
+A machine is described by a TOML file of the user, by one that is shipped, or by the JSON that `hpcai500 micro` writes.
+docs/roofline.md explains each number and the format of the file. Rates are in FLOPS and bytes per second.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ class Level(_Table):
     """One roofline model: V2.0 equation 3 (a node) or 5 (the whole system).
 
     Attributes:
-        peak_flops: by precision (`fp32`, `mixed`, ...): the data sheet's, of all accelerators together.
+        peak_flops: by precision (`fp32`, `mixed`, ...): from the data sheet, for all accelerators together.
         ceilings: measured FLOPS of all accelerators together, by name (`GEMM mixed`, `CONV fp32`, ...).
-        bandwidths: bytes a second through ONE link, by name: an accelerator's `NVLink` or `memory`, a node's
+        bandwidths: bytes per second through ONE link, by name: an accelerator's `NVLink` or `memory`, a node's
             `Ethernet`. All links of a name carry as much at the same time.
-        bound: the one of `bandwidths` that gradients travel by; None where nothing travels.
+        bound: the one of `bandwidths` that gradients use; None without communication.
     """
 
     accelerators: Count
@@ -54,7 +53,7 @@ class Level(_Table):
         return self
 
     def of(self, accelerators: int) -> Level:
-        """The model of so many accelerators: FLOPS are scaled to their number, the bandwidth of a link stays."""
+        """The model of this many accelerators: FLOPS are scaled, the bandwidth of a link stays."""
         share = accelerators / self.accelerators
         return self.model_copy(
             update={
@@ -73,16 +72,17 @@ class Link(_Table):
 
 
 class PaperPoint(_Table):
-    """A workload's place in the model, as published.
+    """A published point of a workload in the model.
 
     Attributes:
         name: for the figure.
         benchmark: `ic` or `ewa`.
         precision: key of `peak_flops`.
-        compression: type in which gradients travelled; a figure joins `none` and another of one workload by an arrow.
-        topology: of the sums of gradients, where it is known.
+        compression: type of the gradients on the network; a figure joins `none` and another of one workload by an
+            arrow.
+        topology: of the all-reduce of gradients, if known.
         flops: attained by all accelerators together.
-        coi: FLOPs of all accelerators for each byte, as it travelled, through one link.
+        coi: FLOPs of all accelerators for each byte sent, after compression, through one link.
         source: where it was published, or how it was derived.
     """
 
@@ -106,12 +106,12 @@ class Machine(_Table):
         source: where the numbers come from: a paper's section, a data sheet, `hpcai500 micro`.
         accelerators_per_node: on CPUs, ranks of a node.
         node: the single-node model (V2.0 section 6.2).
-        system: the distributed model (V2.0 section 6.3); None where there is one node.
-        node_link: between ranks of a node, where the cost model needs it.
+        system: the distributed model (V2.0 section 6.3); None for a single node.
+        node_link: between ranks of a node, if the cost model needs it.
         network: between nodes.
-        negotiation_seconds: what each step on several nodes takes longer, by benchmark, where the communication library
-            lets its ranks agree on what they sum.
-        watts_per_node: mean power under training, where it is known.
+        negotiation_seconds: added to each step on several nodes, by benchmark, if the ranks of the communication
+            library negotiate which tensors to reduce.
+        watts_per_node: mean power during training, if known.
     """
 
     name: str
@@ -143,7 +143,7 @@ class _Fitted(BaseModel):
 
 
 class _Measured(BaseModel):
-    """One number of `hpcai500 micro --json`, with the fields that are needed here."""
+    """One number of `hpcai500 micro --json`; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -162,7 +162,7 @@ def measured_machine(text: str, name: str) -> Machine:
     """The machine that the JSON `text` of `hpcai500 micro` describes.
 
     Raises:
-        UsageError: it is something else, a kernel's result was wrong, or its numbers are of different jobs.
+        UsageError: it is something else, a kernel's result was wrong, or its numbers are from different jobs.
     """
     try:
         found = _DOCUMENT.validate_json(text)
@@ -173,7 +173,9 @@ def measured_machine(text: str, name: str) -> Machine:
             f"{name}: not what `hpcai500 micro` writes: {where or 'the file'}: {first['msg'].lower()}"
         ) from error
     if wrong := [one for one, measured in found.items() if not measured.verified]:
-        raise UsageError(f"{name}: {wrong[0]}: its result was wrong, so its speed means nothing: hpcai500 doctor")
+        raise UsageError(
+            f"{name}: {wrong[0]}: the result was wrong, so its speed cannot be used: check with hpcai500 doctor"
+        )
     nodes, per_node = _size(found, name)
     devices = {measured.device for measured in found.values() if measured.device}
     return Machine(
@@ -189,21 +191,23 @@ def measured_machine(text: str, name: str) -> Machine:
 
 
 def _size(found: dict[str, _Measured], name: str) -> tuple[int, int]:
-    """Nodes, and accelerators a node, of the job: those of the kernels, else the most of any measurement."""
+    """Nodes, and accelerators per node, of the job: those of the kernels, else the most of any measurement."""
     kernels = {one: (m.nodes, m.accelerators) for one, m in found.items() if one.split(" ")[0] in _KERNELS}
     if len(set(kernels.values())) > 1:
-        raise UsageError(f"{name}: {' and '.join(kernels)} are of different numbers of ranks: measure them in one job")
+        raise UsageError(
+            f"{name}: {' and '.join(kernels)} were measured with different numbers of ranks: measure them in one job"
+        )
     sizes = kernels or {one: (m.nodes, m.accelerators) for one, m in found.items() if one != _BETWEEN_NODES}
     if not sizes:
-        raise UsageError(f"{name}: nothing in it is of an accelerator: hpcai500 micro -o {name}")
+        raise UsageError(f"{name}: no measurement of an accelerator in it: write it with hpcai500 micro -o {name}")
     nodes, accelerators = max(sizes.values())
     if accelerators % nodes:
-        raise UsageError(f"{name}: {accelerators} ranks on {nodes} nodes: measure with as many on each")
+        raise UsageError(f"{name}: {accelerators} ranks on {nodes} nodes: measure with the same number on each node")
     return nodes, accelerators // nodes
 
 
 def _node(found: dict[str, _Measured], nodes: int, per_node: int) -> Level:
-    # `copy` is the rate of all ranks of a node; links are those of one accelerator.
+    # `copy` is the rate of all ranks of a node; a link belongs to one accelerator.
     bandwidths = {"memory": found["copy"].value / per_node} if "copy" in found else {}
     return Level(
         accelerators=per_node,
@@ -240,7 +244,7 @@ def _bandwidths(found: dict[str, _Measured], names: dict[str, str]) -> dict[str,
 
 def _link(found: dict[str, _Measured], name: str) -> Link | None:
     fitted = found[name].link if name in found else None
-    # Noise may fit a latency slightly below 0.
+    # Because of noise, the fitted latency may be slightly below 0.
     return (
         Link(latency_seconds=max(0.0, fitted.latency_seconds), bytes_per_second=fitted.bytes_per_second)
         if fitted
@@ -252,7 +256,7 @@ def _link(found: dict[str, _Measured], name: str) -> Link | None:
 # Machine files, TOML or JSON.
 
 
-# Tables that only the other kind of file in recipes/sites has (launch/slurm/site.py); both have one named [node].
+# Tables that only site files have, the other files in recipes/sites (launch/slurm/site.py); both have a table [node].
 _OF_SITES = {"slurm", "launcher", "container", "mpi", "environment"}
 
 
@@ -266,23 +270,21 @@ def find_machine(name_or_path: str | Path) -> Path:
         if path.is_file():
             return path
     given = Path(name_or_path)
-    what = (
-        "no regular file, which a machine file is" if given.exists() and not given.is_dir() else "no such machine file"
-    )
+    what = "not a regular file" if given.exists() and not given.is_dir() else "no such machine file"
     raise UsageError(
-        f"{name_or_path}: {what}; known are {', '.join(shipped_machines())}; measure this machine: "
+        f"{name_or_path}: {what}; choose one of {', '.join(shipped_machines())}, or measure this machine: "
         "hpcai500 micro -o micro.json"
     )
 
 
 def shipped_machines() -> list[str]:
-    """Short names of the machines that come with hpcai500, without the site files that lie beside them."""
+    """Short names of the machines that come with hpcai500, without the site files in the same folder."""
     files = sorted((recipes_folder() / "sites").glob("*.toml"))
     return [path.stem for path in files if is_machine(parse_tables(read_source(path, UsageError), UsageError))]
 
 
 def is_machine(tables: dict[str, Any]) -> bool:
-    """Whether a TOML file's tables are meant to be a machine's, valid or not, and not a site's."""
+    """Whether the tables of a TOML file describe a machine, valid or not, and not a site."""
     return bool(tables.keys() & (Machine.model_fields.keys() - {"node"})) and not tables.keys() & _OF_SITES
 
 
@@ -307,9 +309,8 @@ def parse_machine(source: Source) -> Machine:
     tables = parse_tables(source, UsageError)
     if tables.keys() & _OF_SITES:
         raise UsageError(
-            f"{source.name}: a site file ([{sorted(tables.keys() & _OF_SITES)[0]}]), which says how jobs are started "
-            "(hpcai500 slurm render --site); a machine file says what a machine can reach and is a file of its own: "
-            f"{', '.join(shipped_machines())}, or docs/roofline.md"
+            f"{source.name}: a site file ([{sorted(tables.keys() & _OF_SITES)[0]}]), for hpcai500 slurm render --site; "
+            f"expected a machine file: {', '.join(shipped_machines())}, or your own (docs/roofline.md)"
         )
     try:
         return Machine.model_validate(tables)
@@ -322,9 +323,9 @@ def parse_machine(source: Source) -> Machine:
 
 
 def why_not_of(machine: Machine, device: str, ranks_per_node: int) -> str | None:
-    """Why ceilings of `machine` do not apply to a run with that many ranks a node, and the fix; None where they do.
+    """Why ceilings of `machine` do not apply to a run with that many ranks per node, and the fix; None if they do.
 
-    On a CPU the numbers of ranks must be equal: fewer ranks may still have all of its cores.
+    On a CPU the numbers of ranks must be equal: fewer ranks may still use all of its cores.
     """
     ours = machine.accelerators_per_node
     if device == "cpu" and ranks_per_node != ours:
@@ -333,5 +334,5 @@ def why_not_of(machine: Machine, device: str, ranks_per_node: int) -> str | None
             f"{ours}: measure with as many on the same machine: hpcai500 micro --procs {ranks_per_node} -o micro.json"
         )
     if device != "cpu" and ranks_per_node > ours:
-        return f"{ranks_per_node} accelerators a node; {machine.name} has {ours}"
+        return f"the run has {ranks_per_node} accelerators per node, but {machine.name} has {ours}"
     return None

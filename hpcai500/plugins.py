@@ -1,7 +1,7 @@
-"""Benchmarks of other packages: what a plug-in gives (`Plugin`), how it is found, checked and loaded (docs/plugins.md).
+"""Benchmarks of other packages: find, check and load plug-ins (docs/plugins.md).
 
-A plug-in is an object that an entry point of the group `hpcai500.workloads` names. The command line and the job both
-use this module, so nothing here imports torch, and neither may the module that the entry point names.
+A plug-in is a `Plugin` object that an entry point of the group `hpcai500.workloads` names. The command line and the job
+both use this module, so neither it nor the module that the entry point names may import torch.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ MEAN_VOTER = "hpcai500.workloads.voting:classes_voter"
 
 @dataclass(frozen=True)
 class Plugin:
-    """A benchmark that another package brings; its name is that of the entry point.
+    """A benchmark of another package; its name is that of the entry point.
 
     Functions are named as `module:function`, in the package of the entry point or in hpcai500, and imported in the job
-    only: the command line runs where there is no torch. So the module of this object must not import torch.
+    only: the command line also runs without torch. So the module of this object must not import torch.
 
     Attributes:
-        recipe: a subclass of `hpcai500.layers.Recipe` with the benchmark's own layer 7 (`workload`), and where it needs
-            one, layer 9 (`problem`). Its class variables `votes` and `strata` say what an ensemble of it may choose.
-        recipes: folder of its recipes: `reference.toml`; where they exist, `smoke.toml`, the default of runs without
-            data, and `ensemble.toml`; any others.
+        recipe: a subclass of `hpcai500.layers.Recipe` with the benchmark's own layer 7 (`workload`) and, if needed,
+            layer 9 (`problem`). Its class variables `votes` and `strata` list the choices of an ensemble.
+        recipes: folder of its recipes: `reference.toml`; optionally `smoke.toml`, the default of runs without data, and
+            `ensemble.toml`; any others.
         workload: `(recipe, data, place) -> Workload`, a `hpcai500.workloads.base.WorkloadFactory`.
-        voter: `(recipe, samples) -> hpcai500.workloads.voting.Voter`: makes one prediction of those of an
-            ensemble's members; without it, softmax outputs are averaged.
+        voter: `(recipe, samples) -> hpcai500.workloads.voting.Voter`: combines the predictions of an ensemble's
+            members; by default, softmax outputs are averaged.
         model: `(recipe, classes) -> (model, example inputs)`, without data: for `hpcai500 flops` and `scale --predict`.
-        make_data: `(folder) -> None`: writes the synthetic set into a folder that is not there or holds it already, for
-            `hpcai500 data make` and for runs without --data. It must give the same files each time.
-        check_data: `(folder) -> mapping`: reads all of a data set and tells facts of it, for `hpcai500 data check`;
-            raises `hpcai500.errors.DataError` for what is broken.
+        make_data: `(folder) -> None`: writes the synthetic set into a folder that does not exist or already holds the
+            set, for `hpcai500 data make` and for runs without --data. It must give the same files each time.
+        check_data: `(folder) -> mapping`: reads all of a data set and returns facts about it, for `hpcai500 data
+            check`; raises `hpcai500.errors.DataError` if it is broken.
     """
 
     recipe: type[Recipe]
@@ -65,17 +65,17 @@ class Plugin:
     check_data: str | None = None
 
     def functions(self) -> dict[str, str]:
-        """The functions that it has: field -> `module:function`."""
+        """The functions that are set: field -> `module:function`."""
         named = {name: getattr(self, name) for name in ("workload", "voter", "model", "make_data", "check_data")}
         return {name: text for name, text in named.items() if text is not None}
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which plug-ins are installed: their entry points, read without importing anything of theirs.
+# Which plug-ins are installed: their entry points, read without importing their code.
 
 
 GROUP = "hpcai500.workloads"
-# Commands and benchmarks of hpcai500 itself, which would hide a plug-in of such a name. A test compares the list.
+# Commands and benchmarks of hpcai500 itself; a plug-in of the same name would be hidden. A test compares the list.
 TAKEN = frozenset(
     (
         *("ic", "ewa", "score", "rules", "report", "compare", "timeline", "export", "submit", "verify", "replicate"),
@@ -83,7 +83,7 @@ TAKEN = frozenset(
         *("self-test", "campaign", "ensemble", "slurm", "watch", "demo"),
     )
 )
-# A name is a word of a command line and a part of file names.
+# A name is used as a command and in file names.
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
@@ -92,9 +92,9 @@ class Found:
     """An entry point of a plug-in; its name is that of the benchmark.
 
     Attributes:
-        package: the distribution that has it, as pip knows it.
-        summary: what the distribution says of itself, in a line; may be empty.
-        problem: why it cannot be used, and what to do; None where nothing is known against it.
+        package: the name of its distribution, as for pip.
+        summary: one-line description of the distribution; may be empty.
+        problem: why it cannot be used, and what to do; None if no problem is known.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Found:
 
 
 def installed_plugins() -> tuple[Found, ...]:
-    """Every installed plug-in, by name, also those that cannot be used. Takes some milliseconds."""
+    """All installed plug-ins, by name, including those that cannot be used. Takes some milliseconds."""
     found = sorted((_found(entry) for entry in _entries()), key=lambda one: (one.name, one.package))
     return tuple(_with_problem(one, found) for one in found)
 
@@ -122,7 +122,7 @@ def find_plugin(name: str) -> Found | None:
 
 
 def _entries() -> Iterator[EntryPoint]:
-    from importlib.metadata import distributions, entry_points  # keeps commands fast that need none
+    from importlib.metadata import distributions, entry_points  # keeps other commands fast
 
     try:
         yield from entry_points(group=GROUP)
@@ -147,38 +147,41 @@ def _with_problem(one: Found, everyone: Iterable[Found]) -> Found:
     others = [other for other in everyone if other.name == one.name and other is not one]
     uninstall = f"pip uninstall {one.package}"
     if one.name in TAKEN:
-        problem = f"hpcai500 has a command of this name itself: ask its authors for another one, or: {uninstall}"
+        problem = f"hpcai500 has a command of this name: ask the authors for another name, or: {uninstall}"
     elif not _NAME.fullmatch(one.name):
-        problem = f"a name is a letter, then letters, digits, - and _, all small: ask its authors, or: {uninstall}"
+        problem = (
+            "its name must be a lower-case letter, then lower-case letters, digits, - and _: ask the authors for "
+            f"another name, or: {uninstall}"
+        )
     elif others:
         names = " and ".join(f"{other.package} {other.version}" for other in others)
-        problem = f"{names} brings a benchmark of this name too: keep one: {uninstall}"
+        problem = f"{names} has a benchmark of the same name: keep one of them: {uninstall}"
     else:
         return one
     return replace(one, problem=problem)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which code a plug-in has: a hash of it in records shows a change between runs.
+# A hash of a plug-in's code; in records it shows a change between runs.
 
 
 _CODE = (".py", *EXTENSION_SUFFIXES)
 
 
 def plugin_facts(name: str) -> dict[str, Any] | None:
-    """Name, package, version and code of the plug-in of the benchmark `name`; None where there is none."""
+    """The `facts_of` the plug-in of the benchmark `name`; None if there is none."""
     found = find_plugin(name)
     return None if found is None else facts_of(found)
 
 
 def facts_of(found: Found) -> dict[str, Any]:
-    """What records say of a plug-in; `code_sha256` is None where its code cannot be found."""
+    """What a record contains about a plug-in; `code_sha256` is None if its code cannot be found."""
     facts = {"name": found.name, "package": found.package, "version": found.version}
     return {**facts, "code_sha256": code_hash(found)}
 
 
 def code_hash(found: Found) -> str | None:
-    """SHA-256 (hex) over names and contents of all code, Python and compiled, of its top-level package, if found."""
+    """SHA-256 (hex) over names and contents of all code, Python and compiled, of its top-level package, or None."""
     try:
         spec = find_spec(found.entry.module.partition(".")[0])
     except (ImportError, ValueError, AttributeError):
@@ -207,18 +210,18 @@ def _files(spec: ModuleSpec) -> Iterator[tuple[str, Path]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Loading plug-ins: when their name is first used, with checks.
+# Loading plug-ins, when their name is first used, with checks.
 
 
 Function = Literal["workload", "voter", "model", "make_data", "check_data"]
 
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 _OURS = "hpcai500"
-_FIX = "mend it, or install another version: pip install --upgrade"
+_FIX = "fix it, or install another version: pip install --upgrade"
 
 
 def load_plugin(name: str) -> Plugin | None:
-    """The plug-in of the benchmark `name`; None where none of this name is installed.
+    """The plug-in of the benchmark `name`; None if it is not installed.
 
     Raises:
         EnvironmentLacksError: it is installed and cannot be used.
@@ -234,7 +237,7 @@ def function_of(name: str, field: Function) -> Callable[..., Any]:
     """
     found, plugin = find_plugin(name), load_plugin(name)
     if found is None or plugin is None:
-        raise EnvironmentLacksError(f"{name}: no plug-in of this name is installed here: pip install it")
+        raise EnvironmentLacksError(f"{name}: no plug-in of this name is installed here: install it with pip")
     text = plugin.functions().get(field)
     if text is None:
         raise EnvironmentLacksError(
@@ -246,13 +249,13 @@ def function_of(name: str, field: Function) -> Callable[..., Any]:
     except Exception as error:
         raise _broken(found, f"its {field}, {text}, cannot be imported: {_in_words(error)}") from error
     if not callable(function):
-        raise _broken(found, f"its {field}, {text}, is no function")
+        raise _broken(found, f"its {field}, {text}, is not a function")
     checked: Callable[..., Any] = function
     return checked
 
 
 def usable_plugins() -> Iterator[tuple[Found, Plugin]]:
-    """All plug-ins that can be loaded. Broken ones are left out: an error tells of them when they are used."""
+    """All plug-ins that can be loaded. Broken ones are left out; using them raises an error."""
     for found in installed_plugins():
         try:
             plugin = load_plugin(found.name)
@@ -279,7 +282,7 @@ def _loaded(name: str, path: tuple[str, ...]) -> Plugin | None:
         raise _broken(found, f"expected an object of hpcai500.plugins.Plugin, got {type(plugin).__name__}")
     problem = next(_problems(found, plugin), None)
     if problem is None and not had_torch and "torch" in sys.modules:
-        problem = "its module imports torch, which the command line must do without: name functions as module:function"
+        problem = "its module imports torch, but the command line also runs without: name functions as module:function"
     if problem:
         raise _broken(found, problem)
     return plugin
@@ -294,14 +297,14 @@ def _problems(found: Found, plugin: Plugin) -> Iterator[str]:
     if not isinstance(plugin.recipes, Path) or not (plugin.recipes / "reference.toml").is_file():
         yield f"recipes: expected the folder (a Path) of its reference.toml, got {str(plugin.recipes)!r}"
     elif plugin.voter == MEAN_VOTER and plugin.recipe.votes != ("mean",):
-        yield f"recipe: its votes are {', '.join(plugin.recipe.votes)}; without a voter of its own, there is only mean"
+        yield f"recipe: its votes are {', '.join(plugin.recipe.votes)}, but without a voter only mean is possible"
     package = found.entry.module.partition(".")[0]
     for field, text in plugin.functions().items():
         match = _DOTTED.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             yield f"{field}: expected module:function, got {text!r}"
         elif match[1].partition(".")[0] not in (package, _OURS):
-            # Records hold the hash of that package only: code from elsewhere would change unseen.
+            # Records have the hash of that package only, so a change of other code would not be noticed.
             yield f"{field}: expected a function of {package} or hpcai500, got {text}"
 
 
@@ -319,10 +322,10 @@ def _in_words(error: BaseException) -> str:
 
 
 def recipe_type(benchmark: str) -> type[Recipe] | None:
-    """The class of a recipe of `benchmark`; None for a name that neither hpcai500 nor an installed plug-in has.
+    """The class of recipes of `benchmark`; None if neither hpcai500 nor an installed plug-in has this benchmark.
 
     Raises:
-        EnvironmentLacksError: it is of a plug-in that cannot be used.
+        EnvironmentLacksError: its plug-in cannot be used.
     """
     from hpcai500.layers import RECIPE_TYPES
 
@@ -333,26 +336,26 @@ def recipe_type(benchmark: str) -> type[Recipe] | None:
 
 
 def known_benchmarks() -> list[str]:
-    """Names of the benchmarks of hpcai500, then of those of plug-ins."""
+    """Names of the benchmarks of hpcai500, then of plug-ins."""
     from hpcai500.layers import RECIPE_TYPES
 
     return list(dict.fromkeys([*RECIPE_TYPES, *(one.name for one in installed_plugins())]))
 
 
 def require_benchmark(name: str, what: str) -> None:
-    """Refuse a name that no benchmark here has; the message begins with `what`, the command or option.
+    """Refuse the name of an unknown benchmark; the message begins with `what`, the command or option.
 
     Raises:
         UsageError: there is no such benchmark.
-        EnvironmentLacksError: it is of a plug-in that cannot be used.
+        EnvironmentLacksError: its plug-in cannot be used.
     """
     if recipe_type(name) is None:
         raise UsageError(f"{what}: {not_known(name)}")
 
 
 def not_known(benchmark: object) -> str:
-    """Why a name is refused, and what would help."""
+    """Why a name is refused, and what to do."""
     return (
-        f"expected one of {', '.join(known_benchmarks())}, got {benchmark!r}; a plug-in's benchmark is there once its "
-        "package is installed (docs/plugins.md)"
+        f"expected one of {', '.join(known_benchmarks())}, got {benchmark!r}; for the benchmark of a plug-in, install "
+        "its package (docs/plugins.md)"
     )

@@ -1,6 +1,6 @@
 """Progress on stderr: a live bar on a terminal, a plain line every few seconds anywhere else.
 
-Functions that take long accept a `Tracker`; `track` shows, `silent` does not. Stdout stays free for results.
+Functions that take long accept a `Tracker`: `track` shows progress, `silent` does not. Stdout is for results only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Silent:
 
 @contextmanager
 def silent(total: int, description: str, unit: str) -> Iterator[Progress]:
-    """Show nothing: the tracker of functions that are called by code."""
+    """Show nothing: the default tracker of functions that other code calls."""
     del total, description, unit
     yield _Silent()
 
@@ -47,9 +47,9 @@ def silent(total: int, description: str, unit: str) -> Iterator[Progress]:
 def track(total: int, description: str, unit: str, doing: Callable[[], str] | None = None) -> Iterator[Progress]:
     """Show on stderr how many of `total` items are done, their rate and the seconds left.
 
-    `unit` is the items' plural noun ("images"). Where stderr is no terminal, nothing is printed for a task that ends
-    before the first interval. `doing` says what is done now, for items that take long and differ: it is shown instead
-    of rate and seconds left, also while no item ends.
+    `unit` is the items' plural noun ("images"). If stderr is not a terminal, nothing is printed for a task that ends
+    before the first interval. `doing` returns the current activity, for items that take long and differ: it is shown
+    instead of rate and seconds left, also while no item ends.
     """
     if is_terminal(sys.stderr):
         with _live_bar(total, description, unit, doing) as bar:
@@ -63,7 +63,7 @@ def track(total: int, description: str, unit: str, doing: Callable[[], str] | No
 
 
 class PlainLines:
-    """Prints one line each interval, and a last one if any was printed before."""
+    """Prints one line per interval, and a last one if any was printed before."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class PlainLines:
 
 @contextmanager
 def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] | None = None) -> Iterator[Progress]:
-    # rich costs about 0.1 s to import: only a terminal pays for it.
+    # Importing rich takes about 0.1 s, so it is imported for a terminal only.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
@@ -153,11 +153,11 @@ def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Lines that are drawn again in place.
+# Lines that are redrawn in place.
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal on which lines can be drawn again."""
+    """Whether `stream` is a terminal on which lines can be redrawn."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -171,19 +171,16 @@ def is_ascii(stream: TextIO) -> bool:
 
 
 class Redrawn:
-    """Lines on a terminal, each time in place of those before.
-
-    `styles` are rich's styles of what patterns match.
-    """
+    """Lines on a terminal that are redrawn in place. `styles` maps patterns to rich's styles."""
 
     def __init__(self, stream: TextIO, styles: Mapping[str, str]) -> None:
         self._stream, self._styles = stream, styles
         self._live: RichLive | None = None
 
     def draw(self, lines: Iterable[str]) -> None:
-        """Show `lines` in place of those before."""
+        """Show `lines` in place of the previous ones."""
         if self._live is None:
-            # rich costs about 0.1 s to import: only a terminal pays for it.
+            # Importing rich takes about 0.1 s, so it is imported for a terminal only.
             from rich.console import Console
             from rich.live import Live
 
@@ -194,7 +191,7 @@ class Redrawn:
         self._live.update(self._painted("\n".join(map(spelt_out, lines))), refresh=True)
 
     def close(self) -> None:
-        """Leave the last lines there."""
+        """Leave the last lines on the terminal."""
         if self._live:
             self._live.stop()
 

@@ -1,21 +1,21 @@
-"""The run record: a folder of facts, chained by hashes, that is scored and verified without the machine that made it.
+"""The run record: a folder, chained by hashes, that can be scored and verified without the machine that made it.
 
     RECORD/
         recipe.toml      resolved: every field, nothing implicit
         system.json      captured by the job itself
         events.jsonl     one JSON object a line; `prev` is the SHA-256 of the line before
         result.json      derived from the above
-        progress.json    how far it is, for who looks at it (`run_progress`)
+        progress.json    progress of the run, for `watch` and `status` (`run_progress`)
         checkpoints/     atomic; the last one resumes the run
-        pictures/        what the last evaluation saw, for people
-        predictions/     of a member of an ensemble: what it says of each sample, for the vote
+        pictures/        pictures of the last evaluation, for people
+        predictions/     of a member of an ensemble: its prediction for each sample, for the vote
         power/           HOST.csv: power samples of each node
-        trace/           where the time of communication went, for a viewer of traces
+        trace/           trace of the communication, for a trace viewer
         DONE | ERROR     written last
 
-A record is read as plain tables, so that a recipe of today can still be scored when later versions know more fields.
-The writer has each event on disk before it goes on, locks the record against other processes, and can close it with
-the reason even when the disk is full.
+A record is read as plain tables, so that a later version with more recipe fields can still score it. The writer syncs
+each event to disk before it continues, locks the record against other processes, and can close it with the reason even
+if the disk is full.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hpcai500.toml_source import parse_toml
 # ----------------------------------------------------------------------------------------------------
 # The log: lines of JSON, each with the hash of the line before.
 #
-# The hash of the last line vouches for all lines. Records and campaigns are such logs.
+# The hash of the last line protects all lines. Records and campaigns are such logs.
 
 
 FIRST_PREVIOUS = "0" * 64
@@ -66,13 +66,13 @@ def line_hash(line: bytes) -> str:
 
 
 def last_hash(content: bytes) -> str:
-    """The hash of the last line of a log, whole or torn; `FIRST_PREVIOUS` where there is none."""
+    """The hash of the last line of a log, complete or torn; `FIRST_PREVIOUS` if the log is empty."""
     last = content.rstrip(b"\n").rsplit(b"\n", 1)[-1]
     return line_hash(last) if last else FIRST_PREVIOUS
 
 
 def new_event(previous: str, sequence: int, key: str, value: Any = None) -> Event:
-    """An event of this moment, to follow the line with the hash `previous`."""
+    """An event with the current time, to follow the line with the hash `previous`."""
     return {
         "prev": previous,
         "seq": sequence,
@@ -95,13 +95,13 @@ def iterate(events: Iterable[Event], key: str) -> Iterator[Event]:
 
 
 def parse_events(content: bytes, name: str, *, is_end: bool = False) -> tuple[list[Event], int]:
-    """Events of a log, their chain checked, and the number of bytes of a last line that was cut off by a crash.
+    """Events of a log, after checking their chain, and the number of bytes of a last line that a crash cut off.
 
-    `content` is the log, or if `is_end` only its last lines, of which the first is taken at its word. `name` is for
-    messages.
+    `content` is the log, or if `is_end` only its last lines; the hash in the first of these is not checked. `name` is
+    for messages.
 
     Raises:
-        RecordError: a line is not an event, or does not carry the hash of the line before it.
+        RecordError: a line is not an event, or lacks the hash of the line before it.
     """
     events: list[Event] = []
     previous, before = FIRST_PREVIOUS, 0
@@ -121,12 +121,13 @@ def parse_events(content: bytes, name: str, *, is_end: bool = False) -> tuple[li
 
 
 def parse_journal(content: bytes, name: str, first: str) -> tuple[bytes, list[Event]]:
-    """The whole lines of a journal, and their events, which begin with one of the key `first`.
+    """The complete lines of a journal and their events, of which the first has the key `first`.
 
-    Nobody has acted on a line that a crash cut off: `append_line` returns once the line is on disk.
+    A last line that a crash cut off can be ignored: nothing was done yet because of it, as `append_line` returns only
+    once the line is on disk.
 
     Raises:
-        RecordError: as `parse_events`, or the journal begins otherwise.
+        RecordError: as `parse_events`, or the journal begins with another event.
     """
     whole = content[: content.rfind(b"\n") + 1]
     events, _ = parse_events(whole, name)
@@ -157,13 +158,13 @@ Status = Literal["done", "error", "unfinished"]
 
 @dataclass(frozen=True)
 class Record:
-    """A record as it lies on disk, its chain and its files checked against each other.
+    """A record on disk, after checking its chain and its files against each other.
 
     Attributes:
         tables: the recipe, as plain tables.
         system: content of `system.json`.
         torn_bytes: length of a last line that a crash cut off; it is not among the events.
-        status: `unfinished` where the run goes on, or was killed.
+        status: `unfinished` if the run is still going or was killed.
     """
 
     path: Path
@@ -187,7 +188,7 @@ def read_record(path: Path) -> Record:
     """Read the record in folder `path`.
 
     Raises:
-        RecordError: it is no record, its chain of events is broken, or its files are not those of its events.
+        RecordError: it is not a record, its chain of events is broken, or its files do not match its events.
     """
     for needed in ("recipe.toml", "events.jsonl"):
         if not (path / needed).is_file():
@@ -200,22 +201,22 @@ def read_record(path: Path) -> Record:
     if events and (started is None or events[0] is not started):
         raise RecordError(f"{events_path}:1: expected the event init_start first, got {events[0]['key']}")
     if started and _value(started, "recipe_hash", events_path) != tables_hash(tables):
-        raise RecordError(f"{path / 'recipe.toml'}: not the recipe that the run was started with: its hash differs")
+        raise RecordError(f"{path / 'recipe.toml'}: not the recipe that the run started with: its hash differs")
     status = _status(path)
     system = json_object(path / "system.json") if (path / "system.json").is_file() else {}
     named = [event.get("value") for event in iterate(events, "system")]
     if named and named[-1] != system:
-        raise RecordError(f"{path / 'system.json'}: not the system that the events name")
+        raise RecordError(f"{path / 'system.json'}: differs from the system in the events")
     if status == "done":
         _check_finished(path, content)
     _check_power_files(path, events)
     return Record(path, tables, system, tuple(events), torn_bytes, status)
 
 
-# Folders that hold records, by their journal, with the command that shows them.
+# Folders that contain records, by their journal, with the command that shows them.
 _OTHERS = {
-    "campaign.jsonl": "a campaign, which holds records: hpcai500 campaign status {path}",
-    "ensemble.jsonl": "an ensemble, whose members' records lie in members/: hpcai500 ensemble status {path}",
+    "campaign.jsonl": "a campaign, which contains records: hpcai500 campaign status {path}",
+    "ensemble.jsonl": "an ensemble, whose members' records are in members/: hpcai500 ensemble status {path}",
 }
 
 
@@ -228,7 +229,7 @@ def json_object(path: Path) -> dict[str, Any]:
     """The JSON object in the file `path`.
 
     Raises:
-        RecordError: it holds something else.
+        RecordError: it contains something else.
     """
     return parse_object(_bytes(path), path)
 
@@ -245,15 +246,15 @@ def parse_object(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def _check_finished(path: Path, content: bytes) -> None:
-    """DONE must carry the hash of the last event, and stand without ERROR."""
+    """DONE must have the hash of the last event, and ERROR must not exist."""
     if (path / "ERROR").exists():
-        raise RecordError(f"{path}: holds DONE and ERROR: one of them was put there later")
+        raise RecordError(f"{path}: contains both DONE and ERROR: one of them was added later")
     if _text(path / "DONE").strip() != last_hash(content):
-        raise RecordError(f"{path / 'DONE'}: does not carry the hash of the last event: lines were added or removed")
+        raise RecordError(f"{path / 'DONE'}: not the hash of the last event: lines were added or removed")
 
 
 def _check_power_files(path: Path, events: Iterable[Event]) -> None:
-    """The files of power samples must have the hashes that the events name."""
+    """The files of power samples must have the hashes in the events."""
     for event in iterate(events, "power"):
         place = f"{path / 'events.jsonl'}:{event['seq'] + 1}"
         try:
@@ -266,7 +267,7 @@ def _check_power_files(path: Path, events: Iterable[Event]) -> None:
             if not isinstance(file, str) or not _lies_in_power(file):
                 raise RecordError(f"{place}: {file}: not a file in power/")
             if hashlib.sha256(_bytes(path / file)).hexdigest() != sha256:
-                raise RecordError(f"{path / file}: not the power samples that the events name: its hash differs")
+                raise RecordError(f"{path / file}: the power samples were changed: their hash differs from the event's")
 
 
 def _lies_in_power(file: str) -> bool:
@@ -307,19 +308,19 @@ def _bytes(path: Path) -> bytes:
 # Writing a record.
 
 
-# Space that is given back when the disk is full, so that the reason can still be written.
+# Reserved space that is freed when the disk is full, so that the reason can still be written.
 _BALLAST_BYTES = 256 * 1024
 _END = "run_error"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# All that a run leaves that was killed before its first event.
+# The files of a run that was killed before its first event.
 _STILLBORN = {"recipe.toml", "system.json", "events.jsonl", "checkpoints", ".ballast"}
 
 
 class RecordWriter:
-    """Writes one record: `create` begins a new one, `reopen` goes on with one.
+    """Writes one record: `create` begins a new one, `reopen` resumes one.
 
-    Every event is on disk when `event` returns. One process at a time can write a record (flock); within it, any
-    thread may write events and end the record.
+    Every event is on disk when `event` returns. One process at a time can write a record (flock); any of its threads
+    may write events and end the record.
     """
 
     def __init__(self, path: Path) -> None:
@@ -339,7 +340,7 @@ class RecordWriter:
         """Start a new record in the folder `path`, which must be empty or absent.
 
         Raises:
-            RecordError: there is something in the folder, or it cannot be written.
+            RecordError: the folder is not empty, or cannot be written.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -347,18 +348,16 @@ class RecordWriter:
             (path / "checkpoints").mkdir(exist_ok=True)
             writer = cls(path)
             with writer._ours():
-                # Look again under the lock: another process may have come first.
+                # Check again under the lock: another process may have been faster.
                 require_unused(path)
                 write_atomically(path / "recipe.toml", to_toml(recipe).encode())
             return writer
         except OSError as error:
-            raise RecordError(
-                f"{path}: the record cannot be written here: {error.strerror}; give another --out"
-            ) from error
+            raise RecordError(f"{path}: cannot write the record here: {error.strerror}; give another --out") from error
 
     @classmethod
     def reopen(cls, record: Record) -> RecordWriter:
-        """Go on with `record`; a line that a crash left unfinished is cut off.
+        """Resume `record`; a line that a crash left unfinished is removed.
 
         Raises:
             RecordError: the run is complete, or another process is writing it.
@@ -366,12 +365,12 @@ class RecordWriter:
         _require_unfinished(record)
         writer = cls(record.path)
         with writer._ours():
-            # Look again under the lock: another process may have gone on with it in between.
+            # Check again under the lock: another process may have resumed it in between.
             found = read_record(record.path)
             _require_unfinished(found)
             if found != record:
                 raise RecordError(
-                    f"{record.path}: another process has written this record just now: start again with --resume"
+                    f"{record.path}: another process has just written this record: start again with --resume"
                 )
             log = record.path / "events.jsonl"
             whole = log.read_bytes()[: log.stat().st_size - record.torn_bytes]
@@ -407,22 +406,22 @@ class RecordWriter:
             return event
 
     def keep_progress(self, owner: str, events: Iterable[Event] = (), *, is_one_of_many: bool = False) -> None:
-        """From now on keep `progress.json`; `owner` is this process's token, `events` are those so far."""
+        """Keep `progress.json` up to date from now on; `owner` is this process's token, `events` are those so far."""
         self._progress = ProgressFile(self.path, owner, events, is_one_of_many=is_one_of_many)
 
     def step(self, done: int, loss: float | None = None) -> None:
-        """So many updates of this epoch are done; `loss` is of one of the last."""
+        """Note that `done` updates of this epoch are done; `loss` is that of a recent one."""
         if self._progress:
             with self._turn:
                 self._progress.step(done, loss)
 
     def write_system(self, system: Mapping[str, Any]) -> None:
-        """Write `system.json`, and the same as an event, so that the chain vouches for it."""
+        """Write `system.json`, and the same as an event, so that the chain protects it."""
         self._write("system.json", _pretty(system))
         self.event("system", system)
 
     def write_picture(self, name: str, content: bytes) -> None:
-        """Write `pictures/NAME`, and its hash as an event, so that the chain vouches for it.
+        """Write `pictures/NAME`, and its hash as an event, so that the chain protects it.
 
         Raises:
             RunError: the disk is full.
@@ -469,9 +468,9 @@ class RecordWriter:
             self._is_complete = True
 
     def fail(self, reason: str) -> None:
-        """Mark the run as ended without a result. The first reason stays, and a complete run stays complete.
+        """Mark the run as failed. The first reason is kept, and a complete run stays complete.
 
-        Never raises: the reason is about to be shown to the user.
+        Never raises, as the caller is about to show the reason to the user.
         """
         with self._turn:
             if self._failure is not None or self._is_complete:
@@ -483,12 +482,12 @@ class RecordWriter:
                 self.close()
                 write_atomically(self.path / "ERROR", f"{reason}\n".encode(errors="backslashreplace"))
             except (OSError, RunError) as error:
-                say(f"{self.path}/ERROR could not be written: {error}")
+                say(f"cannot write {self.path}/ERROR: {error}")
             finally:
                 self.close()
 
     def close(self) -> None:
-        """Close the log and give the ballast back."""
+        """Close the log and free the reserved space."""
         self._stream.close()
         (self.path / ".ballast").unlink(missing_ok=True)
 
@@ -526,11 +525,11 @@ class RecordWriter:
                 (self.path / ".ballast").unlink(missing_ok=True)
 
     def _lock(self) -> None:
-        # Parallel file systems may be mounted without locks: then a second writer goes unnoticed.
+        # Parallel file systems may be mounted without locks: then a second writer is not detected.
         if lock(self._stream.fileno()) == "taken":
             self._stream.close()
             raise RecordError(
-                f"{self.path}: another process is writing this record: wait for it or stop it, then go on with --resume"
+                f"{self.path}: another process is writing this record: wait for it or stop it, then use --resume"
             )
 
     def _set_ballast(self) -> None:
@@ -547,10 +546,10 @@ def _require_unfinished(record: Record) -> None:
 
 
 def require_unused(path: Path) -> None:
-    """Make sure that `path` can take a new run: absent, empty, or left by a run killed before its first event.
+    """Check that `path` can hold a new run: absent, empty, or left by a run that was killed before its first event.
 
     Raises:
-        RecordError: it holds something else.
+        RecordError: it contains something else.
         OSError: it cannot be listed.
     """
     if not path.exists():
@@ -558,7 +557,7 @@ def require_unused(path: Path) -> None:
     log = path / "events.jsonl"
     stillborn = {entry.name for entry in path.iterdir()} <= _STILLBORN and not (log.exists() and log.stat().st_size)
     if not stillborn:
-        raise RecordError(f"{path}: not empty; give another --out, or go on with it: --resume --out {path}")
+        raise RecordError(f"{path}: not empty; give another --out, or resume it: --resume --out {path}")
 
 
 def is_being_written(path: Path) -> bool:
@@ -570,15 +569,15 @@ def is_being_written(path: Path) -> bool:
 def cannot_write(path: Path, error: OSError, needed_bytes: int | None = None) -> RunError:
     """The error for a record that cannot be written; `needed_bytes` is the size of a checkpoint that did not fit."""
     if error.errno in _FULL and not (path / "recipe.toml").is_file():
-        return RunError(f"{path}: {error.strerror}, and nothing is begun: free some space, then start it again")
+        return RunError(f"{path}: {error.strerror}: the run has not started: free some space, then start it again")
     if error.errno in _FULL:
         needed = f" (the next checkpoint needs {needed_bytes / 1e6:.0f} MB)" if needed_bytes else ""
         return RunError(
-            f"{path}: {error.strerror}{needed}: every epoch that was finished and saved is kept: "
-            f"free some space, then go on with --resume --out {path}"
+            f"{path}: {error.strerror}{needed}: all saved epochs are kept: free some space, then continue with "
+            f"--resume --out {path}"
         )
     reason = error.strerror or error
-    return RunError(f"{path}: the record cannot be written: {reason}; mend it, then go on with --resume --out {path}")
+    return RunError(f"{path}: cannot write the record: {reason}; fix it, then continue with --resume --out {path}")
 
 
 def _write_all(stream: FileIO, content: bytes) -> None:

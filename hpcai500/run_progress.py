@@ -1,7 +1,7 @@
-"""How far a run has come: RECORD/progress.json, which a run keeps for whoever looks at it.
+"""The progress of a run: RECORD/progress.json, which the run keeps up to date for `watch` and `status`.
 
-It is small and always whole, so that thousands of members can be looked at without reading their logs. Nothing is
-scored by it. A record of an older version has none: the end of its log adds up to the same (`Progress.fold`).
+It is small and always complete, so that the status of thousands of members can be shown without reading their logs. It
+is not used for scoring. Records of older versions lack it: the end of their log gives the same (`Progress.fold`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from hpcai500.methodology.events import (
 from hpcai500.streams import say
 
 PROGRESS = "progress.json"
-# Between two writes while steps go by; events are written at once. Thousands of members share one metadata server, so
-# that their pauses grow to the longest one: in the first minute people see that all goes on.
+# The pause between two writes during an epoch; events are written at once. Thousands of members share one metadata
+# server, so their pauses grow from the shortest one, which shows progress in the first minute, to the longest one.
 SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 30.0
 _LONGEST_REASON = 600
-_TOLD_BY = (
+_KEYS = (
     "init_start", "model", "run_start", "run_resume", "prediction_start", "epoch_start", "interrupted", "epoch_stop",
     "eval_start", "eval_accuracy", "checkpoint",
 )  # fmt: skip
@@ -55,22 +55,22 @@ class _Divergence(BaseModel):
 
 
 class Progress(BaseModel):
-    """What the events of a record add up to; times are UNIX milliseconds.
+    """The progress of a run, computed from the events of its record; times are UNIX milliseconds.
 
     Attributes:
-        owner: token of the process that writes the record (`system.process`); "" where it is not known.
-        campaign: value of `init_start.campaign`; None where that was not read.
+        owner: token of the process that writes the record (`system.process`); "" if unknown.
+        campaign: value of `init_start.campaign`; None if that event was not read.
         epoch: the current one, from 1.
         epochs_done: epochs trained and evaluated.
         step: updates done in this epoch.
         steps: updates in an epoch.
-        loss: of one of the last steps, or the mean of the last epoch.
+        loss: of a recent step, or the mean of the last epoch.
         quality: of the last evaluation.
         images_per_second: over the last epoch of training.
         pace_seconds: from the beginning of the last epoch to that of the next, evaluation and checkpoint included.
         can_go_on: whether there is a checkpoint.
         diverged: which number was not finite, and where.
-        last_ms: the last sign of life.
+        last_ms: time of the last event or step.
     """
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
@@ -97,16 +97,16 @@ class Progress(BaseModel):
     last_ms: Count | None = None
 
     def fold(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Take in the next events of the record.
+        """Add the next events of the record.
 
         Raises:
-            RecordError: an event has not the value that its key demands.
+            RecordError: the value of an event does not fit its key.
         """
         for event in events:
             key, value = event["key"], event.get("value")
             try:
                 self.last_ms = _moment_ms(event)
-                if key in _TOLD_BY:
+                if key in _KEYS:
                     self._take(key, VALUES[key].model_validate(value))
                 else:
                     self._take_other(key, value)
@@ -155,8 +155,8 @@ class Progress(BaseModel):
 
     def _take_other(self, key: str, value: Any) -> None:
         if key == "diverged":
-            told = _Divergence.model_validate(value)
-            self.diverged = f"diverged: {told.what} at epoch {told.epoch}, step {told.step}"[:_LONGEST_REASON]
+            found = _Divergence.model_validate(value)
+            self.diverged = f"diverged: {found.what} at epoch {found.epoch}, step {found.step}"[:_LONGEST_REASON]
         elif key == "run_error":
             self.phase = "ended"
             reason = value.get("reason") if isinstance(value, Mapping) else None
@@ -169,7 +169,7 @@ def parse_progress(content: bytes, path: str) -> Progress:
     """The progress in the file `path`.
 
     Raises:
-        RecordError: it holds something else.
+        RecordError: it contains something else.
     """
     try:
         return Progress.model_validate_json(content)
@@ -179,12 +179,12 @@ def parse_progress(content: bytes, path: str) -> Progress:
 
 
 class ProgressFile:
-    """Keeps RECORD/progress.json up to date, for as long as a process writes the record in `folder`.
+    """Keeps RECORD/progress.json up to date while a process writes the record in `folder`.
 
     Args:
         owner: token of this process.
-        events: that the record has already.
-        is_one_of_many: whether many runs at once write such files.
+        events: those that are in the record already.
+        is_one_of_many: whether many runs write such files at the same time.
     """
 
     def __init__(self, folder: Path, owner: str, events: Iterable[Event] = (), *, is_one_of_many: bool = False) -> None:
@@ -197,14 +197,14 @@ class ProgressFile:
             self._progress.fold(events)
 
     def take(self, event: Event) -> None:
-        """Tell the next event of the record."""
+        """Add the next event of the record."""
         if self._is_kept:
             with self._only_warning():
                 self._progress.fold([event])
                 self._write()
 
     def step(self, done: int, loss: float | None = None) -> None:
-        """Tell that so many updates of this epoch are done, if nothing was told for a while."""
+        """Note that `done` updates of this epoch are done; written only after a pause since the last write."""
         if self._is_kept and time.monotonic() - self._written_seconds >= self._pause_seconds:
             self._pause_seconds = min(_LONGEST_SECONDS, self._growth * self._pause_seconds)
             self._progress.step, self._progress.last_ms = done, time.time_ns() // 1_000_000
@@ -219,7 +219,7 @@ class ProgressFile:
 
     @contextmanager
     def _only_warning(self) -> Iterator[None]:
-        """The record itself is what counts, and no run should end because of this file."""
+        """Turn errors into one warning: only the record matters, and this file must not end a run."""
         try:
             yield
         except OSError as error:
@@ -230,12 +230,12 @@ class ProgressFile:
 
     def _warn(self, why: str) -> None:
         if not self._has_warned:
-            say(f"warning: {self._path}: {why}; who looks at this run sees less of it")
+            say(f"warning: {self._path}: {why}; `watch` and `status` show less of this run")
         self._has_warned = True
 
 
 def _moment_ms(event: Mapping[str, Any]) -> int:
     moment = int(event["time_ms"])
     if not 0 <= moment < 2**53:
-        raise ValueError(f"time_ms is no moment: {moment}")
+        raise ValueError(f"time_ms is not a valid time: {moment}")
     return moment

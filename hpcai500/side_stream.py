@@ -1,4 +1,4 @@
-"""A second CUDA stream beside the one that computes: the two wait for each other by events, never the host."""
+"""A second CUDA stream beside the one that computes: events order the two, the host never waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class SideStream:
-    """Work that is launched inside `beside` is done in that order, beside all other streams.
+    """Work that is launched inside `beside` runs in order on this stream, concurrently with other streams.
 
     `first` gives its kernels priority over those of other streams.
     """
@@ -24,8 +24,8 @@ class SideStream:
 
     @contextmanager
     def beside(self, *events: torch.cuda.Event) -> Iterator[None]:
-        """Send the work that the calling thread launches inside to this stream, after `events`."""
-        # A thread begins with device 0 as its current device.
+        """Launch the work of the calling thread on this stream, after `events`, while the context is open."""
+        # The current device of a new thread is device 0.
         with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
             for event in events:
                 self.stream.wait_event(event)

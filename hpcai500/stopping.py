@@ -1,15 +1,15 @@
-"""How our processes end by a signal: at once, with one line and no traceback, with their temporary files removed.
+"""Signals end our processes at once, with one line, without a traceback, and without leaving temporary files.
 
 There are two kinds of processes:
 
-- A command (`hpcai500 …`) raises `Stopped` (`unwinding_on_signals`), so that whatever it has opened is closed. Until
-  its modules are loaded there is nothing to close, and it exits at once.
-- A process that computes (`ending_by_signals`) may be in one call of a library for minutes, where Python's handlers do
-  not run. A thread waits for the signal instead and ends the process.
+- A command (`hpcai500 …`) raises `Stopped` (`unwinding_on_signals`), so that open resources are closed. Before its
+  modules are loaded there is nothing to close, and it exits at once.
+- A process that computes (`ending_by_signals`) may be inside one library call for minutes, where Python's handlers do
+  not run. So a thread waits for the signal and ends the process.
 
-A process gets signals from its first instruction on, and Python prints a traceback for a Ctrl-C during its own start.
-So a command starts processes with signals blocked (`hold_signals`), which they unblock when they are ready
-(`let_signals_in`); a signal that came before is not lost.
+A process can get a signal from its first instruction on, and Python prints a traceback for a Ctrl-C while it starts. So
+a command starts processes with signals blocked (`hold_signals`), and they unblock them when they are ready
+(`let_signals_in`); a signal that arrived before is not lost.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from typing import ClassVar, NoReturn
 from hpcai500.errors import ExitCode
 from hpcai500.files import remove_scratch
 
-# Ctrl-C, a scheduler, a terminal that is closed.
+# Sent by Ctrl-C, by a scheduler, and when a terminal is closed.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A scheduler's warning before it stops a job. A job's script passes it on to all processes as SIGURG, which by default
-# ends no process.
+# A scheduler's warning before it stops a job. A job's script passes it on to all processes as SIGURG, which processes
+# ignore by default.
 _WARNINGS = (signal.SIGUSR1, signal.SIGURG)
 _HELD = (*STOPPING, *_WARNINGS)
-# Ctrl-C reaches a process from the terminal, and perhaps once more from a parent that passes it on.
+# A process may get Ctrl-C twice: from the terminal, and from a parent that passes it on.
 TOGETHER_SECONDS = 0.5
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
-# A command has so long to unwind and to print its verdict. The exception that a handler raises can be lost: Python
-# drops those in destructors and in callbacks of weak references.
+# The time limit for a command to unwind and print its verdict. It is needed because the exception that a handler raises
+# can be lost: Python drops those in destructors and in callbacks of weak references.
 _UNWINDING_SECONDS = 4.0
 
 
@@ -50,7 +50,7 @@ class Stopped(KeyboardInterrupt):
     SIGINT, even if the exception is caught later.
     """
 
-    # Kept here, as libraries turn the exception into one of their own, or into an exit code.
+    # Kept because libraries may turn the exception into another one, or into an exit code.
     last: ClassVar[Stopped | None] = None
 
     def __init__(self, number: int) -> None:
@@ -70,7 +70,7 @@ def why_stopped(error: KeyboardInterrupt) -> str:
 
 @contextmanager
 def unwinding_on_signals() -> Iterator[None]:
-    """For a command: until `loaded` is called a signal ends this process; from then on it raises `Stopped`.
+    """For a command: until `loaded` is called a signal ends this process; after that it raises `Stopped`.
 
     A second signal ends the process at once. A signal that the caller ignores stays ignored (`nohup`).
     """
@@ -90,7 +90,7 @@ def unwinding_on_signals() -> Iterator[None]:
 
 
 def loaded() -> None:
-    """Say that the command's modules are loaded: from here on signals unwind it."""
+    """Note that the command's modules are loaded: signals unwind it from now on."""
     for number in STOPPING:
         if signal.getsignal(number) is leave:
             signal.signal(number, _unwind)
@@ -100,9 +100,9 @@ def loaded() -> None:
 def ending_by_signals(last_words: Callable[[int], None] = lambda number: None) -> Iterator[None]:
     """For a process that computes: the first signal ends it, whatever its main thread is doing.
 
-    Nothing is unwound: temporary folders are removed, and the process dies of the signal, which its parent sees. Where
-    other code sets a handler meanwhile (a run that stops with a checkpoint), the signal is left to it. `last_words` is
-    called with the signal's number, in a thread of its own, before the process ends.
+    Nothing is unwound: temporary folders are removed, and the signal kills the process, so that its parent sees the
+    cause. If other code sets a handler meanwhile (a run that stops with a checkpoint), that handler gets the signal.
+    `last_words` is called with the signal's number, in a separate thread, before the process ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -113,7 +113,7 @@ def ending_by_signals(last_words: Callable[[int], None] = lambda number: None) -
     before = {number: signal.signal(number, _noted) for number in _HELD if _is_default(number)}
     # A forked process shares the pipe; its signals must not end this one.
     os.register_at_fork(after_in_child=_forget)
-    threading.Thread(target=_end_when_told, args=(reading, last_words), name="signals", daemon=True).start()
+    threading.Thread(target=_end_on_signal, args=(reading, last_words), name="signals", daemon=True).start()
     atexit.register(_ignore_signals)
     let_signals_in()
     try:
@@ -126,17 +126,17 @@ def ending_by_signals(last_words: Callable[[int], None] = lambda number: None) -
 
 
 def hold_signals() -> None:
-    """Block the signals that stop a process, in a child that is about to become a program of ours."""
+    """Block the signals that stop a process, in a child that is about to execute one of our programs."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
 def let_signals_in() -> None:
-    """Unblock them, once this process handles them."""
+    """Unblock these signals, once this process handles them."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when `parent`, which started it, ends, even if it is killed."""
+    """Let the kernel kill this process when `parent`, which started it, ends or is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -147,7 +147,7 @@ def _is_default(number: int) -> bool:
 
 
 def leave(number: int, frame: FrameType | None = None) -> NoReturn:
-    """Say which signal came, remove temporary folders, and exit at once."""
+    """Print which signal came, remove temporary folders, and exit at once."""
     os.write(2, f"hpcai500: error: stopped by {signal_name(number)}\n".encode())
     remove_scratch()
     os._exit(ExitCode.RUN_FAILED)
@@ -172,9 +172,9 @@ def _noted(number: int, frame: FrameType | None) -> None:
     """Do nothing: Python has written the number to the pipe, where a thread waits for it."""
 
 
-def _end_when_told(reading: int, last_words: Callable[[int], None]) -> None:
-    while told := os.read(reading, 1):
-        number = told[0]
+def _end_on_signal(reading: int, last_words: Callable[[int], None]) -> None:
+    while received := os.read(reading, 1):
+        number = received[0]
         if signal.getsignal(number) is _noted:
             try:
                 last_words(number)
@@ -185,14 +185,14 @@ def _end_when_told(reading: int, last_words: Callable[[int], None]) -> None:
 
 
 def _die_of(number: int) -> None:
-    # By the C library, as Python changes handlers in its main thread only, which may be busy in a library.
+    # Through the C library: Python changes handlers in its main thread only, which may be busy in a library.
     library = ctypes.CDLL(None)
     library.signal.argtypes = ctypes.c_int, ctypes.c_void_p
     number = signal.SIGUSR1 if number == signal.SIGURG else number
     library.signal(number, None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
-    # The kernel does not deliver the signal to the first process of a container.
+    # The kernel does not deliver the signal to the init process of a container.
     os._exit(128 + number)
 
 
@@ -205,6 +205,6 @@ def _forget() -> None:
 
 
 def _ignore_signals() -> None:
-    """At exit all is written: an impatient Ctrl-C must not turn the end into a traceback."""
+    """Ignore signals at exit: everything is written, and another Ctrl-C would only cause a traceback."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)

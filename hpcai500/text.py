@@ -1,6 +1,6 @@
 """Text for people: numbers with their units, values of any type, and columns for a terminal.
 
-What is unknown is shown as `unknown`, never as 0. Values may come from a record, which may hold anything.
+Unknown values are shown as `unknown`, never as 0. Values may come from a record, which may contain anything.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _padded(cell: str, width: int, *, to_right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Places that `text` takes on a terminal: two for a wide letter (Chinese, Japanese, Korean), none for an accent."""
+    """Columns that `text` takes on a terminal: two for a wide letter (Chinese, Japanese, Korean), 0 for an accent."""
     return sum(
         0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
         for letter in text
@@ -45,9 +45,9 @@ def _width(text: str) -> int:
 
 
 def text_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] | None = None) -> list[str]:
-    """Lines with `rows` in columns, indented under `title`; "" gives neither title nor indent. No rows, no lines.
+    """Lines with `rows` in columns, indented under `title`; no lines without rows. "" gives neither title nor indent.
 
-    With a `header`, all columns but the first and the last are aligned to the right, as numbers are.
+    With a `header`, all columns but the first and the last are right-aligned, for numbers.
     """
     if not rows:
         return []
@@ -66,7 +66,7 @@ def progress_bar(share: float) -> str:
 
 
 def next_lines(steps: Sequence[tuple[Sequence[object], str]]) -> Iterator[str]:
-    """What one would type now: the words of each command (paths are quoted for a shell), and what it gives."""
+    """Suggested next commands: the words of each (paths are quoted for a shell), and what it does."""
     if steps:
         rows = [(spelt_out(shlex.join(["hpcai500", *map(str, words)])), gives) for words, gives in steps]
         for index, line in enumerate(aligned(rows)):
@@ -74,7 +74,7 @@ def next_lines(steps: Sequence[tuple[Sequence[object], str]]) -> Iterator[str]:
 
 
 def size(count_bytes: int) -> str:
-    """Bytes in GB, or in MB where that is less than one GB."""
+    """Bytes in GB, or in MB if less than one GB."""
     return f"{count_bytes / 1e9:.3g} GB" if count_bytes >= 1e9 else f"{count_bytes / 1e6:.3g} MB"
 
 
@@ -99,7 +99,7 @@ def _scaled(amount: float | None, base: int, units: tuple[str, ...]) -> str:
     if amount is None:
         return UNKNOWN
     for unit in units[:-1]:
-        # What three digits would round to 1000 takes the next unit.
+        # A value that three digits would round to 1000 takes the next unit.
         if abs(amount) < min(base, 999.5):
             return f"{amount:.3g} {unit}"
         amount /= base
@@ -107,7 +107,7 @@ def _scaled(amount: float | None, base: int, units: tuple[str, ...]) -> str:
 
 
 def counted(things: Iterable[str]) -> list[str]:
-    """`8 x NVIDIA H100`: equal things counted, in the order of their first."""
+    """`8 x NVIDIA H100`: equal things counted, in the order of first occurrence."""
     return [f"{count} x {thing}" for thing, count in Counter(things).items()]
 
 
@@ -126,14 +126,14 @@ def switched(value: bool | None) -> str | None:
 
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-# Longer than any sentence of an honest record.
+# Longer than any sentence of a genuine record.
 _MOST_LETTERS = 600
-# All but printable ASCII, the bulk of any page; spelt_out decides which of it is hidden.
+# All but printable ASCII, which is most of any page; spelt_out decides which of it is invisible.
 _HIDDEN = re.compile("[^\\n\\t\\xa0\\x20-\\x7e]+")
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a finite number; a bool is none."""
+    """Whether `value` is a finite number and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -169,7 +169,7 @@ def count(value: object, one: str, many: str | None = None) -> str:
 
 
 def duration(seconds: object) -> str:
-    """As people say it: `13.2 ms`, `115.9 s`, `12 min 3 s`, `3 h 12 min`, `2.3 days`."""
+    """`13.2 ms`, `115.9 s`, `12 min 3 s`, `3 h 12 min`, `2.3 days`."""
     known = number(seconds)
     if known is None:
         return UNKNOWN
@@ -208,9 +208,9 @@ def short(text: object, letters: int = _MOST_LETTERS) -> str:
 
 
 def legible(text: str) -> str:
-    r"""`text` for a page, a drawing or an XML file, with invisible characters spelt out (`\x1b`, `\u202e`, `\u200b`).
+    r"""`text` for a page, a drawing or an XML file, with invisible characters escaped (`\x1b`, `\u202e`, `\u200b`).
 
-    New lines, tabs and no-break spaces stay as they are: pages need them, and they hide nothing.
+    New lines, tabs and no-break spaces are kept: pages need them, and they cannot hide text.
     """
     return text if text.isprintable() else _HIDDEN.sub(lambda found: spelt_out(found[0]), text)
 

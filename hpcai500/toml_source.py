@@ -1,6 +1,6 @@
-"""TOML files that people write: a mistake is reported by file, line and key, with what is allowed there.
+"""TOML files that users write: mistakes are reported by file, line and key, with the allowed values.
 
-A file may be a stranger's: its size, and what Python's reader would take long for, are bounded before it is parsed.
+A file may be untrusted: its size, and what makes Python's parser slow, are limited before it is parsed.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from hpcai500.errors import HpcAi500Error, UsageError
 from hpcai500.streams import spelt_out
 from hpcai500.text import short
 
-# Each can match in one way only, as lines may be long and a stranger's; blanks around a line are stripped before.
+# Each can match in one way only, as lines may be long and untrusted; blanks around a line are stripped before.
 _HEADER = re.compile(r"""\[{1,2}([\w."'\s-]+)\]""")
 _KEY = re.compile(r"""([\w."'\s-]+)=""")
 MOST_BYTES = 256 * 2**10
-"""Of a file: recipes, sites, machines, contracts and campaigns have a few thousand."""
+"""Size limit of a file; recipes, sites, machines, contracts and campaigns have a few thousand bytes."""
 MOST_DOTS = 200
-"""In a line: Python's TOML reader takes a time that grows with the square of a key's parts; numbers have dots too."""
+"""Limit of dots in a line: Python's TOML parser takes quadratic time in the parts of a key; numbers have dots too."""
 
 Keys = tuple[str | int, ...]
 
 
-# Of many --set, a message names the first.
+# A message names only the first of many --set options.
 _MOST_NAMED = 3
 _MOST_NAME = 60
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file's path and text, and the (table, key) pairs that a `--set` has changed: an error can name the line."""
+    """A file's path and text, and the (table, key) pairs that `--set` changed, so that an error can name the place."""
 
     name: str
     text: str
     overrides: frozenset[tuple[str, str]] = frozenset()
 
     def place(self, location: Sequence[str | int]) -> str:
-        """Where the user can mend `location`: a `--set`, or file and line."""
+        """Where the user can fix `location`: a `--set`, or file and line."""
         keys = [part for part in location if isinstance(part, str)]
         if not keys and self.overrides:
             named = [f"--set {table}.{key}" for table, key in sorted(self.overrides)]
@@ -61,9 +61,9 @@ class Source:
     def line_of(self, location: Sequence[str | int]) -> int | None:
         """Line number (from 1) of `location` = (table, key, …), or of the nearest table above it, or None.
 
-        A number in `location` counts the tables of an array, `[[points]]`, from 0.
+        A number in `location` is the index (from 0) of a table in an array, `[[points]]`.
         """
-        wanted = tuple(location)
+        target = tuple(location)
         best, found = 0, None
         table: Keys = ()
         counts: dict[Keys, int] = {}
@@ -78,9 +78,9 @@ class Source:
                 here = (*table, *_parts(key.group(1)))
             else:
                 continue
-            depth = _common(here, wanted)
-            # A table's line stands for what is missing in the table; a key's line only for that key and what is in it.
-            if depth > best and (depth == len(wanted) or depth == len(here)):
+            depth = _common(here, target)
+            # A table's line also stands for keys that are missing in it; a key's line only for that key and its parts.
+            if depth > best and (depth == len(target) or depth == len(here)):
                 best, found = depth, number
         return found
 
@@ -101,7 +101,7 @@ def read_source(path: Path, kind: type[UsageError]) -> Source:
     """The text of the file `path`.
 
     Raises:
-        UsageError: of class `kind`; it cannot be read, or is no text.
+        UsageError: of class `kind`; it cannot be read, or is not text.
     """
     try:
         with path.open("rb") as stream:
@@ -130,7 +130,7 @@ def parse_tables(source: Source, kind: type[UsageError]) -> dict[str, Any]:
 
 
 def parse_toml(content: bytes, name: str, kind: type[HpcAi500Error]) -> dict[str, Any]:
-    """The tables of the TOML file `name`, which may be a stranger's.
+    """The tables of the TOML file `name`, which may be untrusted.
 
     Raises:
         HpcAi500Error: of class `kind`; it is not TOML, or larger than `MOST_BYTES`.
@@ -149,16 +149,14 @@ def parse_toml(content: bytes, name: str, kind: type[HpcAi500Error]) -> dict[str
 
 def _require_bounded(content: bytes, name: str, kind: type[HpcAi500Error]) -> None:
     if len(content) > MOST_BYTES:
-        raise kind(f"{name}: more than {MOST_BYTES} bytes: too large for a file of settings")
+        raise kind(f"{name}: larger than {MOST_BYTES} bytes: too large for a settings file")
     for number, line in enumerate(content.splitlines(), 1):
         if (dots := line.count(b".")) > MOST_DOTS:
-            raise kind(
-                f"{name}:{number}: {dots} dots in a line, at most {MOST_DOTS} are read: write it in several lines"
-            )
+            raise kind(f"{name}:{number}: {dots} dots in a line, at most {MOST_DOTS} are allowed: split the line")
 
 
 def merged(base: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` over it, one after the other: tables are merged, all else is replaced."""
+    """`base` with `changes` applied in order: tables are merged, other values are replaced."""
     result = dict(base)
     for change in changes:
         for key, value in change.items():
@@ -174,9 +172,9 @@ def explain(
     tables: Mapping[str, Any] | None = None,
     named_by: str = "",
 ) -> list[str]:
-    """What is wrong with the tables of `source`, by the validation error of `model`: a line for each mistake.
+    """A line for each mistake in the tables of `source`, from the validation error of `model`.
 
-    A table of an array is told by its number, from 1; where its `tables` are given, also by its value of the key
+    A table of an array is identified by its number, from 1; if `tables` are given, also by its value of the key
     `named_by`.
     """
     details = error.errors(include_url=False)
@@ -189,7 +187,7 @@ def explain(
 
 
 def _misspelt(details: Sequence[ErrorDetails]) -> set[tuple[str | int, ...]]:
-    """Locations that are missing only because a key beside them is misspelt, which is a mistake of its own."""
+    """Locations that are missing only because a key beside them is misspelt, which is reported already."""
     missing: dict[Keys, list[str]] = {}
     for one in details:
         if one["type"] == "missing":
@@ -202,7 +200,7 @@ def _misspelt(details: Sequence[ErrorDetails]) -> set[tuple[str | int, ...]]:
 
 
 def _named(tables: Mapping[str, Any], location: Keys, named_by: str) -> str:
-    """What people know a table of an array by, in parentheses: ` (vflops)`."""
+    """The name of a table of an array, in parentheses: ` (vflops)`."""
     match location:
         case (str(array), int(place), *_):
             table = tables[array][place] if array in tables else None
@@ -221,7 +219,7 @@ def _line(model: type[BaseModel], source: Source, detail: ErrorDetails, named: s
             name = f"[{table}] {'.'.join(keys)}: "
         case _:
             name = f"{table}: " if table else ""
-    # Keys and values may be a stranger's.
+    # Keys and values may be untrusted.
     return spelt_out(f"{source.place(location)}: {name}{_what_is_wrong(model, table, keys, detail)}")
 
 

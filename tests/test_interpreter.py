@@ -372,7 +372,7 @@ def test_a_checkout_that_is_not_installed_is_refused_with_the_way_out(
     assert (done.returncode, done.stdout) == (69, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("hpcai500: error: ")
-    assert "is found by PYTHONPATH, or in the folder where Python was started, which are ignored" in line
+    assert "was found by PYTHONPATH or in the current folder, which are ignored" in line
     assert "install hpcai500 with pip" in line
 
 
@@ -443,4 +443,4 @@ def test_a_command_that_is_started_by_hand_says_so_in_a_line(
     assert main(arguments) == 64
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("hpcai500: error: expected one argument, ")
-    assert line.endswith(" as JSON: other commands of hpcai500 start this one")
+    assert line.endswith(" as JSON: only other hpcai500 commands start this one")

@@ -70,7 +70,9 @@ def test_a_file_in_the_working_folder_is_found(tmp_path: Path) -> None:
 
 
 def test_an_unknown_machine_is_told_which_are_known_and_how_to_measure_one() -> None:
-    with pytest.raises(UsageError, match=r"nowhere: no such machine file; known are v100-64; .*micro -o micro.json"):
+    with pytest.raises(
+        UsageError, match=r"nowhere: no such machine file; choose one of v100-64, or .*micro -o micro.json"
+    ):
         load_machine("nowhere")
 
 
@@ -136,10 +138,13 @@ def test_one_rank_has_no_link(tmp_path: Path) -> None:
         ([], r"not what `hpcai500 micro` writes: the file: "),
         ({"gemm fp32": {"value": 1.0, "nodes": 1}}, r"gemm fp32 accelerators: field required"),
         ({"gemm fp32": measured(0.0)}, r"gemm fp32 value: input should be greater than 0"),
-        ({"gemm fp32": measured(1.0, verified=False)}, r"gemm fp32: its result was wrong.*hpcai500 doctor"),
+        ({"gemm fp32": measured(1.0, verified=False)}, r"gemm fp32: the result was wrong.*hpcai500 doctor"),
         ({"gemm fp32": measured(1.0), "conv fp32": measured(1.0, accelerators=2)}, r"different numbers of ranks"),
-        ({"gemm fp32": measured(1.0, accelerators=3)}, r"3 ranks on 2 nodes: measure with as many on each"),
-        ({}, r"nothing in it is of an accelerator"),
+        (
+            {"gemm fp32": measured(1.0, accelerators=3)},
+            r"3 ranks on 2 nodes: measure with the same number on each node",
+        ),
+        ({}, r"no measurement of an accelerator in it"),
     ],
 )
 def test_what_is_no_measurement_is_refused(tmp_path: Path, document: Any, said: str) -> None:
@@ -153,7 +158,7 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path, document: Any, said: 
         ("cpu", 2, None),
         ("cpu", 1, r"1 rank a node share its cores, and the ceilings of two are of 2: .*micro --procs 1"),
         ("cuda", 1, None),
-        ("cuda", 4, "4 accelerators a node; two has 2"),
+        ("cuda", 4, "the run has 4 accelerators per node, but two has 2"),
     ],
 )
 def test_ceilings_of_other_ranks_say_nothing_of_a_run(device: str, ranks_per_node: int, reason: str | None) -> None:

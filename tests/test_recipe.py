@@ -259,7 +259,7 @@ def test_a_key_of_thousands_of_parts_is_refused_by_file_and_line(tmp_path: Path,
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"a = 1 # " + b"x" * MOST_BYTES, "more than 262144 bytes"),
+        (b"a = 1 # " + b"x" * MOST_BYTES, "larger than 262144 bytes"),
         (b"a = " + b"[" * 100_000, "TOML nested too deeply"),
         (b"a = " + b"1" * 10_000, "not valid TOML"),
         (b"a = \xff", r"not valid TOML: not a text file in UTF-8 \(invalid start byte at byte 4\)"),
@@ -276,7 +276,7 @@ def test_of_a_large_file_no_more_is_read(tmp_path: Path) -> None:
     file = tmp_path / "large.toml"
     with file.open("wb") as stream:
         stream.truncate(2**40)
-    with pytest.raises(RecipeError, match="more than 262144 bytes"):
+    with pytest.raises(RecipeError, match="larger than 262144 bytes"):
         read_source(file, RecipeError)
 
 

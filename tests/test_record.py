@@ -79,7 +79,7 @@ def test_a_log_that_is_no_log_is_refused(path: Path) -> None:
 def test_another_recipe_than_the_one_started_with_is_refused(path: Path) -> None:
     recipe = path / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("\nepochs = ", "\nepochs = 1"))
-    with pytest.raises(RecordError, match="not the recipe that the run was started with"):
+    with pytest.raises(RecordError, match="not the recipe that the run started with"):
         read_record(path)
 
 
@@ -98,7 +98,7 @@ def test_a_record_that_another_process_went_on_with_since_it_was_read_is_refused
     read_before = read_record(path)
     with RecordWriter.reopen(read_before) as other:
         other.event("epoch_start", {"epoch": 1})
-    with pytest.raises(RecordError, match="another process has written this record just now: start again"):
+    with pytest.raises(RecordError, match="another process has just written this record: start again"):
         RecordWriter.reopen(read_before)
     with RecordWriter.reopen(read_record(path)) as third:
         third.event("epoch_stop", {"epoch": 1})
@@ -140,13 +140,13 @@ def test_status_is_written_last_and_a_resumed_record_loses_its_error(tmp_path: P
 
 
 def test_a_folder_with_something_in_it_is_not_written_to(path: Path) -> None:
-    with pytest.raises(RecordError, match="not empty; give another --out, or go on with it: --resume"):
+    with pytest.raises(RecordError, match="not empty; give another --out, or resume it: --resume"):
         new_record(path.parent)
 
 
 def test_a_place_that_cannot_be_written_is_an_error_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match=r"cannot be written here: .*; give another --out"):
+    with pytest.raises(RecordError, match=r"cannot write the record here: .*; give another --out"):
         RecordWriter.create(tmp_path / "file" / "record", RECIPE)
 
 
@@ -173,7 +173,7 @@ def test_a_full_disk_leaves_whole_lines_and_is_named(tmp_path: Path, monkeypatch
     writer = new_record(tmp_path)
     before = lines(writer.path)
     monkeypatch.setattr(os, "fsync", fail_by(errno.ENOSPC))
-    with pytest.raises(RunError, match=r"No space left on device: .* go on with --resume --out"):
+    with pytest.raises(RunError, match=r"No space left on device: .* continue with --resume --out"):
         writer.event("epoch_start", {"epoch": 1})
     monkeypatch.undo()
     assert lines(writer.path) == before
@@ -208,10 +208,10 @@ def test_an_atomic_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypa
 def test_a_disk_that_is_full_from_the_start_leaves_nothing_to_go_on_with(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     assert str(cannot_write(tmp_path, full)) == (
-        f"{tmp_path}: No space left on device, and nothing is begun: free some space, then start it again"
+        f"{tmp_path}: No space left on device: the run has not started: free some space, then start it again"
     )
     (tmp_path / "recipe.toml").touch()
-    assert str(cannot_write(tmp_path, full)).endswith(f"then go on with --resume --out {tmp_path}")
+    assert str(cannot_write(tmp_path, full)).endswith(f"then continue with --resume --out {tmp_path}")
 
 
 def event(key: str, value: Mapping[str, Any], time_ms: int = 1000) -> Event:

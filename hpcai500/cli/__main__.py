@@ -1,4 +1,4 @@
-"""`python -m hpcai500.cli`: the command line for whoever starts it by this Python, wherever `hpcai500` lies."""
+"""`python -m hpcai500.cli`: the command line, run by this Python."""
 
 from __future__ import annotations
 

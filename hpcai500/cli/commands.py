@@ -1,9 +1,10 @@
-"""All commands by name, what is looked at before each, and how each error ends: one line and an exit code."""
+"""All commands by name, the checks before each, and the handling of errors: one line and an exit code."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -15,7 +16,7 @@ import typer
 from hpcai500 import __version__, streams
 from hpcai500.cli.data import app as data
 from hpcai500.cli.ensemble import app as ensemble
-from hpcai500.cli.options import add_command, new_group
+from hpcai500.cli.options import add_command, field_of, new_group
 from hpcai500.cli.procure import accept, rank
 from hpcai500.cli.prove import replicate, submit, verify
 from hpcai500.cli.run import RUN, Benchmarks, add_benchmarks, demo, failing, report_runs, score, watch
@@ -39,8 +40,8 @@ app = new_group(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(value: bool) -> None:
+    if value:
         show(f"hpcai500 {__version__}")
         raise typer.Exit
 
@@ -61,7 +62,7 @@ app.add_typer(ensemble, name="ensemble", short_help="Train many models that vote
 add_command(
     app,
     watch,
-    "Show how far a run is, live.",
+    "Show the progress of a run, live.",
     "hpcai500 watch runs/ic-20261123-110500",
     "hpcai500 watch runs/campaign --html progress.html",
     heading=RUN,
@@ -69,7 +70,7 @@ add_command(
 add_command(
     app,
     demo,
-    "Lay out finished runs and their pages: seconds, no training.",
+    "Write example runs and their pages: seconds, no training.",
     "hpcai500 demo                             # then open hpcai500-demo/index.html",
     heading=RUN,
 )
@@ -101,7 +102,7 @@ add_command(
 add_command(
     app,
     timeline,
-    "Show what communication cost: stages, stragglers, bytes.",
+    "Show the cost of communication: stages, stragglers, bytes.",
     "hpcai500 timeline runs/ic-20261123-110500 --trace trace.json    # open it at ui.perfetto.dev",
     heading=_UNDERSTAND,
 )
@@ -116,7 +117,7 @@ add_command(
 add_command(
     app,
     roofline,
-    "Find the bottleneck of a run, and what would move it.",
+    "Find the bottleneck of a run, and what would relieve it.",
     "hpcai500 micro -o micro.json && hpcai500 roofline runs/ic-20261123-110500 --micro micro.json",
     "hpcai500 roofline --machine v100-64       # the machine of the paper",
     heading=_UNDERSTAND,
@@ -162,7 +163,7 @@ add_command(
 add_command(
     app,
     verify,
-    "Check a submission: compute all that it claims again.",
+    "Check a submission: recompute everything that it claims.",
     "hpcai500 verify mine.zip",
     "hpcai500 verify mine.zip --signers allowed_signers --heads heads.txt",
     heading=_PROVE,
@@ -195,7 +196,7 @@ add_command(
     app,
     doctor,
     "Check this machine before a run: what is missing, and the fix.",
-    "hpcai500 doctor --quick                   # looks only: a second",
+    "hpcai500 doctor --quick                   # measures nothing: a second",
     "srun -N 4 hpcai500 doctor ic --data /data/imagenet",
     heading=_SITE,
 )
@@ -231,14 +232,14 @@ add_command(
 
 # `--data=/x`, `-o/x`, `--set table.key=/x`, `--power csv:/x,offset=1`.
 _SEPARATORS = re.compile(r"[=:,]")
-# What typer makes of Ctrl-C, without a word.
+# The exit code that typer turns Ctrl-C into, without a message.
 _INTERRUPTED = 128 + signal.SIGINT
 
 
 def run() -> int:
     """Run the command that the process was started for; returns its exit code."""
     prepare_streams()
-    # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
+    # The base class of typer's usage errors is private in some versions and click's in others; this subclass is public.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     try:
         code = _refuse_dead_paths(sys.argv[1:]) or app(standalone_mode=False) or ExitCode.PASS
@@ -252,10 +253,10 @@ def run() -> int:
     except usage_error as error:
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context else ""
-        tell(f"{_reason(error)}{hint}")
+        tell(f"{_suggested_setting(error, sys.argv[1:]) or _reason(error)}{hint}")
         return ExitCode.USAGE
     except OSError as error:
-        _tell_of_system(error)
+        _report_system_error(error)
         return ExitCode.RUN_FAILED
     except typer.Exit as done:
         return done.exit_code
@@ -265,23 +266,23 @@ def run() -> int:
 
 
 def _refuse_dead_paths(arguments: Sequence[str]) -> int | None:
-    """None where all that `arguments` may name answers; else say what does not, and return the exit code.
+    """None if all paths in `arguments` respond; else report those that do not, and return the exit code.
 
-    They are touched before any command does: a dead mount would hang it for ever, without a word. A command whose
-    stdout ends with a verdict, or is one JSON document, keeps to that.
+    Paths are accessed here before any command does so, because a dead mount would block it forever without a message.
+    If the stdout of the command ends with a verdict, or is one JSON document, so does the report.
     """
     try:
         require_reachable(_named_paths(arguments))
     except EnvironmentLacksError as error:
-        return _tell_of_dead_path(error, arguments)
+        return _report_dead_path(error, arguments)
     return None
 
 
 def _named_paths(arguments: Sequence[str]) -> Iterator[str]:
-    """Every word that may be a path, beside the folders that every command uses.
+    """Every word that may be a path, and the folders that every command uses.
 
-    A word that is none names nothing, which answers at once. Help needs none of them. `doctor` is left out: a folder
-    that is dead is a check of it that fails.
+    A word that is not a path names a missing file, which responds at once. Help needs none of them. `doctor` is left
+    out, because it has its own check for dead folders.
     """
     if "--help" in arguments or arguments[:1] in ([], ["version"]):
         return
@@ -296,7 +297,7 @@ def _named_paths(arguments: Sequence[str]) -> Iterator[str]:
             yield word[2:]
 
 
-def _tell_of_dead_path(error: EnvironmentLacksError, arguments: Sequence[str]) -> int:
+def _report_dead_path(error: EnvironmentLacksError, arguments: Sequence[str]) -> int:
     command, as_json = next(iter(arguments), ""), "--json" in arguments
     scores = command in ("ic", "ewa", "score") or command not in TAKEN or list(arguments[:2]) == ["campaign", "run"]
     if not (scores or command == "scale") or _is_follower():
@@ -319,30 +320,47 @@ def _is_follower() -> bool:
         return False
 
 
-def _tell_of_system(error: OSError) -> None:
+def _report_system_error(error: OSError) -> None:
     if not _is_of_stdout(error):
         tell(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error))
         return
-    # Nothing can be printed any more, and Python must not try again when it ends.
+    # stdout is unusable, and Python must not try to flush it again at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` has what it wants
-        tell(f"the result cannot be written: {error.strerror}")
+    if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` is not an error
+        tell(f"cannot write the result to stdout: {error.strerror}")
 
 
 def _is_of_stdout(error: OSError) -> bool:
-    """Whether it was the result that could not be written: then it still waits, and fails again."""
+    """Whether writing to stdout failed: then the data is still buffered, and flushing fails again."""
     if error.filename is not None:
         return False
     try:
         sys.stdout.flush()
     except OSError:
         return True
-    # Unbuffered (PYTHONUNBUFFERED), nothing waits; but all that is printed is printed there.
+    # With PYTHONUNBUFFERED nothing is buffered; but only that module prints.
     return traceback.extract_tb(error.__traceback__)[-1].filename == streams.__file__
 
 
+def _suggested_setting(error: Exception, arguments: Sequence[str]) -> str | None:
+    """The message for an unknown option that is a field of recipes, such as `--epochs 2`; None for other errors."""
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option is None or context is None or not any("--set" in one.opts for one in context.command.params):
+        return None
+    field = field_of(option, context.info_name)
+    if field is None:
+        return None
+    # The value is in the same word or in the next one.
+    at = next((index for index, word in enumerate(arguments) if word.partition("=")[0] == option), len(arguments))
+    _, given, value = arguments[at].partition("=") if at < len(arguments) else ("", "", "")
+    if not given and at + 1 < len(arguments) and not arguments[at + 1].startswith("--"):
+        value = arguments[at + 1]
+    setting = f"{field}={shlex.quote(value)}" if value else f"{field}=VALUE"
+    return f"No such option: {option}. Did you mean `--set {setting}`?"
+
+
 def _reason(error: Exception) -> str:
-    """What typer would print: its usage errors format themselves."""
+    """The message that typer would print, in one line."""
     formatted = getattr(error, "format_message", None)
-    # Some have a line for each choice.
+    # Some messages have a line for each choice.
     return " ".join(str(formatted() if formatted else error).split())

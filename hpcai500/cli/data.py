@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _start(command: str, benchmark: str, options: DataOptions) -> NoReturn:
-    """Become the process that does it: reading files needs libraries that take a second to load."""
+    """Replace this process by the one that does the work."""
     become(module_command("data", command, benchmark, as_argument(options)), hold=True)
 
 
@@ -42,14 +42,14 @@ def _start(command: str, benchmark: str, options: DataOptions) -> NoReturn:
 
 
 _IC = "Image Classification: JPEG files in train/<class>/ and val/<class>/."
-_EWA = "Extreme Weather Analytics: climo_YYYY.h5, one file a year."
+_EWA = "Extreme Weather Analytics: climo_YYYY.h5, one file per year."
 
-New = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the set. It is made if it is missing.")]
+New = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the set. It is created if missing.")]
 Images = Annotated[Path, typer.Argument(metavar="DIR", help="Folder with train/ and val/.")]
 Weather = Annotated[Path, typer.Argument(metavar="DIR", help="Folder with climo_YYYY.h5.")]
 Years = Annotated[str | None, typer.Option(metavar="A-B", help="First and last year.  [default: all]")]
-Workers = Annotated[int | None, typer.Option(metavar="N", help="Processes that share the work.  [default: one a core]")]
-Threads = Annotated[int | None, typer.Option(metavar="N", help="Threads that share the work.  [default: one a core]")]
+Workers = Annotated[int | None, typer.Option(metavar="N", help="Number of processes.  [default: one per core]")]
+Threads = Annotated[int | None, typer.Option(metavar="N", help="Number of threads.  [default: one per core]")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Another seed gives other samples.")]
 
 
@@ -59,7 +59,7 @@ def _range(years: str | None) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", years)
     if match is None:
-        raise UsageError(f"--years: {years!r} are no years: write 1979 or 1979-1981")
+        raise UsageError(f"--years: expected 1979 or 1979-1981, got {years!r}")
     return int(match[1]), int(match[2] or match[1])
 
 
@@ -71,10 +71,10 @@ def make_ic(
     folder: New,
     classes: Annotated[int, typer.Option(metavar="N", help="Classes, 2 to 36.")] = ImageSet.classes,
     train_per_class: Annotated[
-        int, typer.Option(metavar="N", help="Training images a class.")
+        int, typer.Option(metavar="N", help="Training images per class.")
     ] = ImageSet.train_per_class,
     val_per_class: Annotated[
-        int, typer.Option(metavar="N", help="Validation images a class.")
+        int, typer.Option(metavar="N", help="Validation images per class.")
     ] = ImageSet.val_per_class,
     seed: Seed = ImageSet.seed,
     workers: Workers = None,
@@ -82,11 +82,11 @@ def make_ic(
 ) -> None:
     """Write a synthetic set of JPEG files in ImageNet's layout: textured shapes on noise.
 
-    The same options give the same bytes. A second call completes the set and writes nothing twice. Other files in the
-    folder are never changed.
+    The same options give the same bytes. A second call only completes the set. Other files in the folder are never
+    changed.
     """
-    wanted = ImageSet(classes, train_per_class, val_per_class, seed)
-    _start("make", "ic", MakeOptions(folder, wanted, workers, as_json=as_json))
+    made = ImageSet(classes, train_per_class, val_per_class, seed)
+    _start("make", "ic", MakeOptions(folder, made, workers, as_json=as_json))
 
 
 _SHARES = ",".join(f"{share:g}" for share in YearSet.class_shares)
@@ -103,7 +103,7 @@ def make_ewa(
     layout: Annotated[
         MadeLayout,
         typer.Option(
-            help="image: one uncompressed chunk an image; contiguous: one uncompressed piece; shipped: as "
+            help="image: one uncompressed chunk per image; contiguous: one uncompressed block; shipped: as "
             "ExtremeWeather ships, with gzip and HDF5's default chunks."
         ),
     ] = YearSet.layout,
@@ -118,24 +118,24 @@ def make_ewa(
     workers: Workers = None,
     as_json: JsonDocument = False,
 ) -> None:
-    """Write a synthetic set of climate years in ExtremeWeather's format: 16 channels, with storms in boxes.
+    """Write a synthetic set of climate years in ExtremeWeather's format: 16 channels, with boxes around storms.
 
-    The same options give the same bytes. A second call completes the set and writes nothing twice. Other files in the
-    folder are never changed.
+    The same options give the same bytes. A second call only completes the set. Other files in the folder are never
+    changed.
     """
     first, last = _range(years) or (YearSet.first_year, YearSet.last_year)
     try:
         shares = tuple(map(float, class_shares.split(",")))
     except ValueError:
         raise UsageError(
-            f"--class-shares: {class_shares!r} are no shares: write four numbers as in 0.1,0.4,0.4,0.1"
+            f"--class-shares: expected four numbers such as 0.1,0.4,0.4,0.1, got {class_shares!r}"
         ) from None
-    wanted = YearSet(first, last, images_per_year, height, width, layout, shares, seed)
-    _start("make", "ewa", MakeOptions(folder, wanted, workers, as_json=as_json))
+    made = YearSet(first, last, images_per_year, height, width, layout, shares, seed)
+    _start("make", "ewa", MakeOptions(folder, made, workers, as_json=as_json))
 
 
 def check_ic(folder: Images, workers: Threads = None, as_json: JsonDocument = False) -> None:
-    """Read and decode every file, whatever earlier checks found.
+    """Read and decode every file, regardless of earlier checks.
 
     Exit code 0: a run can train on every file. 64: the set is missing or has broken files, which are listed.
     """
@@ -153,10 +153,10 @@ def check_ewa(
 ) -> None:
     """Read every image and every box of all years.
 
-    The report says what is broken, how the files are laid out and what that costs a run, and lists boxes, classes, and
-    the mean and deviation of each channel. Later runs use what is measured here.
+    The report lists errors, the layout of the files and its effect on speed, boxes, classes, and the mean and deviation
+    of each channel. Later runs use these statistics.
 
-    Exit code 0: a run can train on the set. 64: the set is missing or broken; the report lists what.
+    Exit code 0: a run can train on the set. 64: the set is missing or broken; the report lists the errors.
     """
     _start("check", "ewa", CheckYearsOptions(folder, workers, _range(years), as_json=as_json))
 
@@ -169,7 +169,7 @@ class _Made(WithPlugins):
         def make(folder: New, as_json: JsonDocument = False) -> None:
             _start("make", found.name, SetOptions(folder, as_json=as_json))
 
-        about = f"Write the synthetic set of the {found.title}. A set that is there is left as it is."
+        about = f"Write the synthetic set of the {found.title}. An existing set is not changed."
         return _of_plugin(found, make, about)
 
 
@@ -184,7 +184,7 @@ class _Checked(WithPlugins):
         ) -> None:
             _start("check", found.name, SetOptions(folder, as_json=as_json))
 
-        return _of_plugin(found, check, f"Read all of a data set, as the {found.title} does it.")
+        return _of_plugin(found, check, f"Read and check a whole data set, by the {found.title}.")
 
 
 def _of_plugin(found: Found, command: Any, about: str) -> Any:
@@ -198,18 +198,18 @@ def _of_plugin(found: Found, command: Any, about: str) -> Any:
 def index_ic(
     folder: Images,
     cache: Annotated[
-        bool, typer.Option("--cache", help="Write the index into your own cache folder: for a DIR that is read-only.")
+        bool, typer.Option("--cache", help="Write the index into your own cache folder, for a read-only DIR.")
     ] = False,
     threads: Threads = None,
     as_json: JsonDocument = False,
 ) -> None:
-    """Write a seek index of the files: the places, every few blocks of pixels, where decoding can begin.
+    """Write a seek index of the files: positions, every few blocks of pixels, where decoding can begin.
 
-    Runs find the index by themselves. They give the same pixels with it, faster: a crop then costs what it shows. The
-    index takes about 4 % of the set; `data stage` copies it. The files, and what a record says of the set, stay as they
-    are. A new index replaces an old one when it is complete.
+    Runs find the index by themselves. With it they decode only the pixels of a crop, which is faster and gives the same
+    pixels. The index takes about 4 % of the set; `data stage` copies it. It changes neither the files nor the data of
+    the set in a record. A new index replaces an old one when it is complete.
 
-    A run decodes files that were changed later without the index, and warns: run the same command again.
+    If files were changed later, a run decodes them without the index, and warns: run the same command again.
     """
     _start("index", "ic", IndexOptions(folder, cache, threads, as_json=as_json))
 
@@ -218,28 +218,26 @@ def anchors_ewa(
     folder: Weather,
     years: Annotated[str | None, typer.Option(metavar="A-B", help="Training years.  [default: all]")] = None,
     levels: Annotated[int, typer.Option(metavar="N", help="Pyramid levels.")] = AnchorsOptions.levels,
-    per_level: Annotated[int, typer.Option(metavar="N", help="Anchors a level.")] = AnchorsOptions.per_level,
+    per_level: Annotated[int, typer.Option(metavar="N", help="Anchors per level.")] = AnchorsOptions.per_level,
     as_json: JsonDocument = False,
 ) -> None:
     """Fit the anchors of the detector to the boxes of a set, and print them as a line of a recipe.
 
-    The fit is k-means under 1 - IoU; every class has the same weight. Use the training years only: anchors that are
-    fitted to evaluation years have seen the answers.
+    The fit is k-means with the distance 1 - IoU; every class has the same weight. Use the training years only:
+    otherwise evaluation data leaks into the model.
     """
     _start("anchors", "ewa", AnchorsOptions(folder, _range(years), levels, per_level, as_json=as_json))
 
 
 def repack_ewa(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder with climo_YYYY.h5. It stays as it is.")],
-    target: Annotated[
-        Path, typer.Argument(metavar="DST", help="Folder of the new files. It is made if it is missing.")
-    ],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder with climo_YYYY.h5. It is not changed.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="Folder of the new files. It is created if missing.")],
     kind: Annotated[
         Filter,
         typer.Option(
             "--filter",
-            help="none: 56.6 MB an image of 768 x 1152, read as fast as the disk allows; lzf: shuffled and quickly "
-            "compressed, for a slow or small disk.",
+            help="none: 56.6 MB per image of 768 x 1152, read at the speed of the disk; lzf: shuffled, with fast "
+            "compression, for a slow or small disk.",
         ),
     ] = "none",
     years: Years = None,
@@ -247,22 +245,22 @@ def repack_ewa(
         bool,
         typer.Option(
             "--convert-boxes",
-            help="Where x and y are swapped and classes are 1 to 4, write the boxes as ExtremeWeather ships them.",
+            help="If x and y are swapped and classes are 1 to 4, write the boxes as ExtremeWeather ships them.",
         ),
     ] = False,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Print what it will take, and do nothing.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Only print the estimate of bytes and time.")] = False,
     workers: Workers = None,
     as_json: JsonDocument = False,
 ) -> None:
     """Copy the years of SRC to DST so that each image is one chunk of its file.
 
-    As ExtremeWeather ships, an image is spread over 4096 compressed chunks that it shares with 45 other images: a run
-    that reads images in random order spends its time inflating. Values, boxes, attributes and the fingerprint in a
+    In ExtremeWeather's files, an image is spread over 4096 compressed chunks that it shares with 45 other images: a run
+    that reads images in random order spends its time decompressing. Values, boxes, attributes and the fingerprint in a
     record stay the same.
 
-    First it prints an estimate of bytes and time, and refuses a disk without room. It writes each year under a hidden
-    name, reads it back from the disk, compares it, and then gives it its name. After a kill, the same command goes on
-    with the year that was being written.
+    First it prints an estimate of bytes and time, and refuses if the disk is too small. It writes each year under a
+    hidden name, reads it back from the disk, compares it, and then renames it. After a kill, the same command continues
+    with the unfinished year.
     """
     given = RepackOptions(source, target, kind, _range(years), convert_boxes, estimate, workers, as_json=as_json)
     _start("repack", "ewa", given)
@@ -279,7 +277,7 @@ def _bytes(text: str) -> int:
     """`200G` -> 200000000000."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text, re.IGNORECASE)
     if match is None:
-        raise UsageError(f"--limit: {text!r} are no bytes: write 200G, 1.5T or a plain number")
+        raise UsageError(f"--limit: expected bytes such as 200G, 1.5T or a plain number, got {text!r}")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
@@ -288,41 +286,41 @@ def _staging(benchmark: str) -> Any:
 
     def stage(
         source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Folder of the set, on a shared file system.")],
-        dest: Annotated[Path, typer.Argument(metavar="DEST", help="Folder on this node. It is made if it is missing.")],
+        dest: Annotated[Path, typer.Argument(metavar="DEST", help="Folder on this node. It is created if missing.")],
         recipe: Annotated[
             list[str] | None,
-            typer.Option(metavar="FILE", help="Copy only what runs of these recipes read.  [default: all]"),
+            typer.Option(metavar="FILE", help="Copy only files that runs of these recipes read.  [default: all]"),
         ] = None,
         name: Annotated[
-            str | None, typer.Option("--for", metavar="NAME", help="Who needs it, until NAME is released.")
+            str | None, typer.Option("--for", metavar="NAME", help="Keep the copy for NAME, until NAME is released.")
         ] = None,
         release: Annotated[
             bool,
             typer.Option(
                 "--release",
-                help="Remove what only NAME needs; without --for, all that was staged. DEST goes with the last.",
+                help="Remove files that only NAME needs; without --for, all staged files. An empty DEST is removed.",
             ),
         ] = False,
         limit: Annotated[
-            str | None, typer.Option(metavar="BYTES", help="Most that DEST may take, as 200G.  [default: no limit]")
+            str | None, typer.Option(metavar="BYTES", help="Maximum size of DEST, such as 200G.  [default: no limit]")
         ] = None,
         verify: Annotated[
-            bool, typer.Option("--verify", help="Read again what is there, and copy damaged files anew.")
+            bool, typer.Option("--verify", help="Read existing copies, and replace damaged ones.")
         ] = False,
         threads: Annotated[
             int | None,
-            typer.Option(min=1, metavar="N", help="Threads that share the work.  [default: two a core, at least 4]"),
+            typer.Option(min=1, metavar="N", help="Number of threads.  [default: two per core, at least 4]"),
         ] = None,
         as_json: JsonDocument = False,
     ) -> None:
         """Copy the set at SOURCE into the folder DEST on this node's own storage.
 
-        It is read there as the same set: the same samples, numbers and fingerprint. With --recipe, the copy has only
-        what a run of that recipe reads: all evaluation samples, and the training samples that a member of an ensemble
-        draws or is judged on. Climate years that a recipe names are copied completely.
+        A run reads the copy as the same set: the same samples, numbers and fingerprint. With --recipe, the copy has
+        only the files that a run of that recipe reads: all evaluation samples, and the training samples that a member
+        of an ensemble draws or is evaluated on. Climate years of a recipe are copied completely.
 
-        Several members may stage into one DEST, also at once, each with a name of its own (--for). Samples that they
-        share are there once. After a kill, the same command goes on.
+        Several members may stage into one DEST, also at the same time, each with its own name (--for). Samples that
+        they share are stored once. After a kill, the same command continues.
         """
         size = None if limit is None else _bytes(limit)
         given = StageOptions(source, dest, tuple(recipe or ()), name, release, size, verify, threads, as_json=as_json)
@@ -332,7 +330,7 @@ def _staging(benchmark: str) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The group: a group for each command, and in it one command for each benchmark.
+# The group `data`: a group for each command, with one command for each benchmark.
 
 
 app = new_group(
@@ -364,7 +362,7 @@ _check = _group(
 _index = _group(
     "index",
     "Make crops of JPEG files cheaper to decode (ic).",
-    "Write where decoding can begin within each file, so that a crop costs what it shows.",
+    "Write an index of positions where decoding can begin, so that runs decode only the pixels of a crop.",
     "hpcai500 data index ic /data/imagenet",
 )
 _anchors = _group(
@@ -376,13 +374,13 @@ _anchors = _group(
 _repack = _group(
     "repack",
     "Rewrite a set so that runs read it faster (ewa).",
-    "Rewrite a data set so that runs read it faster. JPEG files (ic) have nothing to gain.",
+    "Rewrite a data set so that runs read it faster. JPEG files (ic) would not benefit.",
     "hpcai500 data repack ewa /data/extremeweather /scratch/ewa --estimate",
 )
 _stage = _group(
     "stage",
     "Copy a set to a node's own storage; release it.",
-    "Copy a data set, or what a run reads of it, to the storage of a node; release it.",
+    "Copy a data set, or the part that a run reads, to the storage of a node; release it.",
     "hpcai500 data stage ic /data/imagenet /local/set",
 )
 

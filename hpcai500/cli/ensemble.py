@@ -1,4 +1,4 @@
-"""`hpcai500 ensemble …`: many base models that vote, planned, run on a cluster or here, and collected (V3.0)."""
+"""`hpcai500 ensemble …`: plan many base models that vote, run them on a cluster or here, collect the vote (V3.0)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpcai500.cli.options import (
     new_group,
     on_ranks,
     recipes_with,
-    told,
+    report_error,
 )
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError, UsageError
 from hpcai500.stopping import Stopped
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the ensemble.")]
 Members = Annotated[
-    str | None, typer.Option("--member", metavar="LIST", help="These members alone: 3, 0-7 or 1,4-6.  [default: all]")
+    str | None, typer.Option("--member", metavar="LIST", help="Only these members: 3, 0-7 or 1,4-6.  [default: all]")
 ]
 AtOnce = Annotated[
-    int | None, typer.Option(min=1, metavar="K", help="Members side by side.  [default: as many as there is room for]")
+    int | None, typer.Option(min=1, metavar="K", help="Members at the same time.  [default: as many as fit]")
 ]
 
 
@@ -60,10 +60,10 @@ _MOST_NAMES = 16
 
 
 def cancel(folder: Folder) -> None:
-    """End all jobs of an ensemble in Slurm; members that run stop with a checkpoint.
+    """Cancel all jobs of an ensemble in Slurm; running members stop with a checkpoint.
 
-    What waits leaves the queue, and nothing is collected. Who has not stopped after the time of the site's warning is
-    killed: its last checkpoint stays. `hpcai500 ensemble submit DIR` goes on.
+    Waiting jobs leave the queue, and nothing is collected. A member that has not stopped after the site's warning time
+    is killed: its last checkpoint is kept. `hpcai500 ensemble submit DIR` continues.
     """
     from hpcai500.ensemble.journal import append, read_ensemble
     from hpcai500.ensemble.slurm import SlurmScheduler, last_site
@@ -72,14 +72,14 @@ def cancel(folder: Folder) -> None:
     scheduler = SlurmScheduler(last_site(ensemble), os.environ)
     jobs = scheduler.in_queue(ensemble)
     if not jobs:
-        show("cancelled  nothing: no job of it is in the queue")
+        show("cancelled  nothing: no job of this ensemble is in the queue")
         return
-    # Before anything ends: what collects meanwhile shall know.
+    # Before any job ends, for a command that collects meanwhile.
     ensemble = append(ensemble, "cancel", {"jobs": list(jobs)})
     ended = scheduler.cancel(ensemble)
     more = " …" if len(ended) > _MOST_NAMES else ""
     show(f"cancelled  {len(ended)} job{'s' * (len(ended) > 1)}: {', '.join(ended[:_MOST_NAMES])}{more}")
-    say(f"go on with: hpcai500 ensemble submit {shlex.quote(str(folder))}")
+    say(f"to continue: hpcai500 ensemble submit {shlex.quote(str(folder))}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -90,25 +90,25 @@ def collect(
     folder: Folder,
     accept_incomplete: Annotated[
         bool,
-        typer.Option("--accept-incomplete", help="Have those who are there vote; it says so, and is never rankable."),
+        typer.Option("--accept-incomplete", help="Let the available members vote; the result is never rankable."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Have the members vote, and say what the ensemble amounts to: FLOPS, VFLOPS, quality (V3.0 section 3.5).
+    """Let the members vote, and print the result of the ensemble: FLOPS, VFLOPS, quality (V3.0 section 3.5).
 
-    A member counts if its record is the one that its journal vouches for, of the planned recipe, seed and data. While
-    one is missing, nobody votes, and the command ends with 1 and INVALID. It writes DIR/vote.json, result.json and
-    pictures; collecting again gives the same, and counts members that have come since. It needs no accelerator. Two
-    that collect at once wait for each other.
+    A member counts if its record matches its journal and has the planned recipe, seed and data. If one is missing,
+    there is no vote, and the command ends with 1 and INVALID. It writes DIR/vote.json, result.json and pictures;
+    collecting again gives the same, and includes members that finished since. It needs no accelerator. Only one
+    process collects at a time; others wait.
 
-    Exit codes: 0, target reached; 2, target missed; 1, members are missing or the vote failed; 64, DIR is no ensemble,
-    or cannot be written.
+    Exit codes: 0, target reached; 2, target missed; 1, members are missing or the vote failed; 64, DIR is not an
+    ensemble, or cannot be written.
     """
     raise typer.Exit(report_collected(folder, as_json, accept_incomplete=accept_incomplete))
 
 
 def report_collected(folder: Path, as_json: bool, *, accept_incomplete: bool = False) -> int:
-    """Collect the ensemble in `folder`, print what it amounts to, and return the exit code of the command."""
+    """Collect the ensemble in `folder`, print the result, and return the exit code of the command."""
     from hpcai500.ensemble.collect import CollectOrder, collect_ensemble  # keeps `--help` fast
     from hpcai500.progress import track
 
@@ -117,13 +117,13 @@ def report_collected(folder: Path, as_json: bool, *, accept_incomplete: bool = F
 
 
 def _report(collected: Callable[[], Collected], as_json: bool, *, accept_incomplete: bool = False) -> int:
-    """Print what `collected` gives, or why it gives nothing, and return the exit code of the command."""
+    """Print the result of `collected`, or why there is none, and return the exit code of the command."""
     from hpcai500.ensemble.collect import CollectReport  # keeps `--help` fast
 
     try:
         report = CollectReport(collected(), accept_incomplete)
     except (HpcAi500Error, KeyboardInterrupt) as error:
-        text, code = told(error)
+        text, code = report_error(error)
         report = CollectReport(None, error=text, error_code=code)
     show(report.document() if as_json else report.lines())
     return report.exit_code
@@ -140,11 +140,11 @@ def member(
     oversubscribe: Oversubscribe = False,
     power: Power = "auto",
 ) -> None:
-    """Run what is not done yet of one member; where it was stopped or killed, it goes on.
+    """Run one member, or resume it if it was stopped or killed.
 
-    On several ranks, start it by a launcher: srun hpcai500 ensemble member DIR --member 3 (docs/launching.md). It ends
-    with 0 when the member is done, whatever its quality; 1: it failed, and may be run again; 2: it diverged, which is
-    final; 64 or 69: it cannot be run like this, or not here.
+    On several ranks, start it by a launcher: srun hpcai500 ensemble member DIR --member 3 (docs/launching.md). Exit
+    codes: 0, the member is done, whatever its quality; 1, it failed, and may be run again; 2, it diverged, which is
+    final; 64 or 69, it cannot be run like this, or not here.
     """
     from hpcai500.ensemble.member import MemberOrder, run_member  # keeps `--help` fast
     from hpcai500.system.power import parse_power
@@ -170,37 +170,38 @@ def plan(
     ] = None,
     degree: Annotated[
         int | None,
-        typer.Option(min=1, metavar="P", help="Accelerators of each.  [default: the recipe's, or those of a node]"),
+        typer.Option(min=1, metavar="P", help="Accelerators per member.  [default: the recipe's, or those of a node]"),
     ] = None,
     scale: Annotated[
         int | None, typer.Option(min=1, metavar="S", help="Accelerators of all members together.  [default: M x P]")
     ] = None,
     node_accelerators: Annotated[
         int | None,
-        typer.Option(min=1, metavar="A", help="Accelerators (on CPUs, ranks) of a node.  [default: the recipe's]"),
+        typer.Option(min=1, metavar="A", help="Accelerators (on CPUs, ranks) per node.  [default: the recipe's]"),
     ] = None,
     hosts: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Names of the nodes, n[1-8], for DIR/plan.toml; Slurm chooses by itself."),
+        typer.Option(metavar="LIST", help="Names of the nodes, n[1-8], for DIR/plan.toml; Slurm chooses its own."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the data set, the same on every node.  [default: made, if synthetic]")
+        Path | None, typer.Option(help="Folder of the data set, the same on every node.  [default: synthetic data]")
     ] = None,
     stage: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Copy what members read to this folder of each node first; it may hold variables that a node sets: "
-            "'$TMPDIR'.  [default: read where it lies]",
+            help="First copy the members' data to this folder of each node; it may contain variables of the node: "
+            "'$TMPDIR'.  [default: do not copy]",
         ),
     ] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Fix an ensemble in DIR: how many members, on how many accelerators each, with which seeds. Nothing is trained.
+    """Plan an ensemble in DIR: the number of members, the accelerators of each, the seeds. Nothing is trained.
 
-    Sys_scale = M x P_degree (V3.0 Eq. 5): of --scale, --members and --degree, what is left out follows from the others;
-    what cannot be is refused with the nearest that can. DIR/plan.toml has the mapping of members to nodes.
+    Sys_scale = M x P_degree (V3.0 Eq. 5): an omitted value of --scale, --members and --degree is computed from the
+    others; for an impossible combination, the error names the nearest possible one. DIR/plan.toml maps members to
+    nodes.
 
     hpcai500 ensemble plan DIR --recipe ic/ensemble --scale 64 --data /data/imagenet
     """
@@ -223,10 +224,10 @@ def run(
     collect: Annotated[bool, typer.Option(help="Collect when all members are done.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Run all members that are not done on this machine, each on cores or accelerators of its own, then collect.
+    """Run all unfinished members on this machine, each on its own cores or accelerators, then collect.
 
-    The same command goes on after whatever has stopped it. What a member prints goes to DIR/members/NNNNN/output.txt. A
-    member that fails is tried again, from its checkpoint.
+    If it is stopped, the same command continues. The output of a member goes to DIR/members/NNNNN/output.txt. A member
+    that fails is run again from its checkpoint.
     """
     from hpcai500.ensemble.collect import CollectOrder, collect_ensemble
     from hpcai500.ensemble.journal import read_ensemble
@@ -236,7 +237,7 @@ def run(
     from hpcai500.system.power import parse_power
 
     if as_json and not collect:
-        raise UsageError("--json --no-collect: --json prints what was collected: leave one of them out")
+        raise UsageError("--json --no-collect: --json prints the collected result: leave one of them out")
 
     def trained() -> RunEnd:
         ensemble = read_ensemble(folder)
@@ -246,12 +247,14 @@ def run(
                 order, lambda _, jobs: live.update(jobs), lambda left: say(starting_line(ensemble, left))
             )
         if end.stopped:
-            raise RunError(f"stopped; nothing is lost: go on with `hpcai500 ensemble run {shlex.quote(str(folder))}`")
+            raise RunError(
+                f"stopped; nothing is lost: continue with `hpcai500 ensemble run {shlex.quote(str(folder))}`"
+            )
         return end
 
     def collected() -> Collected:
         trained()
-        say(f"collecting {folder}: reads the members' records, then has the members vote")
+        say(f"collecting {folder}: reads the members' records, then lets the members vote")
         return collect_ensemble(CollectOrder(folder), track)
 
     if collect:
@@ -263,32 +266,34 @@ def run(
 # `hpcai500 ensemble status`.
 
 
-# Of fewer, a bar would be gone before it is seen.
+# With fewer members, a progress bar would be too short to see.
 _MANY = 1000
 
 
 def status(
     folder: Folder,
     following: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show it again and again, until all have ended or Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Refresh it until all have ended, or Ctrl-C.")
     ] = False,
     interval: Annotated[
         float,
-        typer.Option(min=1.0, metavar="SECONDS", help="Between two looks of --follow; more where Slurm is busy."),
+        typer.Option(min=1.0, metavar="SECONDS", help="Refresh interval of --follow; longer if Slurm is busy."),
     ] = 10.0,
-    everyone: Annotated[bool, typer.Option("--all", help="A row for each member, however many they are.")] = False,
+    everyone: Annotated[
+        bool, typer.Option("--all", help="Show a row for each member, however many there are.")
+    ] = False,
     site: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="Site file, as for submit.  [default: none]")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how all members stand: who waits, runs, is done or in trouble, how far and how fast, and for how long yet.
+    """Show the status of all members: waiting, running, done or in trouble, progress, speed and time left.
 
-    Slurm is asked once a look (squeue, sacct); the rest is read from the members' records. Nothing is written, and
-    nothing has to be asked: where no scheduler answers, the records alone tell. With more members than rows, those in
-    trouble and the slowest are shown.
+    Each refresh asks Slurm once (squeue, sacct) and reads the members' records. Nothing is written. If no scheduler
+    responds, the status comes from the records only. With more members than rows, those in trouble and the slowest are
+    shown.
 
-    Ends with 0 where all is well or goes on, with 2 where a member has failed, diverged or is lost.
+    Exit codes: 0, all members are done or going on; 2, a member has failed, diverged or is lost.
     """
     from hpcai500.ensemble.status import Watch  # keeps `--help` fast
     from hpcai500.progress import is_ascii, is_terminal, silent, track
@@ -326,7 +331,7 @@ def _follow(watch: Watch, interval: float) -> int:
 
 @cache
 def slurm_of(site: str | None) -> Scheduler:
-    """Slurm as the site file says, made once."""
+    """Slurm as the site file describes it, created once."""
     from hpcai500.ensemble.slurm import SlurmScheduler
     from hpcai500.launch.slurm.site import Site, load_site
 
@@ -343,22 +348,22 @@ def submit(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Site file: partition, ranks of a node, launcher, image.  [default: that of the last submission, or "
+            help="Site file: partition, ranks per node, launcher, image.  [default: that of the last submission, or "
             "srun, in the image that this command runs in]",
         ),
     ] = None,
     at_once: AtOnce = None,
     members: Members = None,
-    exclude: Annotated[str | None, typer.Option(metavar="HOSTS", help="Use none of these: n7,n[10-12].")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the scripts, and submit nothing.")] = False,
+    exclude: Annotated[str | None, typer.Option(metavar="HOSTS", help="Do not use these hosts: n7,n[10-12].")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the scripts, but submit nothing.")] = False,
     after: Annotated[str | None, typer.Option(hidden=True)] = None,
     queued: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Submit all members that are not done to Slurm, one element of a job array each, and a job that collects.
+    """Submit all unfinished members to Slurm, one element of a job array each, and a job that collects.
 
-    DIR/slurm/ has the scripts, to be read and changed. Slurm's commands are on the host: inside the image, this prints
-    the line to type there. A member that is warned before its time is up stops with a checkpoint and comes back; one
-    that fails is tried again, on other nodes if need be. Site files: hpcai500 slurm example.
+    DIR/slurm/ has the scripts, which you may read and change. Slurm's commands are on the host: inside the image, this
+    prints the command to type there. A member that is warned before its time limit stops with a checkpoint and is
+    queued again; one that fails is run again, on other nodes if necessary. Site files: hpcai500 slurm example.
 
     hpcai500 ensemble submit DIR --site mysite.toml --at-once 8
     """
@@ -368,13 +373,13 @@ def submit(
 
     ensemble = read_ensemble(folder)
     if queued is not None:
-        _tell_journal(ensemble, queued, members, at_once, exclude, after)
+        _write_submission(ensemble, queued, members, at_once, exclude, after)
         return
     command = ["hpcai500", *sys.argv[1:]]
     request = SubmitRequest(os.environ, site, members, at_once, exclude, after, command)
     submission = plan_submission(ensemble, request)
     if submission is None:
-        say("nothing to submit: no member is missing" if after is None else "no member has to be run again, or may be")
+        say("nothing to submit: no member is missing" if after is None else "no member needs to, or can, run again")
         return
     script = write_submission(submission)
     for warning in warnings_of(submission):
@@ -383,7 +388,7 @@ def submit(
     if not (dry_run or scheduler.can_submit or find_container(os.environ)):
         name = shlex.quote(str(folder))
         raise EnvironmentLacksError(
-            f"no sbatch here: type this on a host of the cluster: {_line(script)}; or run the members on this machine: "
+            f"no sbatch here: on a host of the cluster, type: {_line(script)}; or run the members on this machine: "
             f"hpcai500 ensemble run {name}"
         )
     if dry_run or not scheduler.can_submit:
@@ -393,13 +398,13 @@ def submit(
     *arrays, collector = scheduler.queue(ensemble, script)
     count = len(submission.members)
     show(f"submitted  {count} member{'s' * (count > 1)} as job {', '.join(arrays)}; job {collector} collects")
-    say(f"watch them: hpcai500 ensemble status {shlex.quote(str(folder))}")
+    say(f"to follow them: hpcai500 ensemble status {shlex.quote(str(folder))}")
 
 
-def _tell_journal(
+def _write_submission(
     ensemble: Ensemble, queued: str, members: str | None, at_once: int | None, exclude: str | None, after: str | None
 ) -> None:
-    """What the script that submits calls when it has."""
+    """Write a submission into the journal; called by the script that has submitted."""
     from hpcai500.ensemble.journal import append, parse_members
 
     value = {
@@ -418,7 +423,7 @@ def _line(script: Path) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 ensemble …`: many base models that vote, planned, run on a cluster or here, and collected (V3.0).
+# The group `hpcai500 ensemble`.
 
 
 app = new_group(
@@ -429,7 +434,7 @@ app = new_group(
 add_command(
     app,
     plan,
-    "Fix members, accelerators of each, seeds, and hosts.",
+    "Plan members, accelerators of each, seeds, and hosts.",
     "hpcai500 ensemble plan DIR --recipe ic/ensemble --scale 64 --data /data/imagenet",
 )
 add_command(app, run, "Run all members on this machine, then collect.", "hpcai500 ensemble run DIR")
@@ -439,7 +444,7 @@ add_command(
     "Submit all members to Slurm, a job each; then collect.",
     "hpcai500 ensemble submit DIR --site mysite.toml",
 )
-add_command(app, status, "Show how all members stand; live with --follow.", "hpcai500 ensemble status DIR --follow")
+add_command(app, status, "Show the status of all members; live with --follow.", "hpcai500 ensemble status DIR --follow")
 add_command(app, collect, "Let the members vote, and print the result.", "hpcai500 ensemble collect DIR")
 add_command(app, cancel, "Cancel all Slurm jobs; members stop with a checkpoint.", "hpcai500 ensemble cancel DIR")
-add_command(app, member, "Run one member: what a job of a cluster calls.", "hpcai500 ensemble member DIR --member 3")
+add_command(app, member, "Run one member; called by cluster jobs.", "hpcai500 ensemble member DIR --member 3")

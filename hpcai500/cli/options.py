@@ -1,7 +1,8 @@
-"""What several commands have in common: options, ranks that measure, files that are asked for, how errors end them."""
+"""Shared by several commands: options, help texts, measuring on ranks, writing requested files, reporting errors."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import sys
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from hpcai500.plugins import Found
 
 # ----------------------------------------------------------------------------------------------------
-# How every command shows its help: commands under headings, then options, then examples.
+# The layout of all help texts: commands under headings, then options, then examples.
 
 
-# typer names a value by its type: `--procs <int range>`, `--input <files|memory>`, `--data <path>`.
+# typer shows the type of a value: `--procs <int range>`, `--input <files|memory>`, `--data <path>`.
 _READABLE = re.compile(r"(?P<option>--(?P<name>\S+))? <(?P<type>.*)>$")
 
 
-# And its least value by `[default: 1; x>=1]`, which the error of a smaller one says.
+# It also shows the minimum, `[default: 1; x>=1]`, which is left out: the error message says it.
 _RANGE = re.compile(r" *\[x>=[\d.]+\]|; x>=[\d.]+|x>=[\d.]+; ")
 
 
@@ -47,7 +48,7 @@ class Command(TyperCommand):
     """A command whose `epilog` is lines of examples."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`RECORD...` and `[DIR]`, where typer writes `{RECORD...}...` and `[[DIR]]`."""
+        """`RECORD...` and `[DIR]` instead of typer's `{RECORD...}...` and `[[DIR]]`."""
         pieces = super().collect_usage_pieces(ctx)
         plain = (re.sub(r"^\{(.*)\}", r"\1", piece).replace("[[", "[").replace("]]", "]") for piece in pieces)
         return [piece.replace("......", "...") for piece in plain]
@@ -64,7 +65,7 @@ class Command(TyperCommand):
                     formatter.write_dl(rows[kind])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples as they stand: a line that was wrapped could not be copied."""
+        """Write the examples without wrapping, so that they can be copied."""
         if self.epilog:
             with formatter.section("Examples"):
                 for line in self.epilog.split("\n"):
@@ -72,7 +73,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands under the headings that they name by `rich_help_panel`. Without an argument it shows its help."""
+    """Commands under the headings that `rich_help_panel` names. Without an argument it shows its help."""
 
     format_epilog = Command.format_epilog
 
@@ -81,7 +82,7 @@ class Group(TyperGroup):
         return ["COMMAND ..."]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As without arguments, so with --help."""
+        """Treat no arguments as --help."""
         return super().parse_args(ctx, args or ["--help"])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -100,7 +101,7 @@ class Group(TyperGroup):
 
 
 class WithPlugins(Group):
-    """Commands of ours, then those of plug-ins, which are looked for where they are listed or none is found."""
+    """Our commands, then those of plug-ins, which are searched only for a list of commands or an unknown name."""
 
     @staticmethod
     def command_of(found: Found) -> Any:
@@ -109,14 +110,14 @@ class WithPlugins(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of all commands."""
-        from hpcai500.plugins import installed_plugins  # only where they are listed
+        from hpcai500.plugins import installed_plugins  # only when commands are listed
 
         ours = super().list_commands(ctx)
         return [*ours, *dict.fromkeys(one.name for one in installed_plugins() if one.name not in ours)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name, or None."""
-        from hpcai500.plugins import find_plugin  # only where the name is not ours
+        from hpcai500.plugins import find_plugin  # only if the name is not ours
 
         if (command := super().get_command(ctx, cmd_name)) is not None:
             return command
@@ -133,14 +134,14 @@ def add_command(
     name: str | None = None,
     **rest: Any,
 ) -> None:
-    """Add `command` to `app`: a line in the list under `heading`, and examples below its own help."""
+    """Add `command` to `app`: its summary in the list under `heading`, and examples below its help."""
     app.command(
         name, cls=Command, short_help=summary, rich_help_panel=heading, epilog="\n".join(examples) or None, **rest
     )(command)
 
 
 def command_alone(command: Callable[..., None], summary: str, *examples: str, **rest: Any) -> Any:
-    """As `add_command`, for a group that makes its commands when they are asked for."""
+    """As `add_command`, but return the command, for a group that creates its commands on demand."""
     app = typer.Typer(
         add_completion=False,
         rich_markup_mode=None,
@@ -151,7 +152,7 @@ def command_alone(command: Callable[..., None], summary: str, *examples: str, **
 
 
 def new_group(about: str, *examples: str, cls: type[TyperGroup] = Group, **rest: Any) -> typer.Typer:
-    """A group of commands that looks as all others do."""
+    """A group of commands in the common style."""
     app = typer.Typer(
         cls=cls,
         help=about,
@@ -160,7 +161,7 @@ def new_group(about: str, *examples: str, cls: type[TyperGroup] = Group, **rest:
         context_settings={"help_option_names": ["-h", "--help"]},
         **{"add_completion": False, "pretty_exceptions_enable": False, **rest},
     )
-    # With a callback, an app of one command is a group, too.
+    # With a callback, an app with one command is a group, too.
     app.callback()(lambda: None)
     return app
 
@@ -177,7 +178,7 @@ class InputKind(StrEnum):
 
     @property
     def overrides(self) -> list[str]:
-        """What it changes in a recipe."""
+        """Settings that it changes in a recipe."""
         return ["accelerator.loader=memory"] if self is InputKind.MEMORY else []
 
 
@@ -185,8 +186,8 @@ Out = Annotated[Path | None, typer.Option(help="Folder of the record.  [default:
 
 
 def recipes_with(start: str) -> list[str]:
-    """Short names of recipes, for a shell to complete; of files it knows by itself."""
-    from hpcai500.recipe import shipped_recipes  # only where a key was pressed
+    """Short names of recipes, for shell completion; the shell completes files by itself."""
+    from hpcai500.recipe import shipped_recipes  # only for completion
 
     return [name for name in shipped_recipes() if name.startswith(start)]
 
@@ -197,23 +198,23 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
 ]
 Trials = Annotated[int, typer.Option(min=1, help="Runs, each with its own seed: a campaign (docs/campaigns.md).")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a stopped run (--out, or the latest).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run (--out, or the latest).")]
 Procs = Annotated[
     int | None,
     typer.Option(
         min=1,
         metavar="N",
-        help="Ranks on this machine, one an accelerator or a share of the cores.  [default: as the recipe says; "
+        help="Ranks on this machine, one per accelerator or a share of the cores.  [default: as the recipe says; "
         "smoke and reference: 1]",
     ),
 ]
 
 
-def _oversubscribe(wanted: bool) -> bool:
-    if wanted:
-        # By the environment, so that what this command starts, such as members of an ensemble, may do it too.
+def _oversubscribe(value: bool) -> bool:
+    if value:
+        # In the environment, so that it also applies to child processes, such as members of an ensemble.
         os.environ[OVERSUBSCRIBE] = "1"
-    return wanted
+    return value
 
 
 Oversubscribe = Annotated[
@@ -221,43 +222,43 @@ Oversubscribe = Annotated[
     typer.Option(
         "--oversubscribe",
         callback=_oversubscribe,
-        help="Let more ranks than cores run: they show that they work together, not how fast.",
+        help="Allow more ranks than cores: to test that they work together, not for speed.",
     ),
 ]
 Input = Annotated[
     InputKind,
-    typer.Option("--input", help="files, or memory: repeat a few batches and read nothing, to see what input costs."),
+    typer.Option("--input", help="files, or memory: repeat a few batches, to see the cost of reading files."),
 ]
 Power = Annotated[
     str,
     typer.Option(
         metavar="SOURCE",
-        help="What tells the power: auto, none, nvml, rapl, ipmi, or csv:FILE[,offset=SECONDS][,scope=pdu|node|device] "
-        "of a meter; auto takes the widest scope that can be read.",
+        help="Source of power readings: auto, none, nvml, rapl, ipmi, or a meter's "
+        "csv:FILE[,offset=SECONDS][,scope=pdu|node|device]; auto takes the readable one with the widest scope.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Registered = Annotated[
-    str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")
+    str | None, typer.Option(metavar="HASH", help="Identity of the campaign, as registered before its first run.")
 ]
 Heads = Annotated[
     Path | None,
-    typer.Option("--heads", metavar="FILE", help="Heads of journals, as they were given while campaigns ran."),
+    typer.Option("--heads", metavar="FILE", help="Heads of journals that you received while campaigns ran."),
 ]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Commands that measure on one rank or on many: started once here, or as copies by a launcher.
+# Commands that measure on one rank or on many: started once here, or once per rank by a launcher.
 
 
 def on_ranks(procs: int | None, body: Callable[[Launcher], int]) -> None:
-    """Run `body` where rank 0 is, with its launcher; the other copies of this command do what it asks of them.
+    """Run `body` on rank 0, with its launcher; the other ranks of this command do what it requests.
 
-    `body` prints the result and returns the exit code of the command, which this ends with on all ranks.
+    `body` prints the result and returns the exit code, with which the command then ends on all ranks.
 
     Raises:
-        HpcAi500Error: as `body`, after the other ranks have been sent home.
+        HpcAi500Error: as `body`, after the other ranks were ended.
     """
     from hpcai500.launch.launcher import launcher_of  # keeps `--help` fast
     from hpcai500.launch.rendezvous import follow
@@ -272,7 +273,7 @@ def on_ranks(procs: int | None, body: Callable[[Launcher], int]) -> None:
     except HpcAi500Error as error:
         launcher.end(error.exit_code)
         raise
-    # A launcher ends all copies when one ends with a failure: what is printed is out before.
+    # A launcher kills all ranks when one fails, so flush the output before.
     sys.stdout.flush()
     launcher.end(code)
     raise typer.Exit(code)
@@ -282,17 +283,37 @@ def on_ranks(procs: int | None, body: Callable[[Launcher], int]) -> None:
 # How commands end, and files that they write beside their result.
 
 
-def told(error: HpcAi500Error | KeyboardInterrupt) -> tuple[str, int]:
-    """Say what has ended a command early; returns its text, and the exit code."""
+# Common names of recipe fields.
+_ALIASES = {"lr": "base_learning_rate", "learning_rate": "base_learning_rate", "gpus": "accelerators_per_node"}
+
+
+def field_of(option: str, benchmark: str) -> str | None:
+    """`problem.epochs` for `--epochs`: the recipe field that an unknown option names, even if misspelt, or None."""
+    from hpcai500.layers import RECIPE_TYPES  # only after a mistake
+
+    kinds = [RECIPE_TYPES[benchmark]] if benchmark in RECIPE_TYPES else RECIPE_TYPES.values()
+    fields = {
+        key: f"{table}.{key}"
+        for kind in kinds
+        for table, field in kind.model_fields.items()
+        for key in getattr(field.annotation, "model_fields", ())
+    }
+    name = option.lstrip("-").replace("-", "_")
+    near = difflib.get_close_matches(_ALIASES.get(name, name), fields, n=1, cutoff=0.85)
+    return fields[near[0]] if near else None
+
+
+def report_error(error: HpcAi500Error | KeyboardInterrupt) -> tuple[str, int]:
+    """Print the error that ended a command early; returns its text, and the exit code."""
     if isinstance(error, HpcAi500Error):
         return tell(error), error.exit_code
     return tell(why_stopped(error)), ExitCode.RUN_FAILED
 
 
 def say_next(lines: Iterable[str]) -> None:
-    """Say on stderr what to type now; nothing in a batch job, where nobody types.
+    """Print suggested next commands on stderr; nothing in a batch job.
 
-    The log of one holds both streams, in any order, and its last line must be the verdict.
+    The log of a batch job contains both streams, in any order, and its last line must be the verdict.
     """
     if any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")):
         return
@@ -301,8 +322,8 @@ def say_next(lines: Iterable[str]) -> None:
         say(line, prefix="")
 
 
-def write_asked_for(target: Path, content: bytes, option: str) -> None:
-    """Write `content` to `target`, as the user named it by `option`, whole or not at all, and say so on stderr.
+def write_requested(target: Path, content: bytes, option: str) -> None:
+    """Write `content` atomically to `target`, which the user gave as `option`, and say so on stderr.
 
     Raises:
         UsageError: it cannot be written there.

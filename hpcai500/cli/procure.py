@@ -1,4 +1,4 @@
-"""Commands of who buys or compares systems: `accept` judges one by its contract, `rank` orders submissions."""
+"""Commands for procurement: `accept` checks a system against its contract, `rank` orders submissions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpcai500.cli.options import Heads, Json, Registered, write_asked_for
+from hpcai500.cli.options import Heads, Json, Registered, write_requested
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.streams import say, show, tell
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 accept`: the verdict on a system, by its contract or by what it was before.
+# `hpcai500 accept`: check a system against its contract, or against an older record.
 
 
-def _example(wanted: bool) -> None:
-    if wanted:
+def _example(value: bool) -> None:
+    if value:
         from hpcai500.results.acceptance.contract import contracts_folder  # keeps `--help` fast
 
         show((contracts_folder() / "example.toml").read_text(encoding="utf-8").splitlines())
@@ -40,51 +40,50 @@ def accept(
         ),
     ],
     micro: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Ceilings: of `hpcai500 micro -o FILE`; may be repeated.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Ceilings, from `hpcai500 micro -o FILE`; may be repeated."),
     ] = None,
     scaling: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Efficiency: of `hpcai500 scale ... --json > FILE`.")
+        Path | None, typer.Option(metavar="FILE", help="Efficiency, from `hpcai500 scale ... --json > FILE`.")
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="OLD", help="Judge against an older record or campaign; SPEC may be left out."),
+        typer.Option(metavar="OLD", help="Compare with an older record or campaign; SPEC may be left out."),
     ] = None,
     min_ratio: Annotated[
         float | None, typer.Option(metavar="R", help="With --baseline: at least R times as good.  [default: 0.90]")
     ] = None,
     signers: Annotated[
         Path | None,
-        typer.Option(
-            metavar="ALLOWED_SIGNERS", help="Of submissions and FILEs: keys that you vouch for: an OpenSSH file."
-        ),
+        typer.Option(metavar="ALLOWED_SIGNERS", help="Trusted keys for submissions and FILEs: an OpenSSH file."),
     ] = None,
     registered: Registered = None,
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE.xml", help="Write the verdict for Jenkins, GitLab.")
+        Path | None, typer.Option(metavar="FILE.xml", help="Write the verdict for Jenkins or GitLab.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write it as a page that is fit to sign.")
+        Path | None, typer.Option(metavar="FILE.html", help="Write it as a page that can be signed.")
     ] = None,
     as_json: Json = False,
     example: Annotated[
-        bool, typer.Option("--example", callback=_example, is_eager=True, help="Print a contract file to begin with.")
+        bool, typer.Option("--example", callback=_example, is_eager=True, help="Print an example contract file.")
     ] = False,
 ) -> None:
-    """Judge a system by a contract: what was contracted, what was measured, margin, interval, verdict.
+    """Check a system against a contract: contracted and measured values, margin, interval, verdict.
 
-    SPEC holds contracted values with tolerances; begin one: `hpcai500 accept --example > contract.toml`. Runs are
-    scored again from their events; what is unknown is never passed. The slowest node is named. A submission file is
-    verified first. Unless the contract says `rankable = false`, the rules of HPC AI500 must be kept.
+    SPEC has contracted values with tolerances; start from `hpcai500 accept --example > contract.toml`. Runs are scored
+    again from their events; an unknown value never passes. The slowest node is named. A submission file is verified
+    first. Unless the contract says `rankable = false`, the rules of HPC AI500 must be kept.
 
-    Exit code: 0 accepted; 5 a contracted number is missed or was not measured, though all answers are right; 2 an
-    answer is wrong, a record is changed or not complete, or a rule is not kept; 64 a mistake (docs/acceptance.md).
+    Exit code: 0, accepted; 5, a contracted number is missed or was not measured, although all answers are right; 2, an
+    answer is wrong, a record is changed or incomplete, or a rule is broken; 64, usage error (docs/acceptance.md).
     """
     try:
         request = replace(_request(what, micro or [], scaling, baseline, min_ratio), trust=_trust(signers, registered))
-        _require_places_of_their_own(request, {"--junit": junit, "--html": html})
-        made = _judge(request, junit, html)
+        _require_separate_files(request, {"--junit": junit, "--html": html})
+        made = _accepted(request, junit, html)
     except HpcAi500Error as error:
-        raise typer.Exit(_tell_broken(error, as_json)) from error
+        raise typer.Exit(_report_failure(error, as_json)) from error
     from hpcai500.results.acceptance.verdict import acceptance_lines  # keeps `--help` fast
 
     show(made.document() if as_json else acceptance_lines(made))
@@ -100,18 +99,17 @@ def _request(
     from hpcai500.results.acceptance.verdict import Request
 
     if ratio is not None and baseline is None:
-        raise UsageError("--min-ratio: of what? give --baseline OLD as well")
+        raise UsageError("--min-ratio needs a baseline: add --baseline OLD")
     if ratio is not None and not 0.5 <= ratio <= 100:
         raise UsageError(
-            f"--min-ratio {ratio:g}: expected a number from 0.5, below which nothing is ever missed, to 100; 0.90 lets "
-            "nothing become 10 % worse"
+            f"--min-ratio {ratio:g}: expected a number from 0.5 to 100; 0.90 allows values that are up to 10 % worse"
         )
-    # Records are folders or submissions: without a contract, all that is named is judged by the baseline.
+    # Records are folders or submissions: if the first is one, there is no contract, only the baseline.
     has_contract = baseline is None or not (what[0].is_dir() or is_submission(what[0]))
     contract = load_contract(find_contract(what[0])) if has_contract else None
     records = what[1:] if has_contract else what
     if not records:
-        raise UsageError(f"accept {what[0]}: which records? hpcai500 accept {what[0]} RECORD...")
+        raise UsageError(f"accept {what[0]}: give the records: hpcai500 accept {what[0]} RECORD...")
     return Request(contract, tuple(records), tuple(micro), scaling, baseline, ratio or DEFAULT_RATIO)
 
 
@@ -125,21 +123,21 @@ def _trust(signers: Path | None, registered: str | None) -> Trust:
     return Trust(signers, registered)
 
 
-def _require_places_of_their_own(request: Request, wanted: Mapping[str, Path | None]) -> None:
-    """A verdict never replaces what it rests on, nor one form of it the other."""
+def _require_separate_files(request: Request, outputs: Mapping[str, Path | None]) -> None:
+    """Refuse outputs that would overwrite an input or each other."""
     # A submission is a file, too.
     read = [*request.micro, *request.records, *([request.contract.path] if request.contract else [])]
     taken = {path.resolve() for path in (*read, *([request.scaling] if request.scaling else []))}
-    for option, path in wanted.items():
+    for option, path in outputs.items():
         if path is None:
             continue
         if path.resolve() in taken:
-            raise UsageError(f"{option} {path}: is another file of this command; give one of its own")
+            raise UsageError(f"{option} {path}: this command uses that file already; give another one")
         taken.add(path.resolve())
 
 
-def _judge(request: Request, junit: Path | None, html: Path | None) -> Acceptance:
-    """The verdict, with what was asked for written."""
+def _accepted(request: Request, junit: Path | None, html: Path | None) -> Acceptance:
+    """The verdict, after writing the requested files."""
     from hpcai500.progress import track  # keeps `--help` fast
     from hpcai500.results.acceptance.page import acceptance_page
     from hpcai500.results.acceptance.verdict import accept as accept_
@@ -147,14 +145,14 @@ def _judge(request: Request, junit: Path | None, html: Path | None) -> Acceptanc
 
     made = accept_(request, tracker=track)
     if junit:
-        write_asked_for(junit, junit_xml(made), "--junit")
+        write_requested(junit, junit_xml(made), "--junit")
     if html:
-        # A record may hold half a character that UTF-8 cannot have.
-        write_asked_for(html, acceptance_page(made).encode("utf-8", errors="replace"), "--html")
+        # A record may contain lone surrogates, which UTF-8 cannot encode.
+        write_requested(html, acceptance_page(made).encode("utf-8", errors="replace"), "--html")
     return made
 
 
-def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:
+def _report_failure(error: HpcAi500Error, as_json: bool) -> int:
     verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
     code = int(error.exit_code)
     broken: dict[str, Any] = {"verdict": verdict, "exit_code": code, "error": tell(error), "criteria": []}
@@ -163,7 +161,7 @@ def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 rank`: verified submissions in order.
+# `hpcai500 rank`: rank verified submissions.
 
 
 def rank(
@@ -171,27 +169,27 @@ def rank(
         list[Path] | None, typer.Argument(metavar="[FILE...]", help="Submissions, as `hpcai500 submit` wrote them.")
     ] = None,
     published: Annotated[
-        bool, typer.Option("--published", help="Also the project's nine published systems, computed again.")
+        bool, typer.Option("--published", help="Include the project's nine published systems, recomputed.")
     ] = False,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="DIR", help="Write the ranking as a static site as well.")
     ] = None,
     signers: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keys that are vouched for (OpenSSH's allowed signers).")
+        Path | None, typer.Option(metavar="FILE", help="Trusted keys (OpenSSH's allowed signers).")
     ] = None,
     heads: Heads = None,
     level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="Print the lists of hardware, system or free only.")
+        str | None, typer.Option(metavar="LEVEL", help="Print only the lists of this level: hardware, system or free.")
     ] = None,
-    benchmark: Annotated[str | None, typer.Option(metavar="NAME", help="Print the lists of this one only.")] = None,
+    benchmark: Annotated[str | None, typer.Option(metavar="NAME", help="Print only this benchmark.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Verify submissions and rank those that hold, by benchmark and level: docs/ranking.md.
+    """Verify submissions and rank the valid ones, by benchmark and level: docs/ranking.md.
 
-    A file that does not hold is listed with the reason, and keeps no other from being ranked: the command ends with 0.
+    A refused file is listed with the reason; the others are ranked nevertheless, and the exit code is 0.
     """
     if not files and not published:
-        raise UsageError("rank: name submissions: hpcai500 rank FILE... (or --published for the published systems)")
+        raise UsageError("rank: give submissions: hpcai500 rank FILE... (or --published for the published systems)")
     known_level, known_benchmark = _level(level), _benchmark(benchmark)
     if files or html:
         _ranking(files or [], published, html, signers, heads, known_level, known_benchmark, as_json)
@@ -234,7 +232,7 @@ def _ranking(
 
     given = read_heads(heads) if heads else None
     ranking = make_ranking(
-        files, site=html, signers=signers, heads=given, tracker=track, told=_tell, with_published=published
+        files, site=html, signers=signers, heads=given, tracker=track, told=_report, with_published=published
     )
     if html:
         say(f"{html / 'index.html'}: written")
@@ -247,7 +245,7 @@ def _ranking(
         show(["", *published_lines(published_page())])
 
 
-def _tell(examined: Examined) -> None:
+def _report(examined: Examined) -> None:
     from hpcai500.results.ranking.ranking import examined_line  # keeps `--help` fast
 
     say(examined_line(examined))

@@ -1,4 +1,4 @@
-"""Commands about evidence: `submit` a campaign, `verify` a submission, and `replicate` it elsewhere."""
+"""Commands for evidence: `submit` a campaign, `verify` a submission, and `replicate` it elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # `hpcai500 submit`: a campaign in one signed file, for a committee or a customer.
 
 
-_MOST_TOLD = 20
+_MOST_SHOWN = 20
 
 
 def submit(
@@ -37,40 +37,40 @@ def submit(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The ZIP file to write.")],
     system: Annotated[str, typer.Option(metavar="NAME", help="Name of the system, as a ranking shows it.")],
     organisation: Annotated[str, typer.Option(metavar="NAME", help="Who submits.")],
-    contact: Annotated[str | None, typer.Option(metavar="TEXT", help="Whom the committee asks.")] = None,
+    contact: Annotated[str | None, typer.Option(metavar="TEXT", help="Contact for the committee.")] = None,
     level: Annotated[
         Literal["hardware", "system", "free"] | None,
-        typer.Option(help="Claim this level, for code that was changed.  [default: what the recipe needs]"),
+        typer.Option(help="Claim this level, if you changed code.  [default: the level of the recipe]"),
     ] = None,
     key: Annotated[
         Path | None,
-        typer.Option(metavar="SSHKEY", help="OpenSSH key that signs; the .pub file of a key that your agent holds."),
+        typer.Option(metavar="SSHKEY", help="OpenSSH key to sign with, or the .pub file of a key in your agent."),
     ] = None,
-    unsigned: Annotated[bool, typer.Option("--unsigned", help="Sign nothing: no ranking takes it so.")] = False,
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Do not sign: no ranking accepts it.")] = False,
     anonymise: Annotated[
-        bool, typer.Option("--anonymise", help="Replace names of hosts and users, and addresses, wherever they occur.")
+        bool, typer.Option("--anonymise", help="Replace names of hosts and users, and addresses, everywhere.")
     ] = False,
     no_checkpoints: Annotated[
-        bool, typer.Option("--no-checkpoints", help="Leave checkpoints out: then nobody can replay the evaluation.")
+        bool, typer.Option("--no-checkpoints", help="Leave out checkpoints; the evaluation cannot be replayed then.")
     ] = False,
     log: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Add a log: of Slurm, of the launcher. May be repeated.")
+        list[Path] | None, typer.Option(metavar="FILE", help="Add a log of Slurm or the launcher. May be repeated.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Pack a campaign into one file that holds all that verification needs: docs/submission-format.md.
+    """Pack a campaign into one file with everything that verification needs: docs/submission-format.md.
 
-    Plan, journal, the records of all attempts (failed ones too), the last checkpoint of each finished run and the first
-    at its target, the sources that ran, and what Slurm's accounting says; with the hash of every file in a manifest
-    that your SSH key signs:
+    It contains plan, journal, the records of all attempts (also failed ones), the last checkpoint of each finished run
+    and the first at its target, the sources that ran, and the data of Slurm's accounting; and a manifest with the hash
+    of every file, which your SSH key signs:
 
     hpcai500 submit runs/campaign -o mysystem.zip --system "My System" --organisation "My Site" --key ~/.ssh/id_ed25519
 
-    Level and metrics are computed from the events. Whoever changed code of layers 5-8 claims --level system or free:
-    records do not show it, verification sees it (docs/verification.md). A looser level than needed may be claimed, a
-    stricter one is refused. A campaign that is not rankable can be submitted, and says so.
-    Before the file gets its name, it is verified as by `hpcai500 verify FILE`. If that refuses it, the findings are
-    told, nothing is kept, and the exit code is 2.
+    Level and metrics are computed from the events. If you changed code of layers 5-8, claim --level system or free:
+    records do not show such changes, but verification does (docs/verification.md). You may claim a looser level than
+    needed; a stricter one is refused. A campaign that is not rankable can be submitted, and says so.
+    The file is first verified as by `hpcai500 verify FILE`. If it is refused, the findings are printed, no file is
+    written, and the exit code is 2.
     """
     _require_choice(campaign, output, key, unsigned=unsigned)
     from hpcai500.progress import track  # keeps `--help` fast
@@ -99,11 +99,14 @@ def submit(
     packed = checked.packed
     show(_document(checked) if as_json else _lines(checked))
     if replaces:
-        say(f"{output}: was there, and is replaced")
+        say(f"{output}: existing file replaced")
     if not packed.manifest.claim.rankable:
         say("not rankable: it will be verified, and listed without a rank")
     if not as_json:
-        steps = ((("verify", output), "as whoever gets it will"), (("rank", output, "--html", "site"), "as a ranking"))
+        steps = (
+            (("verify", output), "check it as the recipient will"),
+            (("rank", output, "--html", "site"), "as a ranking"),
+        )
         say_next(next_lines(steps))
 
 
@@ -113,8 +116,8 @@ def _require_choice(campaign: Path, output: Path, key: Path | None, *, unsigned:
     if key is None and not unsigned:
         line = f"hpcai500 submit {shlex.quote(str(campaign))} -o {shlex.quote(str(output))} …"
         raise UsageError(
-            f"who signs? Make a key once: ssh-keygen -t ed25519 -f ~/.ssh/hpcai500, then: {line} "
-            f"--key ~/.ssh/hpcai500; or, for your own eyes: {line} --unsigned"
+            f"no key given: make one (ssh-keygen -t ed25519 -f ~/.ssh/hpcai500), then: {line} --key ~/.ssh/hpcai500; "
+            "or, for private use, add --unsigned"
         )
 
 
@@ -132,11 +135,11 @@ def _document(checked: Checked) -> dict[str, Any]:
 
 
 def _refused_lines(verification: Verification) -> list[str]:
-    """What verification found wrong, in its own words."""
+    """The failures that verification found."""
     found = verification.failures
-    shown = [f"  {one.name}: {one.evidence}" for one in found[:_MOST_TOLD]]
-    more = [f"  and {len(found) - _MOST_TOLD} more: --json has all of them"] if found[_MOST_TOLD:] else []
-    return ["refused     `hpcai500 verify` would say of it:", *shown, *more]
+    shown = [f"  {one.name}: {one.evidence}" for one in found[:_MOST_SHOWN]]
+    more = [f"  and {len(found) - _MOST_SHOWN} more: --json has all of them"] if found[_MOST_SHOWN:] else []
+    return ["refused     `hpcai500 verify` would report:", *shown, *more]
 
 
 def _lines(checked: Checked) -> list[str]:
@@ -150,14 +153,14 @@ def _lines(checked: Checked) -> list[str]:
         f"submission  {packed.path} ({packed.bytes} bytes, {len(manifest.files)} files)",
         f"campaign    {manifest.campaign}",
         f"system      {manifest.system}: {manifest.accelerators_in_words}; {manifest.framework}",
-        f"level       {checked.verification.level or 'none: no level allows what was changed'}",
+        f"level       {checked.verification.level or 'none: no level allows the changes'}",
         f"runs        {max((one.runs for one in claim.metrics.values()), default=0)} of {manifest.trials} planned, "
         f"{count(manifest.attempts, 'attempt')}",
         *([f"vflops      {with_unit('vflops', vflops.mean)}"] if vflops else []),
         f"rankable    {'yes' if claim.rankable else 'no'}",
         *(f"            {reason}" for reason in claim.reasons),
         *_left_out_lines(manifest.left_out, NOT_NEEDED),
-        f"signed      {f'by {packed.signer.fingerprint}' if packed.signer else 'by nobody'}",
+        f"signed      {f'by {packed.signer.fingerprint}' if packed.signer else 'no'}",
         f"verified    {_verdict(checked)}",
     ]
     if manifest.anonymised:
@@ -166,13 +169,13 @@ def _lines(checked: Checked) -> list[str]:
 
 
 def _verdict(checked: Checked) -> str:
-    judged = sum(one.severity == "warning" for one in checked.verification.findings)
-    told = "yes, all but the signature, which is missing" if checked.packed.signer is None else "yes"
-    return f"{told}; {count(judged, 'warning')}: see `hpcai500 verify {checked.packed.path}`" if judged else told
+    warnings = sum(one.severity == "warning" for one in checked.verification.findings)
+    text = "yes, except for the missing signature" if checked.packed.signer is None else "yes"
+    return f"{text}; {count(warnings, 'warning')}: see `hpcai500 verify {checked.packed.path}`" if warnings else text
 
 
 def _left_out_lines(left_out: Sequence[LeftOut], usual: str) -> Iterator[str]:
-    """A line for each reason; that older checkpoints stay out is so in every submission."""
+    """A line for each reason; the `usual` one, older checkpoints, applies to every submission and is not shown."""
     reasons: dict[str, list[str]] = {}
     for one in left_out:
         if one.reason != usual:
@@ -182,22 +185,22 @@ def _left_out_lines(left_out: Sequence[LeftOut], usual: str) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 verify`: whether a submission holds when all of it is computed again.
+# `hpcai500 verify`: check a submission by recomputing all of it.
 
 
 _DEVICES = ("cpu", "cuda")
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `hpcai500 submit` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Submission, written by `hpcai500 submit`.")],
     signers: Annotated[
         Path | None,
-        typer.Option(metavar="ALLOWED_SIGNERS", help="Keys that you vouch for: an OpenSSH file. Others are refused."),
+        typer.Option(metavar="ALLOWED_SIGNERS", help="Trusted keys: an OpenSSH file. Others are refused."),
     ] = None,
     registered: Registered = None,
     heads: Heads = None,
     edition: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Score under these rules.  [default: those that are claimed]")
+        str | None, typer.Option(metavar="NAME", help="Score by this edition of the rules.  [default: the claimed one]")
     ] = None,
     replay: Annotated[
         Path | None, typer.Option(metavar="DATA", help="Evaluate checkpoints of the trials again on this data set.")
@@ -207,25 +210,25 @@ def verify(
     ] = None,
     held_back: Annotated[
         Path | None,
-        typer.Option(metavar="DATA", help="With --replay: evaluate on this data set, too, which nobody else has."),
+        typer.Option(metavar="DATA", help="With --replay: evaluate on this secret data set, too."),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="cpu|cuda", help="With --replay: another device than the recipe's.")
+        str | None, typer.Option(metavar="cpu|cuda", help="With --replay: device to use instead of the recipe's.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a submission from its file alone, offline: docs/verification.md names each check.
+    """Check a submission offline, using only its file: docs/verification.md lists the checks.
 
-    Signature, manifest and hash chains; journal, seeds and recipes; results, energy, level and claim computed again
-    from the events; clocks, samples, rates and ceilings of each run; the sources that ran, file by file. Exit code 0
-    if all of it holds, 2 if anything does not.
+    It checks signature, manifest and hash chains; journal, seeds and recipes; results, energy, level and claim,
+    recomputed from the events; clocks, samples, rates and ceilings of each run; and each source file that ran. Exit
+    code 0 if all checks pass, 2 if any fails.
     """
     from hpcai500.campaign.journal import read_heads  # keeps `--help` fast
     from hpcai500.progress import track
     from hpcai500.results.verification.verify import verification_lines, verify_submission
 
     if replay is None and any(one is not None for one in (replay_trials, held_back, device)):
-        raise UsageError("--replay-trials, --held-back and --device say how to replay: add --replay DATA")
+        raise UsageError("--replay-trials, --held-back and --device are for replays only: add --replay DATA")
     if device not in (None, *_DEVICES):
         raise UsageError(f"--device: expected {' or '.join(_DEVICES)}, got {device}")
     verification = verify_submission(
@@ -257,14 +260,18 @@ def verify(
 
 
 def _identity(registered: str | None) -> str | None:
-    """The hash as campaigns write it."""
+    """The hash in the form that campaigns write.
+
+    Raises:
+        UsageError: it is not a hash.
+    """
     if registered is None:
         return None
     identity = registered.strip().lower()
     if re.fullmatch(r"[0-9a-f]{64}", identity):
         return identity
-    strange = re.search(r"[^0-9a-f]", identity)
-    what = f"{strange[0]!r} is no hex digit" if strange else f"has {len(identity)} hex digits"
+    other = re.search(r"[^0-9a-f]", identity)
+    what = f"{other[0]!r} is not a hex digit" if other else f"has {len(identity)} hex digits"
     raise UsageError(
         f"--registered {registered}: {what}; expected 64 hex digits, as `hpcai500 campaign status` shows them"
     )
@@ -275,9 +282,9 @@ def _replays(data: Path | None, trials: int | None, held_back: Path | None, devi
         return None
     for option, folder in (("--replay", data), ("--held-back", held_back)):
         if folder is not None and not folder.is_dir():
-            raise UsageError(f"{option} {folder}: no such folder; give that of the data set, as for a run")
+            raise UsageError(f"{option} {folder}: no such folder; give the folder of the data set, as for a run")
     if held_back is not None and held_back.resolve() == data.resolve():
-        raise UsageError(f"--held-back {held_back}: that of --replay; give one that whoever submits does not have")
+        raise UsageError(f"--held-back {held_back}: the same as --replay; give a set that the submitter does not have")
     from hpcai500.launch.measuring import replay_checkpoint
     from hpcai500.results.verification.replay import replay_check
 
@@ -285,57 +292,60 @@ def _replays(data: Path | None, trials: int | None, held_back: Path | None, devi
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 replicate`: repeat somebody's submission, and say whether it came out the same.
+# `hpcai500 replicate`: repeat a submission, and compare the results.
 
 
 def replicate(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `hpcai500 submit` wrote: the original.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The original, written by `hpcai500 submit`.")],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Lay out there.  [default: FILE-replication, beside it]"),
+        typer.Option("-o", "--output", metavar="DIR", help="Folder to set up.  [default: FILE-replication, beside it]"),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the same data set here. Needed unless hpcai500 has made the data.")
+        Path | None, typer.Option(help="Folder of the same data set here. Not needed for synthetic data.")
     ] = None,
     set_: Set = None,
     same_seeds: Annotated[
-        bool, typer.Option("--same-seeds", help="Take the original's seeds.  [default: as many others]")
+        bool, typer.Option("--same-seeds", help="Use the original's seeds.  [default: new ones]")
     ] = False,
     repetition: Annotated[
         Path | None,
-        typer.Option("--with", metavar="CAMPAIGN|FILE", help="Compare with this repetition; lay out nothing."),
+        typer.Option("--with", metavar="CAMPAIGN|FILE", help="Compare with this repetition; set up nothing."),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(metavar="SHARE", help="With --with: speed may differ by this share of the original.")
+        float, typer.Option(metavar="SHARE", help="With --with: tolerance of speed, as a share of the original.")
     ] = 0.05,
     quality_tolerance: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="The same of quality.  [default: what changes VFLOPS by --tolerance]"),
+        typer.Option(
+            metavar="SHARE",
+            help="With --with: tolerance of quality.  [default: the change that changes VFLOPS by --tolerance]",
+        ),
     ] = None,
     signers: Annotated[
-        Path | None, typer.Option(metavar="ALLOWED_SIGNERS", help="Keys that you vouch for: others are refused.")
+        Path | None, typer.Option(metavar="ALLOWED_SIGNERS", help="Trusted keys: others are refused.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Repeat a submission, on the same system or another one: docs/replication.md.
 
-    The submission is verified first, as by `hpcai500 verify`. Then DIR gets its recipe, a new campaign of as many runs,
-    and a README.md: image and version to fetch, fingerprint of the data, launch lines, what differs here. For another
-    system: --set hardware.nodes=2 and the like.
+    The submission is verified first, as by `hpcai500 verify`. Then DIR gets its recipe, a new campaign with the same
+    number of runs, and a README.md with the image and version to get, the fingerprint of the data, the commands to run,
+    and the differences to this system. For another system, use --set hardware.nodes=2 and the like.
 
     When the runs are done, --with compares: means and variations of both, the difference of the means with its 95 %
-    interval, and a verdict. Exit code 0 if it is `replicated`; 2 if it is not, or if that cannot be told.
+    interval, and a verdict. Exit code 0 if it is `replicated`; 2 if it is not, or if the data does not decide it.
     """
     if repetition is None:
         _lay_out(file, output, data, set_ or [], same_seeds=same_seeds, signers=signers, as_json=as_json)
         return
     for option, given in (("-o", output), ("--data", data), ("--set", set_), ("--same-seeds", same_seeds)):
         if given:
-            raise UsageError(f"--with compares and lays out nothing: leave out {option}")
+            raise UsageError(f"--with only compares: leave out {option}")
     from hpcai500.progress import track  # keeps `--help` fast
     from hpcai500.results.replication.comparison import compare_sides, read_side, read_submission, replication_lines
 
-    # Before the original is verified, which takes a while.
+    # Check it before the original is verified, which takes a while.
     if not repetition.exists():
         raise UsageError(f"--with {repetition}: no such campaign (its folder) or submission (its file)")
     original = read_submission(file, signers, track)
@@ -381,7 +391,7 @@ def _lay_out(
 
 
 def _launch_line(launcher: str, nodes: int, per_node: int, campaign: Path) -> str:
-    """The line that runs `campaign`; names of hosts, where a launcher needs them, are for the user to fill in."""
+    """The command that runs `campaign`; the user replaces placeholders of host names, if the launcher needs them."""
     from hpcai500.launch.layout import Layout, horovodrun, mpirun, srun, torchrun
 
     command = ["hpcai500", "campaign", "run", str(campaign)]

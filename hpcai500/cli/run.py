@@ -1,4 +1,4 @@
-"""Commands that run: `ic`, `ewa` and benchmarks of plug-ins, `campaign …`; and `score`, which looks at runs again."""
+"""Commands that run benchmarks: `ic`, `ewa`, plug-ins, `campaign …`; and `demo`, `watch` and `score`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from hpcai500.cli.options import (
     new_group,
     on_ranks,
     recipes_with,
+    report_error,
     say_next,
-    told,
 )
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import find_placement
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Commands that run or score runs: the launcher that runs them, and the one verdict that is printed.
+# Run or score several runs, and print one verdict.
 
 
 def run_and_report(runs: Callable[[Launcher], Iterator[Outcome]], procs: int | None, as_json: bool) -> None:
-    """Where rank 0 is, run `runs` with its launcher and print what they amount to; elsewhere, do what rank 0 asks for.
+    """On rank 0, run `runs` with its launcher and print the result; on other ranks, do what rank 0 requests.
 
     Ends the command on all ranks, with its exit code.
     """
@@ -65,20 +65,20 @@ def run_and_report(runs: Callable[[Launcher], Iterator[Outcome]], procs: int | N
         raise typer.Exit(follow(placement))
     launcher = launcher_of(placement, procs)
     code = report_runs(((run.record, run.exit_code) for run in runs(launcher)), as_json, with_next=True)
-    # A launcher ends all copies when one ends with a failure: what is printed is out before.
+    # A launcher kills all ranks when one fails, so flush the output before.
     sys.stdout.flush()
     launcher.end(code)
     raise typer.Exit(code)
 
 
 def job_error(record: Path) -> str | None:
-    """What the job wrote about its end; it has told the user already."""
+    """The error that the job wrote into its record; the job has printed it already."""
     path = record / "ERROR"
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def failing(error: HpcAi500Error) -> Iterator[tuple[Path, int]]:
-    """Runs that ended before the first one."""
+    """Runs that fail with `error` before the first one."""
     yield from ()
     raise error
 
@@ -93,7 +93,8 @@ def report_runs(
 ) -> int:
     """Score `runs` = (record, exit code of its job) as they come, and print the outcome; returns the exit code.
 
-    Whatever fails, stdout ends with a verdict, or is one JSON document. `with_next`: stderr has what to type now.
+    Even after a failure, stdout ends with a verdict, or is one JSON document. `with_next`: print suggested next
+    commands on stderr.
     """
     from hpcai500.results.outcome import CommandOutcome, RunOutcome  # keeps `--help` fast
     from hpcai500.results.score import score_record
@@ -110,8 +111,8 @@ def report_runs(
             except HpcAi500Error as error:
                 outcomes.append(RunOutcome(record, error=tell(error), exit_code=error.exit_code))
     except (HpcAi500Error, KeyboardInterrupt) as error:
-        ended = CommandOutcome(outcomes, *told(error))
-    # Before the result: where both streams are one file, its last line is the verdict.
+        ended = CommandOutcome(outcomes, *report_error(error))
+    # Before the result, so that the verdict is the last line if both streams go to one file.
     if with_next and not as_json:
         say_next(ended.next_lines())
     show(ended.document() if as_json else ended.lines())
@@ -119,15 +120,15 @@ def report_runs(
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 ic --estimate` and `ewa --estimate`: node-hours, time and energy of a run that is not made.
+# `hpcai500 ic --estimate` and `ewa --estimate`: estimate time, node-hours and energy of a run.
 
 
 EstimateOption = Annotated[
     bool,
     typer.Option(
         "--estimate",
-        help="Run nothing: print what the reference run (or --recipe) will take in time, node-hours and energy. A "
-        "quick look that is never scored: exit 0, no RESULT line.",
+        help="Run nothing: estimate time, node-hours and energy of the reference run (or of --recipe). It is "
+        "never scored: exit 0, no RESULT line.",
     ),
 ]
 MachineOption = Annotated[
@@ -135,8 +136,8 @@ MachineOption = Annotated[
     typer.Option(
         "--machine",
         metavar="FILE|NAME",
-        help="With --estimate: a machine file, a shipped one (v100-64) or what `hpcai500 micro -o` wrote.  [default: "
-        "some steps are timed here]",
+        help="With --estimate: a machine file, a shipped one (v100-64) or the output of `hpcai500 micro -o`.  "
+        "[default: time some steps here]",
     ),
 ]
 
@@ -163,7 +164,7 @@ def estimate(
 
     def body(launcher: Launcher) -> int:
         setting = planned_here(benchmark, recipe, settings, launcher)
-        # Before anything is timed, which takes a minute.
+        # Check it before steps are timed, which takes a minute.
         require_known_data(setting.recipe)
         found = estimate_here(recipe, setting.recipe, measured_here(setting, launcher))
         show(found.document() if as_json else found.lines())
@@ -173,28 +174,28 @@ def estimate(
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 ic`, `ewa` and `score`: runs, and what they amount to.
+# `hpcai500 ic`, `ewa` and benchmarks of plug-ins.
 
 
 # The heading of commands that run benchmarks.
 RUN = "Run"
 
 _IC = """\
-Image Classification: train ResNet-50 on JPEG files, to its target epochs, to a score.
+Image Classification: train ResNet-50 on JPEG files for its target epochs, and score the run.
 
-Without --recipe and --data it runs the smoke recipe on images that it makes itself: a few minutes on two cores,
-not rankable. With --data it runs the reference recipe. With --estimate it runs nothing, and prints what that will
-take (docs/cost-model.md).
+Without --recipe and --data it runs the smoke recipe on synthetic images: a few minutes on two cores, not rankable.
+With --data it runs the reference recipe. With --estimate it runs nothing, and estimates time and energy
+(docs/cost-model.md).
 
 --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
 hpcai500 ic …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
 """
 _EWA = """\
-Extreme Weather Analytics: train Faster R-CNN on 16-channel climate years, to its target epochs, to a score.
+Extreme Weather Analytics: train Faster R-CNN on 16-channel climate years for its target epochs, and score the run.
 
-Without --recipe and --data it runs the smoke recipe on weather that it makes itself: a few minutes on two cores,
-not rankable. With --data it runs the reference recipe. The record holds a picture of what was found. With
---estimate it runs nothing, and prints what that will take (docs/cost-model.md).
+Without --recipe and --data it runs the smoke recipe on synthetic weather: a few minutes on two cores, not rankable.
+With --data it runs the reference recipe. The record contains a picture of detections. With --estimate it runs nothing,
+and estimates time and energy (docs/cost-model.md).
 
 --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
 hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
@@ -202,7 +203,7 @@ hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (doc
 
 
 def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Callable[..., None]:
-    """The command of the benchmark `name`: run it, or estimate what a run will take."""
+    """The command of the benchmark `name`: run it, or estimate a run."""
     recipe_option = typer.Option(None, help=help_of_recipe, autocompletion=recipes_with)
     data_option = typer.Option(None, help=help_of_data)
 
@@ -224,9 +225,7 @@ def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Call
         from hpcai500.launch.runs import Request, run_benchmark  # keeps `--help` fast
 
         if machine is not None and not estimate_:
-            raise UsageError(
-                "--machine: a run takes place on this machine; add --estimate to ask what it will take there"
-            )
+            raise UsageError("--machine is for estimates only, as a run uses this machine: add --estimate")
         if estimate_:
             given = [option for option, value in (("--data", data), ("--out", out), ("--resume", resume)) if value]
             if given:
@@ -249,7 +248,7 @@ def add_benchmarks(app: typer.Typer) -> None:
         "ic", "TOML file, or ic/smoke, ic/reference.", "Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."
     )
     ewa = benchmark_command(
-        "ewa", "TOML file, or ewa/smoke, ewa/reference.", "Folder with climo_YYYY.h5, a file for each year."
+        "ewa", "TOML file, or ewa/smoke, ewa/reference.", "Folder with climo_YYYY.h5, one file per year."
     )
     for name, command, summary, about, data in (
         ("ic", ic, "Image Classification: from JPEG files to a score.", _IC, "imagenet"),
@@ -260,7 +259,7 @@ def add_benchmarks(app: typer.Typer) -> None:
 
 def _examples(name: str, data: str) -> tuple[str, ...]:
     return (
-        f"hpcai500 {name}                              # the smoke recipe, on data that it makes itself",
+        f"hpcai500 {name}                              # the smoke recipe, on synthetic data",
         f"hpcai500 {name} --data /data/{data} --set accelerator.precision=bf16",
         f"srun -N 4 --ntasks-per-node=8 --kill-on-bad-exit=1 hpcai500 {name} --data /data/{data}",
         f"hpcai500 {name} --resume                     # after Ctrl-C, a kill or a full disk",
@@ -268,18 +267,16 @@ def _examples(name: str, data: str) -> tuple[str, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 demo`: what all the pages look like, before anything is run.
+# `hpcai500 demo`: examples of all pages.
 
 
 def demo(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder, not there yet or empty.")] = Path(
-        "hpcai500-demo"
-    ),
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder, new or empty.")] = Path("hpcai500-demo"),
 ) -> None:
-    """Lay out finished runs and all that hpcai500 makes of them, in seconds: nothing is trained.
+    """Write example runs and the pages that hpcai500 makes from them, in seconds: nothing is trained.
 
-    Real, tiny runs of both benchmarks, a campaign, a submission, an ensemble; their reports, comparison, ranking and
-    acceptance pages; and index.html, which links them. None of it can be ranked.
+    They are real, tiny runs of both benchmarks, a campaign, a submission and an ensemble; their reports, comparison,
+    ranking and acceptance pages; and index.html, which links them. None of them is rankable.
     """
     from hpcai500.demo.layout import lay_out  # keeps `--help` fast
     from hpcai500.progress import track
@@ -288,16 +285,16 @@ def demo(
     show(text_table("", [(str(folder / one.path), one.sentence) for one in made]))
     show(["", f"Open {folder / 'index.html'} in a browser. Try a command on the records:"])
     steps = (
-        (("score", folder / "ic"), "the result of a run again"),
+        (("score", folder / "ic"), "the result of a run"),
         (("campaign", "status", folder / "campaign"), "all runs, and why they are not rankable"),
-        (("verify", folder / "submission.zip"), "refused, and why"),
-        (("watch", folder / "ewa"), "how far a run is"),
+        (("verify", folder / "submission.zip"), "why it is refused"),
+        (("watch", folder / "ewa"), "the progress of a run"),
     )
     show(next_lines(steps))
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 watch`: how far a run is, while it goes on and afterwards.
+# `hpcai500 watch`: the progress of a run, during the run and afterwards.
 
 
 _STYLES = {
@@ -308,17 +305,17 @@ _STYLES = {
 
 def watch(
     folder: Annotated[
-        Path, typer.Argument(metavar="RECORD|CAMPAIGN|ENSEMBLE", help="Folder that a run writes, or has written.")
+        Path, typer.Argument(metavar="RECORD|CAMPAIGN|ENSEMBLE", help="Folder of a run, campaign or ensemble.")
     ],
-    interval: Annotated[float, typer.Option(min=0.5, metavar="SECONDS", help="Between two looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.5, metavar="SECONDS", help="Refresh interval.")] = 2.0,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page as well, which renews itself.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that refreshes itself.")
     ] = None,
 ) -> None:
-    """Show how far a run is, live: step, epoch, loss, rate, time left, ranks that lag, watts.
+    """Show the progress of a run, live: step, epoch, loss, rate, time left, stragglers, watts.
 
-    Only the files of the record are read, so it works from any machine that sees the folder. Ctrl-C ends the watching;
-    the run goes on. What has ended is shown once. Where stdout is no terminal, each change is a line.
+    It only reads the files of the record, so it works on any machine that sees the folder. Ctrl-C ends `watch`, not the
+    run. A run that has ended is shown once. If stdout is not a terminal, each change is a line.
     """
     from hpcai500.progress import Redrawn, is_terminal  # keeps `--help` fast
     from hpcai500.results.watch import follow
@@ -341,7 +338,7 @@ def watch(
         if isinstance(error, Stopped) and error.number != signal.SIGINT:
             raise
         screen.close()
-        say(f"no longer watched; the run goes on. Look again: hpcai500 watch {shlex.quote(str(folder))}")
+        say(f"stopped watching; the run goes on. To watch again: hpcai500 watch {shlex.quote(str(folder))}")
     finally:
         screen.close()
 
@@ -366,9 +363,9 @@ def _looker(folder: Path) -> Callable[[], Look]:
 
 
 def score(
-    records: Annotated[list[Path], typer.Argument(help="Folders that runs wrote.")],
-    edition: Annotated[str | None, typer.Option(help="Score under this edition of the rules.")] = None,
-    convention: Annotated[str, typer.Option(help="How operations are counted: analytic, or paper.")] = "analytic",
+    records: Annotated[list[Path], typer.Argument(help="Folders of records.")],
+    edition: Annotated[str | None, typer.Option(help="Score by this edition of the rules.")] = None,
+    convention: Annotated[str, typer.Option(help="How to count operations: analytic, or paper.")] = "analytic",
     as_json: Json = False,
 ) -> None:
     """Compute the score of records again, from their events."""
@@ -382,14 +379,14 @@ def score(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Benchmarks of plug-ins as commands, like `hpcai500 ic`: known by name alone until one is run.
+# Benchmarks of plug-ins as commands, like `hpcai500 ic`. A plug-in is imported only when its command is run.
 
 
 _HELP = """\
 Benchmark {name} of the plug-in {package} {version}. {summary}
 
-Without --recipe and --data it runs the plug-in's small recipe on data that it makes itself, if it has such. All else is
-as for `hpcai500 ic`; no edition ranks it (docs/plugins.md).
+Without --recipe and --data it runs the plug-in's smoke recipe on synthetic data, if it has them. Otherwise it works
+like `hpcai500 ic`; no edition ranks it (docs/plugins.md).
 """
 
 
@@ -406,13 +403,13 @@ class Benchmarks(WithPlugins):
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 campaign …`: all runs of a result, fixed before the first of them.
+# `hpcai500 campaign …`: plan all runs of a result before the first one, and run them.
 
 
 app = new_group(
     "Plan all runs of a result before the first one, run them, and see whether it is rankable (docs/campaigns.md).",
     "hpcai500 campaign init runs/campaign --recipe ic/reference --data /data/imagenet",
-    "hpcai500 campaign run runs/campaign       # the same line goes on after whatever stopped it",
+    "hpcai500 campaign run runs/campaign       # if it was stopped, the same command continues",
     "hpcai500 campaign status runs/campaign",
 )
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the campaign.")]
@@ -428,7 +425,7 @@ def init(
         typer.Option(
             min=1,
             metavar="N",
-            help="Runs, each with its own seed.  [default: two more than the edition's least runs, because the highest "
+            help="Runs, each with its own seed.  [default: two more than the edition's minimum, because the highest "
             "and the lowest are dropped: ic 12, ewa 7]",
         ),
     ] = None,
@@ -437,13 +434,14 @@ def init(
     procs: Procs = None,
     as_json: Json = False,
 ) -> None:
-    """Fix a campaign in DIR: recipe, number of runs, seeds. Nothing is run.
+    """Plan a campaign in DIR: recipe, number of runs, seeds. Nothing is run.
 
-    Prints the campaign's identity: register it with your committee. Whoever is told of it before the first run can
-    check later that this plan was made first. To show that no better copy was chosen, send the heads (campaign heads).
+    Prints the campaign's identity: send it to your committee before the first run, so that they can check later that
+    this plan was made first. To show that you did not choose the best of several copies, also send the heads (campaign
+    heads).
 
     Plan for the ranks that will run it: `--procs N` on one machine; for a cluster, `--set hardware.nodes=4 --set
-    hardware.accelerators_per_node=8 --set communication.backend=torch`, or call this by the launcher of the runs.
+    hardware.accelerators_per_node=8 --set communication.backend=torch`, or start this with the launcher of the runs.
     """
     from hpcai500.launch.runs import plan_campaign  # keeps `--help` fast
 
@@ -464,18 +462,18 @@ def run(
     power: Power = "auto",
     only: Annotated[
         int | None,
-        typer.Option(min=1, metavar="K", help="Run this trial alone, for example one in each Slurm job."),
+        typer.Option(min=1, metavar="K", help="Run only this trial, for example one in each Slurm job."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Where the data set lies now.  [default: where the plan says]")
+        Path | None, typer.Option(help="New folder of the data set, if it moved.  [default: the planned one]")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run what is not done yet, one run after the other; the same command goes on after whatever has stopped it.
+    """Run all unfinished runs, one after the other; if it was stopped, the same command continues.
 
-    Each attempt is in the campaign's journal before it begins. One that was stopped or killed is gone on with; one that
-    ended before there was anything to go on with is kept, and another attempt is made. As each attempt begins and
-    ends, stderr gets a line HPCAI500 HEAD: send it to your committee at once (docs/campaigns.md).
+    Each attempt is written into the campaign's journal before it begins. A stopped or killed attempt is resumed; if it
+    has no checkpoint, it is kept and another attempt is made. When an attempt begins or ends, stderr gets a line
+    HPCAI500 HEAD: send it to your committee at once (docs/campaigns.md).
 
     On several machines, start it by a launcher, as `ic`: srun hpcai500 campaign run DIR (docs/launching.md).
     """
@@ -491,9 +489,9 @@ def run(
 
 
 def status(folder: Folder, as_json: Json = False) -> None:
-    """Show every attempt, the means with their variation, and whether the campaign can be ranked, or why not.
+    """Show every attempt, the means with their variation, and whether the campaign is rankable, or why not.
 
-    The end of an attempt that was killed is written into the journal by this, too; stderr has its head.
+    It also writes the end of a killed attempt into the journal, and its head to stderr.
     """
     from hpcai500.campaign.attempts import settle  # keeps `--help` fast
     from hpcai500.campaign.journal import heads_of, read_campaign
@@ -512,8 +510,8 @@ def status(folder: Folder, as_json: Json = False) -> None:
 def heads(folder: Folder) -> None:
     """Print the head of each line of the journal: HPCAI500 HEAD, identity, number of the line, hash.
 
-    A committee that was sent each of them when its line was written sees that this copy of the campaign was not chosen
-    by its results: `hpcai500 verify FILE --heads HEADS` (docs/campaigns.md).
+    A committee that received each head when its line was written can check that this copy of the campaign was not
+    chosen for its results: `hpcai500 verify FILE --heads HEADS` (docs/campaigns.md).
     """
     from hpcai500.campaign.journal import heads_of, read_campaign
 
@@ -524,11 +522,11 @@ def heads(folder: Folder) -> None:
 add_command(
     app,
     init,
-    "Fix recipe, number of runs and seeds.",
+    "Plan recipe, number of runs and seeds.",
     "hpcai500 campaign init runs/campaign --recipe ic/reference --data /data/imagenet",
 )
-add_command(app, run, "Run what is not done yet.", "hpcai500 campaign run runs/campaign")
+add_command(app, run, "Run all unfinished runs.", "hpcai500 campaign run runs/campaign")
 add_command(
     app, status, "Show all attempts, the means, and whether it is rankable.", "hpcai500 campaign status runs/campaign"
 )
-add_command(app, heads, "Print what the committee needs while it runs.", "hpcai500 campaign heads runs/campaign")
+add_command(app, heads, "Print the heads to send to the committee.", "hpcai500 campaign heads runs/campaign")

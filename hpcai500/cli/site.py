@@ -1,4 +1,4 @@
-"""Commands about a site: what its machines are, lack and reach, which software this is, and batch scripts for Slurm."""
+"""Commands for a site: check, describe and measure its machines, test the software, write batch scripts for Slurm."""
 
 from __future__ import annotations
 
@@ -33,21 +33,19 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 doctor`: what is wrong here, before node-hours are spent.
+# `hpcai500 doctor`: find problems before node-hours are spent.
 
 
 def path(text: str) -> Path:
-    """A path that nobody has touched: typer's own kind of path looks at it, and here a check says which one is dead.
+    """A path that is not accessed; typer's own type of path accesses it, which may block on a dead mount.
 
-    `--help` shows the name of this function as the kind of value.
+    `--help` shows the name of this function as the type of the value.
     """
     return Path(text)
 
 
 def doctor(
-    benchmark: Annotated[
-        str | None, typer.Argument(metavar="[ic|ewa|PLUG-IN]", help="Check what its command needs.")
-    ] = None,
+    benchmark: Annotated[str | None, typer.Argument(metavar="[ic|ewa|PLUG-IN]", help="Benchmark to check for.")] = None,
     recipe: RecipeOption = None,
     data: Annotated[Path | None, typer.Option(parser=path, help="Folder of the data set.")] = None,
     out: Annotated[
@@ -58,17 +56,15 @@ def doctor(
     oversubscribe: Oversubscribe = False,
     machine: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|NAME", help="Hold speeds against a machine's description, or `hpcai500 micro -o FILE`."
-        ),
+        typer.Option(metavar="FILE|NAME", help="Compare speeds with a machine file, or with `hpcai500 micro -o FILE`."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Look only: measure nothing, start no rank.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure nothing, and start no ranks.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check container, folders, launcher, devices; measure GEMM, all-reduce, reading; say what to type: docs/doctor.md.
+    """Check container, folders, launcher, devices; measure GEMM, all-reduce, reading; suggest fixes: docs/doctor.md.
 
-    A minute on all ranks, under a launcher on all of its own. Exit code 69 where a run could not start or would not be
-    worth its node-hours. With --quick it takes a second; `ic` and `ewa` do the same before they start.
+    It takes a minute, on all ranks, or on all ranks of the launcher. Exit code 69 if a run could not start or would
+    waste its node-hours. With --quick it takes a second; `ic` and `ewa` do the same before they start.
     """
     # Imports in here keep `--help` fast.
     from hpcai500.launch.examination import Patient, examine_command, look, why_unplaced
@@ -88,7 +84,7 @@ def doctor(
         found = examine_command(patient, launcher)
         code = _print(found.checks, sources, as_json=as_json)
         if found.stopped:
-            say(f"error: stopped by {found.stopped}: not all was measured")
+            say(f"error: stopped by {found.stopped}: some checks were not measured")
             return ExitCode.RUN_FAILED
         return code
 
@@ -96,20 +92,20 @@ def doctor(
 
 
 def _print(checks: Sequence[Check], sources: Sequence[GivenFile] = (), *, as_json: bool) -> int:
-    """Print `checks`, and who stands for what speeds were held against; returns the exit code that they stand for."""
+    """Print `checks`, and the `sources` of the ceilings that speeds were compared with; returns the exit code."""
     from hpcai500.system.checks import document, lines, verdict
 
     found = {**document(checks), "sources": [file.document() for file in sources]}
-    told = [*(f"machine {file.sentence}" for file in sources), *lines(checks)]
-    show(found if as_json else told)
+    text = [*(f"machine {file.sentence}" for file in sources), *lines(checks)]
+    show(found if as_json else text)
     return ExitCode.ENVIRONMENT if verdict(checks) == "fail" else ExitCode.PASS
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 system`: what this machine, or each node of a job, is; or what a record says it was.
+# `hpcai500 system`: describe this machine, each node of a job, or the nodes of a record.
 
 
-# Any recipe does, as none is trained: this one asks for no device and makes its data itself.
+# Any recipe works, as nothing is trained: this one needs neither device nor data.
 _RECIPE = "ic/smoke"
 _FORMATS = ("text", "mlperf")
 
@@ -117,7 +113,7 @@ Places = Mapping[str, Path | None]
 
 
 def system(
-    record: Annotated[Path | None, typer.Argument(metavar="[RECORD]", help="Show what this record says.")] = None,
+    record: Annotated[Path | None, typer.Argument(metavar="[RECORD]", help="Show the nodes of this record.")] = None,
     form: Annotated[str, typer.Option("--format", metavar="text|mlperf", help="mlperf: its field names.")] = "text",
     data: Annotated[Path | None, typer.Option(help="Folder of the data set, for its file system.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of records, for its file system.  [default: here]")] = None,
@@ -127,17 +123,17 @@ def system(
 ) -> None:
     """Describe processors, accelerators, links, system, software and network: the six parts of V2.0 section 5.3.3.
 
-    Started by srun or mpirun it describes every node of the job, and says how they differ: docs/system.md. Serial
-    numbers, addresses and other people's variables are left out.
+    Started by srun or mpirun it describes every node of the job, and lists differences: docs/system.md. Serial numbers,
+    addresses and unrelated variables are left out.
     """
     if form not in _FORMATS:
         raise UsageError(f"--format: expected {' or '.join(_FORMATS)}, got {form}")
     if record is not None:
         if procs is not None or data is not None or out is not None:
-            raise UsageError(f"{record} is described as it was: leave out --procs, --data and --out")
+            raise UsageError(f"{record}: --procs, --data and --out do not apply to a record: leave them out")
         _show(_of_record(record), form, as_json=as_json)
         return
-    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the folder itself is what is described
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - this folder itself is described
     places = {
         "data": data.absolute() if data else None, "out": (out or Path()).absolute(), "temporary": temporary
     }  # fmt: skip
@@ -154,7 +150,7 @@ def _of_record(path: Path) -> dict[str, Any]:
 
     found = read_record(path).system
     if not found.get("nodes"):
-        raise RecordError(f"{path}: it says nothing of its nodes: the run ended before it had looked at them")
+        raise RecordError(f"{path}: no description of nodes: the run ended before it described them")
     return dict(found)
 
 
@@ -169,7 +165,7 @@ def _of_job(launcher: Launcher, places: Places) -> dict[str, Any]:
 
 
 def _here(places: Places) -> dict[str, Any]:
-    """One node needs no job: nothing of torch is loaded."""
+    """A system.json of this node, without a job, so torch is not loaded."""
     from hpcai500.system.container import find_container
     from hpcai500.system.mpi import installed_mpi
     from hpcai500.system.node import describe_node
@@ -187,12 +183,12 @@ def _show(document: Mapping[str, Any], form: str, *, as_json: bool) -> None:
         show(mlperf_description(document), indent=2)
         return
     differences = node_differences(document["nodes"])
-    told = {**document, "differences": [one.document() for one in differences]}
-    show(told if as_json else system_lines(document, differences))
+    full = {**document, "differences": [one.document() for one in differences]}
+    show(full if as_json else system_lines(document, differences))
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 micro`: what this machine does at best, each number verified.
+# `hpcai500 micro`: measure the ceilings of this machine.
 
 
 _KINDS = ("gemm", "conv", "copy", "allreduce", "input")
@@ -205,8 +201,8 @@ def micro(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="TOML file or a shipped recipe: device, precision, batch and shapes.  [default: ic/reference where "
-            "this host has an NVIDIA device, else ic/smoke]",
+            help="TOML file or a shipped recipe: device, precision, batch and shapes.  [default: ic/reference if this "
+            "host has an NVIDIA device, else ic/smoke]",
             autocompletion=recipes_with,
         ),
     ] = None,
@@ -214,7 +210,7 @@ def micro(
     data: Annotated[Path | None, typer.Option(help="Folder of the recipe's data set, for input.")] = None,
     procs: Procs = None,
     oversubscribe: Oversubscribe = False,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Of each measurement, about.")] = 2.0,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Approximate time of each measurement.")] = 2.0,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the JSON there too.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -223,8 +219,8 @@ def micro(
     Products are measured in fp32, tf32, bf16 and fp16 over the shapes of both workloads and large squares; each result
     is verified, and a wrong one ends with exit code 2. With --procs or under a launcher, all ranks measure at once.
     """
-    wanted = list(dict.fromkeys(what or _KINDS))
-    if unknown := [word for word in wanted if word not in _KINDS]:
+    kinds = list(dict.fromkeys(what or _KINDS))
+    if unknown := [word for word in kinds if word not in _KINDS]:
         raise UsageError(f"micro {unknown[0]}: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
 
     def body(launcher: Launcher) -> int:
@@ -233,10 +229,10 @@ def micro(
         from hpcai500.results.micro import figure_of_merit_lines, table_lines
 
         try:
-            # Before the minutes that measuring takes.
+            # Check it before measuring, which takes minutes.
             if out:
                 _check_writable(out)
-            document = measure_micro(launcher, wanted, recipe=recipe, overrides=set_ or (), data=data, seconds=seconds)
+            document = measure_micro(launcher, kinds, recipe=recipe, overrides=set_ or (), data=data, seconds=seconds)
             if out:
                 try:
                     write_atomically(out, (json.dumps(document) + "\n").encode())
@@ -261,16 +257,16 @@ def _check_writable(out: Path) -> None:
     if is_folder(out):
         raise UsageError(f"{out}: a folder; give a file: -o {out / 'micro.json'}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        reason = "cannot be written" if is_folder(folder) else "no such folder, or none that you may look into"
+        reason = "not writable" if is_folder(folder) else "no such folder, or no permission to access it"
         raise UsageError(f"{out}: cannot be written: {folder}: {reason}; give another -o FILE")
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 version` and `self-test`: which software this is, and whether it computes rightly here.
+# `hpcai500 version` and `self-test`: print versions, and check that the software computes correctly here.
 
 
 def version(as_json: Json = False) -> None:
-    """Print which software this is: what `system.json` of each record has as `installation`."""
+    """Print versions and hashes of the software, as in `installation` in the `system.json` of each record."""
     from hpcai500.system.container import find_container  # keeps `--help` fast
     from hpcai500.system.mpi import installed_mpi
     from hpcai500.system.software import version_document, version_lines
@@ -280,12 +276,12 @@ def version(as_json: Json = False) -> None:
 
 
 def self_test(
-    procs: Annotated[int, typer.Option(min=2, metavar="N", help="Ranks that add up.")] = 2,
+    procs: Annotated[int, typer.Option(min=2, metavar="N", help="Ranks for the all-reduce.")] = 2,
     as_json: Json = False,
 ) -> None:
-    """Hold every kernel against a reference, add up on several ranks, and train: half a minute on two cores.
+    """Compare every kernel with a reference, all-reduce on several ranks, and train: half a minute on two cores.
 
-    It writes to temporary files only (TMPDIR), and ends with 2 where an answer is wrong, 1 where a part crashed.
+    It writes temporary files only (TMPDIR). Exit codes: 2, an answer is wrong; 1, a part crashed.
     """
     from hpcai500.launch.self_test import run_self_test  # keeps `--help` fast
 
@@ -295,7 +291,7 @@ def self_test(
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 slurm …`: scripts are written here, and submitted on the host: nothing here needs Slurm.
+# `hpcai500 slurm …`: write scripts here, and submit them on the host; this does not need Slurm.
 
 
 app = new_group(
@@ -312,7 +308,7 @@ def render(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Site file: partition, ranks of a node, launcher, image.  [default: srun, one rank a node, in the "
+            help="Site file: partition, ranks per node, launcher, image.  [default: srun, one rank per node, in the "
             "image that this command runs in]",
         ),
     ] = None,
@@ -329,8 +325,8 @@ def render(
     """Write a batch script that runs a benchmark: check it, change it, then `sbatch FILE`.
 
     Write a site file first: `hpcai500 slurm example` prints one that explains every field (docs/site-guide.md). Recipe
-    and site are checked now, so that no mistake waits in the queue. Warned by Slurm before the time is up, the job
-    stops with a checkpoint, goes back to the queue and goes on.
+    and site are checked now, so that mistakes are found before the job waits in the queue. When Slurm warns before the
+    time limit, the job stops with a checkpoint, is queued again and continues.
     """
     from hpcai500.launch.slurm.script import RenderRequest, plan_job  # keeps `--help` fast
     from hpcai500.launch.slurm.script import render as rendered
@@ -351,14 +347,14 @@ def render(
 
 
 def example() -> None:
-    """Print the site file in which every field is explained: `hpcai500 slurm example > mysite.toml`."""
+    """Print a site file that explains every field: `hpcai500 slurm example > mysite.toml`."""
     from hpcai500.launch.slurm.site import find_site  # keeps `--help` fast
 
     show(find_site("example").read_text(encoding="utf-8").splitlines())
 
 
 def _write_new(path: Path, script: str) -> None:
-    """Write `script` to a file that is not there yet: the one that is may have been changed by hand."""
+    """Write `script` to a new file; an existing one may have been edited, so it is not replaced."""
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(script)

@@ -1,4 +1,4 @@
-"""Commands that explain: what records, machines and recipes say, and where the time of a run goes.
+"""Commands to understand records, machines and recipes, and where the time of a run goes.
 
 `report`, `compare`, `roofline`, `scale`, `profile`, `flops`, `timeline`, `export`, `rules`.
 """
@@ -23,8 +23,8 @@ from hpcai500.cli.options import (
     RecipeOption,
     Set,
     on_ranks,
-    told,
-    write_asked_for,
+    report_error,
+    write_requested,
 )
 from hpcai500.cli.run import job_error
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 report` and `hpcai500 compare`: records for people.
+# `hpcai500 report` and `hpcai500 compare`: pages about records.
 
 
-Page = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page.")]
+Page = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write.")]
 
 
 def report(
-    records: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="Folders that runs wrote, or a series.")],
+    records: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="Folders of records, or of a series.")],
     output: Page = Path("report.html"),
     machine: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Ceilings for the roofline: TOML, a shipped name, or micro's JSON."),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="What `hpcai500 profile` wrote.  [default: RECORD/profile]")
+        Path | None, typer.Option(metavar="FOLDER", help="Output of `hpcai500 profile`.  [default: RECORD/profile]")
     ] = None,
 ) -> None:
-    """Write one self-contained page about records, also of runs that failed: docs/report.md."""
+    """Write one self-contained page about records, including failed runs: docs/report.md."""
     from hpcai500.results.report.page import make_report, write_page
 
     made = make_report(records, machine, profile)
@@ -67,16 +67,16 @@ def report(
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="Folder that a run wrote, or a series.")],
-    others: Annotated[list[Path], typer.Argument(metavar="B", help="Others that are compared with it, up to five.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="Folder of a record, or of a series.")],
+    others: Annotated[list[Path], typer.Argument(metavar="B", help="Others to compare with it, up to five.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE.html", help="Write a page as well.")
     ] = None,
     as_json: JsonDocument = False,
 ) -> None:
-    """Compare records with a first one: what differs between them, then each number and the ratio B/A.
+    """Compare records with a first one: the differences, then each number and the ratio B/A.
 
-    A page (-o) also draws the curves of quality and loss over each other.
+    A page (-o) also overlays the curves of quality and loss.
     """
     from hpcai500.results.compare import compare_all, comparison_lines, comparison_page
     from hpcai500.results.report.page import write_page
@@ -94,7 +94,7 @@ def compare(
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 roofline`: what binds a run.
+# `hpcai500 roofline`: the bottleneck of a run.
 
 
 def roofline(
@@ -102,30 +102,32 @@ def roofline(
         list[Path] | None, typer.Argument(metavar="RECORD", help="Folders of runs.  [default: published ones]")
     ] = None,
     machine: Annotated[
-        str | None, typer.Option(metavar="FILE|NAME", help="Its ceilings: a machine file, or a shipped one (v100-64).")
+        str | None, typer.Option(metavar="FILE|NAME", help="Ceilings: a machine file, or a shipped one (v100-64).")
     ] = None,
     micro: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Its ceilings as measured: hpcai500 micro -o FILE.")
+        str | None, typer.Option(metavar="FILE", help="Measured ceilings, from hpcai500 micro -o FILE.")
     ] = None,
     model: Annotated[
         Literal["node", "system"] | None,
-        typer.Option(help="Links between accelerators, or the network between nodes.  [default: as the runs were]"),
+        typer.Option(help="Links between accelerators, or the network between nodes.  [default: as in the runs]"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Draw the model there (SVG and PNG).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what binds runs on a machine, computation or communication, and what would move it (V2.0 section 6)."""
+    """Find the bottleneck of runs, computation or communication, and what would relieve it (V2.0 section 6)."""
     from hpcai500.drawing import write_figures  # keeps `--help` fast
     from hpcai500.results.given_files import given_machine
     from hpcai500.results.roofline import draw_roofline
     from hpcai500.results.roofline import roofline as make
 
     if machine is not None and micro is not None:
-        raise UsageError("roofline: --machine and --micro are two sets of ceilings: give one of them")
+        raise UsageError("roofline: --machine and --micro both give ceilings: use one of them")
     if machine is None and micro is None:
-        raise UsageError("roofline: give the ceilings: --machine FILE|NAME, or --micro FILE of hpcai500 micro -o FILE")
+        raise UsageError(
+            "roofline: give the ceilings: --machine FILE|NAME, or --micro FILE from hpcai500 micro -o FILE"
+        )
     ceilings, sources = given_machine(machine or micro or "")
     drawn = replace(make(records or [], ceilings, model), sources=sources)
     figures = write_figures(out, draw_roofline(drawn)) if out else []
@@ -136,7 +138,7 @@ def roofline(
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 scale`: how a benchmark gets on with more and more processes, run here or predicted.
+# `hpcai500 scale`: measure or predict the scaling of a benchmark.
 
 
 def scale(
@@ -150,18 +152,18 @@ def scale(
     oversubscribe: Oversubscribe = False,
     recipe: RecipeOption = None,
     data: Data = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of records and pictures.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of records and figures.")] = None,
     set_: Set = None,
-    from_records: Annotated[bool, typer.Option("--records", help="Draw records that are there.")] = False,
+    from_records: Annotated[bool, typer.Option("--records", help="Draw existing records; run nothing.")] = False,
     ensemble: Annotated[
         bool,
-        typer.Option("--ensemble", help="Scale by members that vote, beside one model on the same ranks (V3.0)."),
+        typer.Option("--ensemble", help="Compare ensembles with one model on the same ranks (V3.0)."),
     ] = False,
     minutes: Annotated[
         float | None,
         typer.Option(
             min=0.0,
-            help="Stop all runs with a checkpoint after so long.  [default: 60; with --data or --recipe 1440, a day]",
+            help="Stop with a checkpoint after this time.  [default: 60; with --data or --recipe 1440, a day]",
         ),
     ] = None,
     degree: Annotated[
@@ -169,7 +171,7 @@ def scale(
     ] = None,
     predict: Annotated[
         int | None,
-        typer.Option(min=2, metavar="NODES", help="Run nothing: predict 1, 2, 4, ... NODES nodes, and name the wall."),
+        typer.Option(min=2, metavar="NODES", help="Run nothing: predict 1, 2, 4, ... NODES nodes, and the limit."),
     ] = None,
     machine: Annotated[
         str | None,
@@ -177,43 +179,43 @@ def scale(
     ] = None,
     record: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RECORD", help="With --predict: runs to begin from, drawn as measured."),
+        typer.Option(metavar="RECORD", help="With --predict: measured runs to start from; they are drawn, too."),
     ] = None,
     jitter: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="With --predict: a rank's step varies by this share (deviation).")
+        float, typer.Option(min=0.0, max=1.0, help="With --predict: relative standard deviation of a rank's step time.")
     ] = 0.0,
     as_json: JsonDocument = False,
 ) -> None:
     """Run a benchmark with 1, 2, 4, ... processes on this machine and draw FLOPS and efficiency (V2.0 Fig. 12).
 
-    It says how long it takes at most (--minutes). The same command with the same --out goes on where it was. With
-    --records it draws runs that were made elsewhere.
+    It prints its time limit (--minutes). The same command with the same --out continues. With --records it draws
+    existing runs.
 
-    With --ensemble each number of processes is an ensemble of as many members (with --degree P, of a P-th of them), and
-    one model beside it: FLOPS and efficiency of both, then quality against speed for ever fewer and larger members.
+    With --ensemble it runs, for N processes, an ensemble of N members (of N/P with --degree P), and one model on N
+    processes: it compares FLOPS and efficiency, then quality and speed for fewer and larger members.
 
     With --predict NODES and --machine nothing is run: the cost model (docs/cost-model.md) draws the curve and names the
-    node count at which it meets a wall. What it prints is a prediction, no result: it ends without a RESULT line.
+    number of nodes where scaling stops. This is a prediction, not a result: it ends without a RESULT line.
     """
     if predict is not None:
-        of_runs = (
+        options_of_runs = (
             ("--procs", procs),
             ("--data", data),
             ("--records", from_records),
             ("--ensemble", ensemble),
             ("--minutes", minutes is not None),
         )
-        for option, given in of_runs:
+        for option, given in options_of_runs:
             if given:
                 raise UsageError(f"--predict runs nothing: leave out {option}")
         _predict(_one(what), predict, machine, recipe, record or [], set_ or [], jitter, out, as_json)
         return
     if machine is not None or record or jitter:
-        raise UsageError("--machine, --record and --jitter are of a prediction: add --predict NODES")
+        raise UsageError("--machine, --record and --jitter are for predictions only: add --predict NODES")
     if degree is not None and not ensemble:
-        raise UsageError("--degree: the ranks of a member: add --ensemble")
+        raise UsageError("--degree is for ensembles only: add --ensemble")
     if ensemble and from_records:
-        raise UsageError("--records: of runs of one model; leave out --ensemble")
+        raise UsageError("--records draws runs of one model only: leave out --ensemble")
     from hpcai500.launch.scale import ScaleRequest  # keeps `--help` fast
     from hpcai500.results.scaling import report_broken_scaling, report_scaling
 
@@ -230,13 +232,13 @@ def scale(
                 _run_points(request, folder, minutes, done)
                 report = report_scaling(done, folder)
     except (HpcAi500Error, KeyboardInterrupt) as error:
-        report = report_broken_scaling(done, *told(error))
+        report = report_broken_scaling(done, *report_error(error))
     show(report.document() if as_json else report.lines())
     raise typer.Exit(report.error_code)
 
 
 def _run_points(request: ScaleRequest, folder: Path, minutes: float | None, done: list[Path]) -> None:
-    """Run what is not finished in `folder`; `done` gets the records that are good."""
+    """Run all unfinished points in `folder`; appends the good records to `done`."""
     from hpcai500.launch.scale import run_scaling
 
     runs = run_scaling(request, folder)
@@ -244,7 +246,7 @@ def _run_points(request: ScaleRequest, folder: Path, minutes: float | None, done
         for run in runs:
             if run.exit_code != ExitCode.PASS:
                 reason = job_error(run.record) or "the run failed (see above)"
-                raise RunError(f"{run.record}: {reason}; all points: the same command with --out {folder}")
+                raise RunError(f"{run.record}: {reason}; to continue, use the same command with --out {folder}")
             done.append(run.record)
 
 
@@ -267,12 +269,12 @@ def _scaled_ensembles(request: ScaleRequest, folder: Path, minutes: float | None
 
 
 def _bounded(request: ScaleRequest, folder: Path, minutes: float | None) -> AbstractContextManager[None]:
-    """The time that the runs of `request` may take; it is told."""
+    """Print and apply the time limit of the runs of `request`."""
     from hpcai500.launch.measuring import ended_after  # keeps `--help` fast
 
     limit = minutes if minutes is not None else 1440.0 if request.data or request.recipe else 60.0
-    say(f"scale: into {folder}; at most {limit:g} min, then it is stopped with a checkpoint (--minutes)")
-    return ended_after(limit, f"go on by the same command with --out {folder}, or with more --minutes")
+    say(f"scale: writing to {folder}; stops with a checkpoint after {limit:g} min (--minutes)")
+    return ended_after(limit, f"to continue, use the same command with --out {folder}, or with more --minutes")
 
 
 def _predict(
@@ -295,7 +297,7 @@ def _predict(
 
     if machine_name is None:
         raise UsageError(
-            f"--predict: which machine? hpcai500 scale --predict {most_nodes} {benchmark} --machine v100-64, or "
+            f"--predict needs a machine: hpcai500 scale --predict {most_nodes} {benchmark} --machine v100-64, or "
             "measure yours: srun -N 2 hpcai500 micro -o micro.json"
         )
     machine, sources = given_machine(machine_name)
@@ -318,13 +320,13 @@ def _one(what: list[str]) -> str:
     from hpcai500.plugins import require_benchmark  # keeps `--help` fast
 
     if len(what) != 1:
-        raise UsageError(f"scale: expected one benchmark, got {' '.join(what)}; records are drawn with --records")
+        raise UsageError(f"scale: expected one benchmark, got {' '.join(what)}; to draw records, add --records")
     require_benchmark(what[0], "scale")
     return what[0]
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 profile`: what the time of training steps goes to.
+# `hpcai500 profile`: where training steps spend their time.
 
 
 def profile(
@@ -337,18 +339,18 @@ def profile(
     procs: Procs = None,
     oversubscribe: Oversubscribe = False,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps with and without the profiler.  [default: what fits a minute]")
+        int | None, typer.Option(min=1, help="Steps with and without the profiler.  [default: as many as fit a minute]")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the profile.  [default: runs/profile-<benchmark>-<time>]")
     ] = None,
-    draw: Annotated[bool, typer.Option("--draw", help="Draw profiles that are there in one figure.")] = False,
+    draw: Annotated[bool, typer.Option("--draw", help="Draw existing profiles in one figure.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Profile real training steps: kernels by the eight classes of V2.0 Fig. 10, layouts, use of device and network.
+    """Profile training steps: kernels by the eight classes of V2.0 Fig. 10, layouts, use of device and network.
 
-    Without --recipe and --data it takes the smoke recipe on data that it makes itself. FOLDER gets profile.json, a
-    figure (SVG and PNG) and trace.json.gz for ui.perfetto.dev: docs/profile.md.
+    Without --recipe and --data it uses the smoke recipe on synthetic data. FOLDER gets profile.json, a figure (SVG and
+    PNG) and trace.json.gz for ui.perfetto.dev: docs/profile.md.
 
     With --draw it draws several such folders side by side, as V2.0 Fig. 13 does.
     """
@@ -357,7 +359,7 @@ def profile(
     if draw:
         raise typer.Exit(_draw([Path(one) for one in what], out, as_json))
     if len(what) != 1:
-        raise UsageError(f"profile: expected one benchmark, got {' '.join(what)}; folders are drawn with --draw")
+        raise UsageError(f"profile: expected one benchmark, got {' '.join(what)}; to draw folders, add --draw")
     require_benchmark(what[0], "profile")
 
     def body(launcher: Launcher) -> int:
@@ -407,11 +409,11 @@ def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 flops`: the operations of a model.
+# `hpcai500 flops`: count the operations of a model.
 
 
 def flops(
-    benchmark: Annotated[str, typer.Argument(metavar="ic|ewa|PLUG-IN", help="The benchmark whose model is counted.")],
+    benchmark: Annotated[str, typer.Argument(metavar="ic|ewa|PLUG-IN", help="Benchmark of the model.")],
     recipe: RecipeOption = None,
     set_: Set = None,
     classes: Annotated[
@@ -422,8 +424,8 @@ def flops(
 ) -> None:
     """Count the floating-point operations of one training sample, forward and backward.
 
-    Convolutions and matrix products count, two operations a multiply-add (V3.0 Table 3; docs/methodology.md). Without
-    --recipe it counts the model of the reference recipe.
+    It counts convolutions and matrix products, with two operations per multiply-add (V3.0 Table 3;
+    docs/methodology.md). Without --recipe it counts the model of the reference recipe.
     """
     from hpcai500.job_options import FlopsOptions, as_argument  # keeps `--help` fast
     from hpcai500.plugins import require_benchmark
@@ -434,12 +436,12 @@ def flops(
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 timeline`: what communication cost a run.
+# `hpcai500 timeline`: the cost of communication in a run.
 
 
 def timeline(
-    record: Annotated[Path | None, typer.Argument(help="Folder that a run of several ranks wrote.")] = None,
-    horovod: Annotated[Path | None, typer.Option(metavar="FILE", help="Horovod's own timeline file instead.")] = None,
+    record: Annotated[Path | None, typer.Argument(help="Folder of a record of several ranks.")] = None,
+    horovod: Annotated[Path | None, typer.Option(metavar="FILE", help="Read a Horovod timeline file instead.")] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the record's trace there, for ui.perfetto.dev.")
     ] = None,
@@ -451,30 +453,30 @@ def timeline(
     document = timeline_document(record, horovod)
     if trace:
         if record is None:
-            raise UsageError("--trace: Horovod's file is a trace already; give a record")
+            raise UsageError("--trace needs a record: Horovod's file is a trace already")
         export_trace(record, trace)
         say(f"{trace}: written; open it in ui.perfetto.dev")
     show(document if as_json else timeline_lines(document))
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 export`: records in formats of others.
+# `hpcai500 export`: records in formats of other tools.
 
 
 def export(
-    record: Annotated[Path, typer.Argument(metavar="RECORD", help="Folder that a run wrote.")],
-    mllog: Annotated[bool, typer.Option("--mllog", help="As lines `:::MLLOG {...}`.")] = False,
+    record: Annotated[Path, typer.Argument(metavar="RECORD", help="Folder of a record.")],
+    mllog: Annotated[bool, typer.Option("--mllog", help="Write lines `:::MLLOG {...}`.")] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write there.  [default: stdout]")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="File to write.  [default: stdout]")
     ] = None,
 ) -> None:
     """Write the events of a record in the format of another tool: docs/export.md.
 
-    --mllog gives the `:::MLLOG` lines that MLPerf's tools read, also of a run that failed or was gone on with. What has
-    no word in MLPerf's vocabulary has the prefix hpcai500_. The result is none of MLPerf's, nor comparable with one.
+    --mllog writes the `:::MLLOG` lines that MLPerf's tools read, also for a failed or resumed run. Keys that MLPerf
+    does not define have the prefix hpcai500_. The result is not an MLPerf result, and cannot be compared with one.
     """
     if not mllog:
-        raise UsageError("export: in which format? add --mllog")
+        raise UsageError("export: no format given: add --mllog")
     from hpcai500.campaign.journal import is_campaign  # keeps `--help` fast
     from hpcai500.record import read_record
     from hpcai500.results.mllog import mllog_lines
@@ -485,11 +487,11 @@ def export(
     if output is None:
         show(lines)
     else:
-        write_asked_for(output, "".join(f"{line}\n" for line in lines).encode(), "-o")
+        write_requested(output, "".join(f"{line}\n" for line in lines).encode(), "-o")
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 rules`: which level a recipe or a run qualifies for.
+# `hpcai500 rules`: the level that a recipe or a run qualifies for.
 
 
 def rules(
@@ -504,7 +506,7 @@ def rules(
         str | None, typer.Option(metavar="LEVEL", help="Fail unless it qualifies for hardware, system or free.")
     ] = None,
     edition: Annotated[
-        str | None, typer.Option(help="Judge by this edition of the rules.  [default: the subject's own]")
+        str | None, typer.Option(help="Use this edition of the rules.  [default: the one of the recipe or record]")
     ] = None,
     set_: Set = None,
     as_json: JsonDocument = False,
@@ -514,9 +516,9 @@ def rules(
     hardware: layers 1-4, parallel mode, batch size and learning-rate policy may differ from the reference recipe.
     system: also the framework. free: everything but the problem. docs/rules.md has every field.
 
-    Of a record, the events are asked as well: synchronous SGD, equivalent parallelism, epochs, data and quality metric.
-    Without RECIPE|RECORD it prints the rules in short (--json: all of them). With --level it ends with 2 where the
-    level is missed, and names the changes that are in the way:
+    For a record it also checks the events: synchronous SGD, equivalent parallelism, epochs, data and quality metric.
+    Without RECIPE|RECORD it prints a summary of the rules (--json: all of them). With --level it ends with 2 if the
+    level is missed, and names the changes that prevent it:
     hpcai500 rules ic/reference --set framework.compile=true --level hardware
     """
     from hpcai500.recipe import load_edition  # keeps `--help` fast
@@ -524,7 +526,7 @@ def rules(
 
     if subject is None:
         if level is not None or set_:
-            raise UsageError("--level and --set: of what? hpcai500 rules ic/reference --level hardware")
+            raise UsageError("--level and --set need a recipe: hpcai500 rules ic/reference --level hardware")
         name = edition or EDITION
         show(load_edition(name) if as_json else overview_lines(name))
         return

@@ -1,5 +1,5 @@
-"""What a job finds around it: whether a node is fit, and all that a record says of it.
+"""The nodes of a job: their description, checks and power.
 
-`node` describes one (with `devices`, `network`, `software`, `mounts`, `container`), `tables` shows it, `doctor`
-judges it; `power` has the sources of power and `power_samples` what they measured.
+`node` describes a node (with `devices`, `network`, `software`, `mounts`, `container`), `tables` prints the description,
+`doctor` checks the node; `power` has the power sources and `power_samples` their samples.
 """

@@ -1,4 +1,4 @@
-"""Whether this process can train on its recipe's device: driver, its library, torch and container must fit."""
+"""Check whether this process can train on its recipe's device: driver, library, torch and container must match."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hpcai500.system.container import Container
 from hpcai500.system.looking import run
 
 # ----------------------------------------------------------------------------------------------------
-# The NVIDIA driver as a program sees it: device files, the kernel module, and the library that talks to both.
+# The NVIDIA driver as a program sees it: device files, the kernel module, and libcuda.
 
 
 LIBRARY = "libcuda.so.1"
 _PROBE = Path(__file__).with_name("probe.py")
-# Without the persistence daemon, a node of eight devices needs a good part of this.
+# Without the persistence daemon, a node of eight devices needs much of this.
 _PATIENCE_SECONDS = 60.0
 
 
@@ -37,20 +37,22 @@ class Traces:
 
     @property
     def words(self) -> str:
+        """`/dev/nvidia0 and 7 more, kernel module 580.65`."""
+        more = f" and {len(self.devices) - 1} more" if self.devices[1:] else ""
         module = [f"kernel module {self.kernel_module}"] if self.kernel_module else []
-        return ", ".join([*self.devices, *module])
+        return ", ".join([*(f"{device}{more}" for device in self.devices[:1]), *module])
 
 
 @dataclass(frozen=True)
 class Driver:
-    """What the driver's library answered.
+    """The answers of the driver's library.
 
     Attributes:
-        loaded: whether the library is there and can be loaded.
+        loaded: whether the library exists and can be loaded.
         version: the newest CUDA that it supports, as 1000 * major + 10 * minor.
         code: what cuInit returned (CUresult); 0 is success.
         devices: how many this process may use.
-        silent: whether it had not answered when patience ended; it may only be slow.
+        silent: whether it timed out; it may only be slow.
     """
 
     loaded: bool
@@ -67,7 +69,7 @@ class Driver:
 
 
 def find_traces(root: Path = Path("/")) -> Traces:
-    """The signs of a device on the host whose files are below `root`."""
+    """Signs of a device on the host whose files are below `root`."""
     devices = [path.name for path in (root / "dev").glob("nvidia[0-9]*")]
     path = root / "proc" / "driver" / "nvidia" / "version"
     module: str | None = None
@@ -80,13 +82,13 @@ def find_traces(root: Path = Path("/")) -> Traces:
 def ask_driver(
     environment: Mapping[str, str], library: str = LIBRARY, patience_seconds: float = _PATIENCE_SECONDS
 ) -> Driver:
-    """Ask the driver's `library` in a process of its own (see probe.py)."""
+    """Query the driver's `library` in a separate process (see probe.py)."""
     try:
         ended = run([sys.executable, "-I", "-S", str(_PROBE), "driver", library], patience_seconds, environment)
     except TimeoutError as error:
         return Driver(loaded=True, reason=f"it {error}", silent=True)
     if ended.code < 0:
-        return Driver(loaded=True, reason=f"{signal.Signals(-ended.code).name} ended the process that asked it")
+        return Driver(loaded=True, reason=f"{signal.Signals(-ended.code).name} ended the process that queried it")
     if ended.code > 0:
         return Driver(loaded=True, reason=(ended.errors.strip().splitlines() or ["it does not answer"])[-1])
     return Driver(**json.loads(ended.output))
@@ -103,29 +105,29 @@ _CPU_IMAGE = "hpcai500-cpu"
 
 # The oldest branch of the driver for each major version of CUDA (CUDA Compatibility, minor version compatibility).
 _OLDEST_BRANCH = {11: 450, 12: 525, 13: 580}
-# Codes that cuInit returns (CUresult in cuda.h), in words for whoever can mend it.
+# Codes that cuInit returns (CUresult in cuda.h), with the problem and the fix.
 _CODES = {
     46: (
-        "CUDA_ERROR_DEVICE_UNAVAILABLE: another process holds the device alone",
-        "`nvidia-smi` shows which one; compute mode EXCLUSIVE_PROCESS allows one process a device",
+        "CUDA_ERROR_DEVICE_UNAVAILABLE: another process has exclusive use of the device",
+        "`nvidia-smi` shows which one; compute mode EXCLUSIVE_PROCESS allows one process per device",
     ),
     100: (
         "CUDA_ERROR_NO_DEVICE: this process may use no device",
-        "ask the scheduler for one (`sbatch --gpus-per-node=N`), and look at CUDA_VISIBLE_DEVICES",
+        "request one from the scheduler (`sbatch --gpus-per-node=N`), and check CUDA_VISIBLE_DEVICES",
     ),
     802: (
         "CUDA_ERROR_SYSTEM_NOT_READY: the devices are not ready",
-        "have the administrator start nvidia-fabricmanager on this node",
+        "ask the administrator to start nvidia-fabricmanager on this node",
     ),
     803: (
-        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: library and kernel module are of different drivers",
-        "have the administrator reboot this node after the driver's update; `nvidia-smi` says the same",
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: library and kernel module are from different driver versions",
+        "ask the administrator to reboot this node after the driver update; `nvidia-smi` reports the same",
     ),
     804: (
-        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: forward compatibility is not for this device",
-        "take the compat folder out of LD_LIBRARY_PATH",
+        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: this device does not support forward compatibility",
+        "remove the compat folder from LD_LIBRARY_PATH",
     ),
-    999: ("CUDA_ERROR_UNKNOWN", "see `nvidia-smi` and `dmesg` on this node; loading nvidia-uvm often mends it"),
+    999: ("CUDA_ERROR_UNKNOWN", "see `nvidia-smi` and `dmesg` on this node; loading nvidia-uvm often fixes it"),
 }
 
 
@@ -140,12 +142,12 @@ class Torch:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the check needs to know.
+    """The input of the check.
 
     Attributes:
         torch: None if not installed.
-        ask: asks the driver; called only where the answer matters.
-        arguments: what the user typed after `hpcai500`, for the line to type.
+        ask: queries the driver; called only if the answer matters.
+        arguments: what the user typed after `hpcai500`, for the suggested command.
     """
 
     torch: Torch | None
@@ -155,30 +157,30 @@ class Machine:
     arguments: Sequence[str] = ()
 
     def line(self, *options: str) -> str:
-        """The line that starts this again in its container, with more `options`."""
+        """The command that starts this again in its container, with more `options`."""
         return (
             self.container.line(options, self.arguments) if self.container else "apptainer run … (not in a container)"
         )
 
 
-def accelerator_check(wanted: str | None, machine: Machine) -> Check:
-    """Whether `wanted`, the recipe's accelerator.device, can be had; None: without a recipe."""
-    if wanted == "cpu":
+def accelerator_check(device: str | None, machine: Machine) -> Check:
+    """Whether `device`, the recipe's accelerator.device, is usable; None: no recipe is given."""
+    if device == "cpu":
         return _for_cpu(machine)
-    if wanted is None and not machine.traces.any:
+    if device is None and not machine.traces.any:
         return Check(NAME, "pass", "no NVIDIA device on this host: recipes with accelerator.device=cpu run")
-    # Without a recipe nothing is broken: an unusable device may not be wanted.
-    status: Status = "fail" if wanted else "warn"
-    ask = "accelerator.device is cuda, but " if wanted else ""
+    # Without a recipe this is only a warning: the device may not be needed.
+    status: Status = "fail" if device else "warn"
+    context = "accelerator.device is cuda, but " if device else ""
     problem = _torch_problem(machine) or _missing(machine)
     if problem is None:
         driver = machine.ask()
         if driver.silent:
-            # Many devices without the persistence daemon take long: no reason to refuse a run.
+            # Many devices without the persistence daemon may just be slow: do not refuse the run.
             return Check(
                 NAME,
                 "warn",
-                f"the NVIDIA driver {(driver.reason or '').removeprefix('it ')}: each rank asks it again",
+                f"the NVIDIA driver {(driver.reason or '').removeprefix('it ')}: each rank will try again",
                 "see `nvidia-smi` on this host; nvidia-persistenced keeps the driver ready",
             )
         problem = _driver_problem(driver, machine)
@@ -189,7 +191,7 @@ def accelerator_check(wanted: str | None, machine: Machine) -> Check:
                 NAME, "pass", f"{devices}, driver for CUDA {driver.cuda}, torch built for CUDA {machine.torch.cuda}"
             )
     detail, fix = problem
-    return Check(NAME, status, f"{ask}{detail}", f"{fix}, or run on the CPU: {_ON_CPU}" if wanted else fix)
+    return Check(NAME, status, f"{context}{detail}", f"{fix}, or run on the CPU: {_ON_CPU}" if device else fix)
 
 
 Problem = tuple[str, str]
@@ -197,17 +199,13 @@ Problem = tuple[str, str]
 
 def _for_cpu(machine: Machine) -> Check:
     if not machine.traces.any:
-        return Check(NAME, "pass", "no NVIDIA device on this host, and the recipe asks for none")
-    fix = "--set accelerator.device=cuda (and a precision that it is fast in)"
+        return Check(NAME, "pass", "no NVIDIA device on this host, and the recipe needs none")
+    fix = "--set accelerator.device=cuda"
     if machine.torch is not None and machine.torch.cuda is None:
         fix = f"{fix}, with {_cuda_build(machine)}"
-    return Check(
-        NAME,
-        "warn",
-        f"this host has an NVIDIA device ({machine.traces.words}), but accelerator.device is cpu: this run measures "
-        "the CPU",
-        fix,
-    )
+    device = machine.traces.words.partition(",")[0]
+    detail = f"accelerator.device is cpu, although this host has {device}: this run measures the CPU"
+    return Check(NAME, "warn", detail, fix)
 
 
 def _torch_problem(machine: Machine) -> Problem | None:
@@ -231,11 +229,11 @@ def _cuda_build(machine: Machine) -> str:
 
 
 def _missing(machine: Machine) -> Problem | None:
-    """No device on this host, found as far as possible without asking the driver."""
-    # Despite a device file, the driver's library may be missing; without any sign it may be there (WSL).
+    """The problem if this host has no device, found without querying the driver if possible."""
+    # On WSL the driver's library may exist without any other sign of a device.
     if machine.traces.any or machine.ask().loaded:
         return None
-    inside = " (or none that this container shows)" if machine.container else ""
+    inside = " (or none that is visible in this container)" if machine.container else ""
     return f"this host has no NVIDIA device{inside}", "run it on a node that has one"
 
 
@@ -243,12 +241,12 @@ def _driver_problem(driver: Driver, machine: Machine) -> Problem | None:
     if not driver.loaded:
         if machine.container:
             return (
-                f"the container was started without the driver: {machine.traces.words} is here, libcuda.so.1 is not",
+                f"the container was started without the driver: it has {machine.traces.words}, but no libcuda.so.1",
                 machine.line("--nv"),
             )
         return (
-            f"the driver's library cannot be loaded ({driver.reason}), though {machine.traces.words} is here",
-            "have the driver's user-space libraries installed on this host, or their folder added to LD_LIBRARY_PATH",
+            f"the driver's library cannot be loaded ({driver.reason}), although this host has {machine.traces.words}",
+            "install the driver's user-space libraries on this host, or add their folder to LD_LIBRARY_PATH",
         )
     if driver.reason is not None:
         return f"the NVIDIA driver does not work: {driver.reason}", "see `nvidia-smi` and `dmesg` on this host"
@@ -258,13 +256,13 @@ def _driver_problem(driver: Driver, machine: Machine) -> Problem | None:
         what, fix = _CODES.get(
             driver.code or 100, (f"error {driver.code} of cuInit (CUresult in cuda.h)", "see `dmesg`")
         )
-        return f"the NVIDIA driver gives no device: {what}", fix
+        return f"the NVIDIA driver offers no device: {what}", fix
     return None
 
 
 def _too_old(driver: Driver, machine: Machine) -> Problem | None:
-    """A driver runs what was built for its own major version of CUDA, and for older ones."""
-    # `_torch_problem` has found a torch with CUDA.
+    """The problem if the driver is too old: it runs code for its own major version of CUDA, and for older ones."""
+    # `_torch_problem` has checked both.
     assert machine.torch is not None
     assert machine.torch.cuda is not None
     if driver.version is None:
@@ -278,6 +276,6 @@ def _too_old(driver: Driver, machine: Machine) -> Problem | None:
     return (
         f"the NVIDIA driver{module} is for CUDA {driver.cuda}, too old for torch {machine.torch.version}, built "
         f"for CUDA {built}",
-        (f"have driver {branch} or later installed" if branch else f"have a driver for CUDA {major} installed")
+        (f"install driver {branch} or later" if branch else f"install a driver for CUDA {major}")
         + f", or use a build of torch for CUDA {driver.version // 1000}",
     )

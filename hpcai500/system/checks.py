@@ -1,4 +1,4 @@
-"""Checks of `hpcai500 doctor`: what one found, the log of those that measure, and the verdict of all."""
+"""Checks of `hpcai500 doctor`: the result of one, the log of those that measure, and the verdict of all."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any, Literal
 
 SCHEMA = "hpcai500-doctor-2"
 
-# `skip`: it could not be found out (the detail says why), which does not keep a run from starting.
+# `skip`: it could not be checked (the detail says why); the run can start nevertheless.
 Status = Literal["pass", "warn", "fail", "skip"]
 Verdict = Literal["pass", "warn", "fail"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked.
+    """The result of one check.
 
     Attributes:
         name: the same in every version, because programs look for it.
-        fix: the line to type, or what to do; None where nothing is wrong.
+        fix: the command to type, or what to do; None if nothing is wrong.
     """
 
     name: str
@@ -46,7 +46,7 @@ def verdict(checks: Sequence[Check]) -> Verdict:
 
 
 def document(checks: Sequence[Check]) -> dict[str, Any]:
-    """For programs."""
+    """All checks as a JSON document."""
     return {
         "schema": SCHEMA,
         "verdict": verdict(checks),
@@ -56,7 +56,7 @@ def document(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def lines(checks: Sequence[Check]) -> Iterator[str]:
-    """For people: a line for each check, its fix below it, the verdict last."""
+    """All checks as text: a line for each, its fix below it, the verdict last."""
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
         yield f"{check.status}  {check.name:{width}}  {check.detail}"
@@ -68,8 +68,7 @@ def lines(checks: Sequence[Check]) -> Iterator[str]:
 # ----------------------------------------------------------------------------------------------------
 # The log of checks that measure: lines of JSON in a file, appended by the in-job half and read by the login half.
 #
-# A line before each check says that it begins, so that a check that never ends is known by its name, and what was found
-# before it is not lost.
+# A line marks the beginning of each check, so that a check that never ends can be named, and earlier results are kept.
 
 
 _BEGINS, _CHECK, _BROKEN, _STOPPED = "begins", "check", "broken", "stopped"
@@ -80,9 +79,9 @@ class CheckLog:
 
     Args:
         path: None on other ranks, which write nothing.
-        limit_seconds: how long one check may take.
-        late: called in its own thread when that is over; it ends the process.
-        told: gets the name of each check that begins.
+        limit_seconds: time limit of each check.
+        late: called in its own thread after the time limit; it ends the process.
+        on_begin: called with the name of each check that begins.
     """
 
     def __init__(
@@ -90,19 +89,19 @@ class CheckLog:
         path: Path | None,
         limit_seconds: float,
         late: Callable[[], None],
-        told: Callable[[str], None] = lambda name: None,
+        on_begin: Callable[[str], None] = lambda name: None,
     ) -> None:
-        self._path, self._limit_seconds, self._late, self._told = path, limit_seconds, late, told
+        self._path, self._limit_seconds, self._late, self._on_begin = path, limit_seconds, late, on_begin
         # Re-entrant, because a signal may come while a line is written.
         self._turn = threading.RLock()
         self._watch: threading.Timer | None = None
 
     def begin(self, name: str, limit_seconds: float = 0.0) -> None:
-        """The check `name` begins, and the one before it has ended. `limit_seconds` counts if longer than the log's."""
+        """Begin the check `name` and end the previous one. `limit_seconds` counts if longer than the log's."""
         self.close()
         if self._path is None:
             return
-        self._told(name)
+        self._on_begin(name)
         self._append({_BEGINS: name})
         limit = max(limit_seconds, self._limit_seconds)
         self._watch = threading.Timer(limit, self._expire, [limit])
@@ -110,25 +109,25 @@ class CheckLog:
         self._watch.start()
 
     def found(self, checks: Iterable[Check]) -> None:
-        """What the current check found."""
+        """Write the results of the current check."""
         self.close()
         for check in checks:
             self._append({_CHECK: asdict(check)})
 
     def broken(self, reason: str) -> None:
-        """Why the current check will not end."""
+        """Write why the current check will not end."""
         self._append({_BROKEN: reason})
 
     def stopped(self, by: str) -> None:
-        """The user has ended doctor, `by` Ctrl-C or a signal."""
+        """Write that the user stopped doctor `by` Ctrl-C or a signal."""
         self._append({_STOPPED: by})
 
     def _expire(self, limit_seconds: float) -> None:
-        self.broken(f"no end within {limit_seconds:g} s")
+        self.broken(f"not finished within {limit_seconds:g} s")
         self._late()
 
     def close(self) -> None:
-        """The current check, if there is one, has ended."""
+        """End the current check, if there is one."""
         if self._watch:
             self._watch.cancel()
             self._watch = None
@@ -142,13 +141,13 @@ class CheckLog:
 
 @dataclass(frozen=True)
 class Told:
-    """What a log says.
+    """The content of a log.
 
     Attributes:
         checks: those that ended, in order.
         running: the check that has begun and not ended.
-        reason: why it has not; the first reason, because later ones follow from it.
-        stopped: what the user ended it by.
+        reason: why it has not ended; the first reason, because later ones follow from it.
+        stopped: how the user stopped doctor.
     """
 
     checks: tuple[Check, ...] = ()
@@ -158,7 +157,7 @@ class Told:
 
 
 def read_log(path: Path) -> Told:
-    """What `path` holds by now; nothing if it does not exist. An unfinished last line is ignored."""
+    """The content of `path` so far; empty if it does not exist. An unfinished last line is ignored."""
     content = path.read_text(encoding="utf-8") if path.is_file() else ""
     checks: list[Check] = []
     running = reason = stopped = None
@@ -174,7 +173,7 @@ def read_log(path: Path) -> Told:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The names of the checks that measure, and what is reported of those that could not end.
+# The names of the checks that measure, and the results of those that could not end.
 
 
 RANKS = "ranks"
@@ -188,9 +187,9 @@ ALL_REDUCE = "all-reduce"
 READING = "reading"
 DISK = "disk"
 POWER = "power"
-# Limits for one check, and for the start of all ranks: torch is imported, perhaps from a busy file system.
+# Time limits of one check, and of the start of all ranks: importing torch from a busy file system is slow.
 CHECK_SECONDS, START_SECONDS = 180.0, 300.0
-# In the order in which they run, and in which people should mend what they find.
+# In the order in which they run, and in which problems should be fixed.
 MEASURED = (RANKS, VERSIONS, NODES, CLOCKS, DEVICES, GEMM, CONVOLUTIONS, ALL_REDUCE, READING, DISK, POWER)
 
 # If one of these fails, no rank can begin.
@@ -201,51 +200,51 @@ _FOR_ONE = {"data": READING, "out": DISK}
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure; `skipped` has the checks that cannot be made, with the reason."""
+    """The checks to measure, and those that are skipped, with the reason."""
 
     names: tuple[str, ...]
     skipped: tuple[Check, ...]
 
 
-def plan(looked_at: Sequence[Check]) -> Plan:
-    """What to measure, given the checks that measure nothing."""
-    failed = [check.name for check in looked_at if check.status == "fail"]
-    if in_the_way := [name for name in failed if name in _NEEDED]:
-        return Plan((), skipped(MEASURED, f"not measured: first mend what `{in_the_way[0]}` says"))
-    given_up = {_FOR_ONE[name]: name for name in failed if name in _FOR_ONE}
+def plan(checks: Sequence[Check]) -> Plan:
+    """What to measure, given the results of the `checks` that measure nothing."""
+    failed = [check.name for check in checks if check.status == "fail"]
+    if blocking := [name for name in failed if name in _NEEDED]:
+        return Plan((), skipped(MEASURED, f"not measured: first fix `{blocking[0]}`"))
+    causes = {_FOR_ONE[name]: name for name in failed if name in _FOR_ONE}
     return Plan(
-        tuple(name for name in MEASURED if name not in given_up),
-        tuple(Check(name, "skip", f"not measured: first mend what `{cause}` says") for name, cause in given_up.items()),
+        tuple(name for name in MEASURED if name not in causes),
+        tuple(Check(name, "skip", f"not measured: first fix `{cause}`") for name, cause in causes.items()),
     )
 
 
 def skipped(names: Sequence[str], reason: str) -> tuple[Check, ...]:
-    """The checks `names` as not made."""
+    """The checks `names` as skipped."""
     return tuple(Check(name, "skip", reason) for name in names)
 
 
-def concluded(told: Told, names: Sequence[str], ended_by: str | None) -> list[Check]:
-    """All checks `names` after the ranks have ended: what they told, what broke, and what was then not made.
+def concluded(log: Told, names: Sequence[str], ended_by: str | None) -> list[Check]:
+    """All checks `names` after the ranks have ended: those in the log, the one that broke, and the skipped rest.
 
     `ended_by` says how the ranks ended; None if they ended well.
     """
-    checks = list(told.checks)
+    checks = list(log.checks)
     missing = [name for name in names if name not in {check.name for check in checks}]
     if not missing:
         return checks
-    if told.stopped:
-        # Checks that nobody made must not end in a good verdict.
-        again = Check(missing[0], "fail", f"stopped by {told.stopped} before it ended", "let doctor come to its end")
-        return [*checks, again, *skipped(missing[1:], f"not measured: stopped by {told.stopped}")]
-    broken = told.running or missing[0]
+    if log.stopped:
+        # The verdict must not be good if checks were not made.
+        again = Check(missing[0], "fail", f"stopped by {log.stopped} before it ended", "let doctor finish")
+        return [*checks, again, *skipped(missing[1:], f"not measured: stopped by {log.stopped}")]
+    broken = log.running or missing[0]
     # The monitor's message is meant for a training run.
-    reason = (told.reason or ended_by or "its processes ended without a word").removesuffix("; go on with --resume")
-    fix = "see what the ranks said above; docs/doctor.md has what helps, or try again without that host"
+    reason = (log.reason or ended_by or "its processes ended without a message").removesuffix("; go on with --resume")
+    fix = "see the messages of the ranks above and docs/doctor.md, or try again without that host"
     rest = [name for name in missing if name != broken]
-    return [*checks, Check(broken, "fail", reason, fix), *skipped(rest, f"not measured: `{broken}` came to no end")]
+    return [*checks, Check(broken, "fail", reason, fix), *skipped(rest, f"not measured: `{broken}` did not finish")]
 
 
 def in_order(checks: Sequence[Check]) -> list[Check]:
-    """Checks that measure nothing as they come, then the measured ones in their usual order."""
+    """Checks that measure nothing in the given order, then the measured ones in the order of MEASURED."""
     place = {name: number for number, name in enumerate(MEASURED)}
     return sorted(checks, key=lambda check: place.get(check.name, -1))

@@ -1,4 +1,4 @@
-"""The container of this process, as Apptainer and Singularity tell it, and the line that starts it otherwise."""
+"""The container of this process, from the variables of Apptainer or Singularity, and the command that starts it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.files import is_folder
 
-# Where an image expects its own file: `--bind IMAGE:/image.sif:ro`. An empty file is there as the mount point.
+# Where an image expects its own file: `--bind IMAGE:/image.sif:ro`. The image has an empty file as the mount point.
 IMAGE_FILE = "image.sif"
 _IMAGE_WORD = "hpcai500.sif"
-_TOLD = ("CONTAINER", "COMMAND", "BIND")
-# Enough of a hash to tell it from others.
+_VARIABLES = ("CONTAINER", "COMMAND", "BIND")
+# Enough of a hash to distinguish it.
 _SHOWN_CHARACTERS = 12
 
 
@@ -28,13 +28,13 @@ class Container:
 
     Attributes:
         program: `apptainer` or `singularity`.
-        path: of the image on the host; None where unknown.
-        file: the image's file as seen from inside; None where it cannot be seen, or is a folder.
-        is_sandbox: whether the image is a folder, which has no hash of its own.
+        path: of the image on the host; None if unknown.
+        file: path of the image's file inside the container; None if it is not visible, or is a folder.
+        is_sandbox: whether the image is a folder, which has no file hash.
         action: how it was started: `run`, `exec` or `shell`.
         binds: folders that were bound into it (their names inside).
         has_driver: whether it was started with the NVIDIA driver (`--nv`).
-        description: content of `image.json`; None for an image that is not ours.
+        description: content of `image.json`; None for an image that is not from hpcai500.
     """
 
     program: str
@@ -54,13 +54,13 @@ class Container:
         return Path(self.path).name if self.path else "an image without a name"
 
     def line(self, options: Sequence[str], arguments: Sequence[str]) -> str:
-        """The line to type on the host that starts `hpcai500 ARGUMENTS` again, with more `options`."""
+        """The command to type on the host that starts `hpcai500 ARGUMENTS` again, with more `options`."""
         driver = ["--nv"] if self.has_driver and "--nv" not in options else []
         start = ["run"] if self.action == "run" else ["exec"]
         command = list(arguments) if self.action == "run" else ["hpcai500", *arguments]
         line = shlex.join([self.program, *start, *driver, *options, self.path or _IMAGE_WORD, *command])
         # Only the names inside are known here, not the sources on the host.
-        return f"{line} (beside the --bind that you gave)" if self.binds else line
+        return f"{line} (in addition to your --bind options)" if self.binds else line
 
 
 def find_container(
@@ -74,8 +74,8 @@ def find_container(
     program = next((name for name in ("apptainer", "singularity") if f"{name.upper()}_CONTAINER" in environment), None)
     if program is None and not (root / ".singularity.d").is_dir():
         return None
-    told = {key: environment.get(f"{program.upper()}_{key}", "") if program else "" for key in _TOLD}
-    path = told["CONTAINER"] or None
+    values = {key: environment.get(f"{program.upper()}_{key}", "") if program else "" for key in _VARIABLES}
+    path = values["CONTAINER"] or None
     libraries = root / ".singularity.d" / "libs"
     candidates = [root / IMAGE_FILE, *([root / path.lstrip("/")] if path else [])]
     return Container(
@@ -83,8 +83,8 @@ def find_container(
         path=path,
         file=next(filter(_is_bound, candidates), None),
         is_sandbox=path is not None and is_folder(root / path.lstrip("/")),
-        action=told["COMMAND"] or "run",
-        binds=tuple(filter(None, told["BIND"].split(","))),
+        action=values["COMMAND"] or "run",
+        binds=tuple(filter(None, values["BIND"].split(","))),
         has_driver=libraries.is_dir() and any(libraries.glob("libcuda.so*")),
         description=image_description(prefix),
     )
@@ -102,14 +102,14 @@ def image_description(prefix: Path = Path(sys.prefix)) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise EnvironmentLacksError(f"{path}: cannot be read ({error}): get the image again") from error
+        raise EnvironmentLacksError(f"{path}: cannot be read ({error}): download or build the image again") from error
     if not isinstance(document, dict):
-        raise EnvironmentLacksError(f"{path}: expected a JSON object: get the image again")
+        raise EnvironmentLacksError(f"{path}: expected a JSON object: download or build the image again")
     return document
 
 
 def short_image(image: Mapping[str, Any]) -> str:
-    """`hpcai500-cpu 0.1.0, content 0123456789ab, file ba9876543210`: enough to tell images apart."""
+    """`hpcai500-cpu 0.1.0, content 0123456789ab, file ba9876543210`: enough to distinguish images."""
     hashes = [("content", image.get("content_sha256")), ("file", image.get("file_sha256"))]
     shown = [f"{name} {value[:_SHOWN_CHARACTERS]}" for name, value in hashes if isinstance(value, str)]
     name = " ".join(str(image[key]) for key in ("name", "version") if image.get(key))
@@ -117,5 +117,5 @@ def short_image(image: Mapping[str, Any]) -> str:
 
 
 def _is_bound(image: Path) -> bool:
-    """Whether an image is bound on the file: an empty one has none, and a folder may hide even its names."""
+    """Whether an image is bound to this file: an empty file is only the mount point, and a folder may be hidden."""
     return os.access(image, os.R_OK) and image.is_file() and image.stat().st_size > 0

@@ -1,7 +1,7 @@
-"""Accelerators of a node and what connects them: PCI Express, NVLink, NVML's facts of each device, kernel modules.
+"""Accelerators of a node and their connections: PCI Express, NVLink, NVML's data for each device, kernel modules.
 
-A hung driver hangs whoever calls NVML, so `describe_devices` calls it in a process of its own. Rates are in bytes a
-second and one direction.
+A hung driver blocks every caller of NVML, so `describe_devices` calls it in a separate process. Rates are in bytes per
+second and for one direction.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hpcai500.system.accelerator import find_traces
 from hpcai500.system.looking import Absent, Host, Part, read, read_number
 
 # ----------------------------------------------------------------------------------------------------
-# The PCI Express link of a device: its width and speed now, and at most.
+# The PCI Express link of a device: its current and its maximum width and speed.
 
 
-# Bytes a second of one lane in one direction, after encoding (8b/10b, then 128b/130b, then FLITs), by GT/s.
+# Bytes per second of one lane in one direction, after encoding (8b/10b, then 128b/130b, then FLITs), by GT/s.
 _LANE_BYTES = {2.5: 250e6, 5.0: 500e6, 8.0: 8e9 / 8 * 128 / 130, 16.0: 16e9 / 8 * 128 / 130, 32.0: 32e9 / 8 * 128 / 130,
                64.0: 64e9 / 8 * 242 / 256}  # fmt: skip
 PCI_DEVICES = Path("sys/bus/pci/devices")
@@ -33,7 +33,7 @@ _GENERATIONS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 def pci_facts(root: Path, address: str | None) -> dict[str, Any]:
-    """`pci` and `pcie` (the link) of the device at an address such as `0000:81:00.0`; None where it has none."""
+    """`pci` and `pcie` (the link) of the device at an address such as `0000:81:00.0`; None if unknown."""
     if address is None or not re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address):
         return {"pci": None, "pcie": None}
     folder = root / PCI_DEVICES / address
@@ -51,19 +51,19 @@ def pci_facts(root: Path, address: str | None) -> dict[str, Any]:
 
 
 def numa_of(device: Path) -> int | None:
-    """The NUMA node of the device in this folder of /sys; None where the firmware does not say (-1)."""
+    """The NUMA node of the device in this folder of /sys; None if the firmware does not say (-1)."""
     node = read_number(device / "numa_node")
     return node if node is not None and node >= 0 else None
 
 
 def link_bytes(transfers_per_second: float | None, width: int | None) -> float | None:
-    """Capacity of `width` lanes; use the highest speed, because an idle device lowers its speed, but not its width."""
+    """Capacity of `width` lanes. Pass the maximum speed: an idle device lowers its speed, but not its width."""
     lane = _LANE_BYTES.get(transfers_per_second / 1e9) if transfers_per_second else None
     return lane * width if lane and width else None
 
 
 def generation_bytes(generation: int | None, width: int | None) -> float | None:
-    """As `link_bytes`, by generation of PCI Express, as NVML tells it."""
+    """As `link_bytes`, by generation of PCI Express, which NVML reports."""
     gigatransfers = _GENERATIONS.get(generation) if generation else None
     return link_bytes(gigatransfers * 1e9, width) if gigatransfers else None
 
@@ -74,7 +74,7 @@ def _transfers(text: str | None) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The accelerators of a node, from NVML in a process of its own.
+# The accelerators of a node, from NVML in a separate process.
 
 
 # Without the persistence daemon, a node of eight devices needs some seconds to wake them.
@@ -84,7 +84,7 @@ _WSL = Path("dev/dxg")
 
 
 def describe_devices(host: Host) -> Part:
-    """`devices` (those of the node, whether this process may use them or not), `device_links`, `device_software`."""
+    """`devices` (all of the node, even those that this process may not use), `device_links`, `device_software`."""
     unknown: dict[str, Any] = {"devices": None, "device_links": None, "device_software": None}
     traces = find_traces(host.root)
     if not traces.any and not (host.root / _WSL).exists():
@@ -105,7 +105,7 @@ def describe_devices(host: Host) -> Part:
 
 
 def capture_matrix(host: Host) -> Part:
-    """The connection matrix in the words of NVIDIA's own tool, with network adapters, kept for the record."""
+    """The connection matrix as nvidia-smi prints it, with network adapters, for the record."""
     if not find_traces(host.root).any:
         return Part({})
     answer = host.ask(["nvidia-smi", "topo", "-m"], _PATIENCE_SECONDS)
@@ -115,14 +115,14 @@ def capture_matrix(host: Host) -> Part:
 # ----------------------------------------------------------------------------------------------------
 # NVML, NVIDIA's management library, through its Python binding (nvidia-ml-py, imported as pynvml).
 #
-# It runs in this process, so a driver that hangs hangs the caller: ask in another process where that must not be.
+# It runs in this process, so a hung driver blocks the caller; call it in another process if that matters.
 
 
 class Nvml(Protocol):
-    """The module pynvml, or a test's replacement: its functions and constants, by their own names.
+    """The functions and constants of the module pynvml, or of a test's replacement.
 
     Attributes:
-        NVMLError: raised by its functions where a device or driver cannot answer.
+        NVMLError: raised by its functions if a device or driver cannot answer.
     """
 
     NVMLError: type[Exception]
@@ -131,7 +131,7 @@ class Nvml(Protocol):
 
 
 def ask_nvml(nvml: Nvml, function: str, *arguments: Any) -> Any:
-    """The answer of `function`; None where this device, driver or binding cannot tell."""
+    """The result of `function`; None if this device, driver or binding does not support it."""
     try:
         return getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -140,7 +140,7 @@ def ask_nvml(nvml: Nvml, function: str, *arguments: Any) -> Any:
 
 @contextmanager
 def open_nvml(binding: Nvml | None = None) -> Iterator[Nvml]:
-    """NVML, initialised until the block ends. Blocks may be nested: the library counts.
+    """NVML, initialised while the context is open. Contexts may be nested: the library counts.
 
     `binding` is the module pynvml; None imports it.
 
@@ -163,7 +163,7 @@ def open_nvml(binding: Nvml | None = None) -> Iterator[Nvml]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# NVLinks of devices, and the matrix of how each device reaches each other, in the words of `nvidia-smi topo -m`.
+# NVLinks of devices, and the matrix of connections between devices, in the terms of `nvidia-smi topo -m`.
 
 
 # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: speed of each active link, in one direction.
@@ -181,10 +181,10 @@ class Links:
 
     Attributes:
         total: 0 for a device without NVLink.
-        version: of the protocol, as NVML counts.
+        version: of the protocol, in NVML's numbering.
         link_bytes_per_second: of each link, in one direction.
-        switched: links that lead to a switch.
-        peers: (PCI address as NVML writes it, number of links) of each device reached directly.
+        switched: number of links to a switch.
+        peers: (PCI address as NVML writes it, number of links) of each directly connected device.
     """
 
     total: int
@@ -233,7 +233,7 @@ def links_of(nvml: Nvml, handle: Any) -> Links:
 
 
 def topology(nvml: Nvml, handles: Sequence[Any], links: Sequence[Links]) -> list[list[str | None]]:
-    """Row by row how each device reaches each: `X` itself, `NV4` four NVLinks, else the path by PCIe and sockets."""
+    """The connection from each device (row) to each: `X` itself, `NV4` four NVLinks, else the path over PCIe."""
     addresses = [ask_nvml(nvml, "nvmlDeviceGetPciInfo", handle) for handle in handles]
     names = [_text(address.busId) if address else "" for address in addresses]
 
@@ -262,18 +262,18 @@ def _text(bus: str | bytes) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What NVML says of each device.
+# The data that NVML has for each device.
 
 
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _MILLI = 1e-3
 
-# Calls NVML's function of this name for one device; None where that does not answer.
+# Calls NVML's function of this name for one device; returns None if it is not supported.
 Ask = Callable[..., Any]
 
 
 def read_nvml(nvml: Nvml) -> dict[str, Any]:
-    """Versions, devices and links; what a device or driver does not tell is None."""
+    """Versions, devices and links; values that a device or driver does not report are None."""
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     links = [links_of(nvml, handle) for handle in handles]
     cuda = ask_nvml(nvml, "nvmlSystemGetCudaDriverVersion")
@@ -314,7 +314,7 @@ def _device(nvml: Nvml, index: int, handle: Any, links: Links) -> dict[str, Any]
 
 
 def _clocks(nvml: Nvml, ask: Ask) -> dict[str, float | None]:
-    """In Hz: the highest, and those set for applications."""
+    """In Hz: the maximum clocks, and the application clocks."""
     kinds = {"sm": nvml.NVML_CLOCK_SM, "memory": nvml.NVML_CLOCK_MEM}
     found = {f"max_{name}_hz": ask("nvmlDeviceGetMaxClockInfo", kind) for name, kind in kinds.items()}
     found |= {f"application_{name}_hz": ask("nvmlDeviceGetApplicationsClock", kind) for name, kind in kinds.items()}
@@ -322,7 +322,7 @@ def _clocks(nvml: Nvml, ask: Ask) -> dict[str, float | None]:
 
 
 def _power(ask: Ask) -> dict[str, float | None]:
-    """In watts: the limit in force, the maker's own, and the range in which it may be set."""
+    """In watts: the enforced limit, the default limit, and the range of possible limits."""
     low, high = ask("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
     found = {
         "power_limit_watts": ask("nvmlDeviceGetEnforcedPowerLimit"),
@@ -355,10 +355,10 @@ def _enabled(value: int | None) -> bool | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Kernel modules that devices, and fast paths between them, need.
+# Kernel modules for devices and for fast paths between them.
 
 
-# NVIDIA's driver, device memory seen by adapters (GPUDirect RDMA), copies by the processor, adapters, file systems.
+# NVIDIA's driver, GPUDirect RDMA and GDRCopy, network adapters, copies between processes, file systems.
 _MODULES = (
     "nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv", "nvidia_fs", "mlx5_core", "mlx5_ib", "ib_core",
     "hfi1", "efa", "irdma", "bnxt_en", "ice", "i40e", "ixgbe", "ena", "cxi_ss1", "knem", "xpmem", "lustre", "nfs",
@@ -367,7 +367,7 @@ _MODULES = (
 
 
 def describe_drivers(host: Host) -> Part:
-    """`driver`: version of NVIDIA's driver, and of each loaded module, or `loaded` where it has none of its own."""
+    """`driver`: version of NVIDIA's driver, and of each loaded module, or `loaded` if it has no version."""
     folder = host.root / "sys/module"
     modules = {name: read(folder / name / "version") or "loaded" for name in _MODULES if (folder / name).is_dir()}
     return Part({"driver": {"nvidia": find_traces(host.root).kernel_module, "modules": modules}})

@@ -1,6 +1,6 @@
 """All checks of what a run needs, for `hpcai500 doctor` and before every run.
 
-Each check says how to mend what it finds, in a container by the line to type.
+Each check says how to fix the problem; in a container, it gives the command to type.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ TEMPORARY = "temporary"
 _LEAST_FREE_BYTES = 2 * 10**9
 # Docker's default of 64 MiB is too small for the messages between ranks of a node.
 _LEAST_SHARED_BYTES = 256 * 2**20
-# By whether the user named a folder in the image, or started in one.
+# True: the user gave a folder in the image; False: the user started in one.
 _IN_THE_IMAGE = {True: "give --out with a folder of the host", False: "start in a folder of the host, or add --out DIR"}
 
 
 def data_check(
     data: Path | None, recipe: Recipe | None, container: Container | None, arguments: Sequence[str]
 ) -> Check:
-    """Whether the data set's folder exists and can be read; its content is read later."""
+    """Whether the data set's folder exists and is readable; its content is read later."""
     if data is None:
         return _no_data_named(recipe)
     if unseen := _unseen_data(data, recipe, container, arguments):
         return unseen
     if not os.access(data, os.R_OK | os.X_OK):
         fix = f"chmod -R u+rX {shlex.quote(str(data))}, or ask its owner"
-        return Check(DATA, "fail", f"{data}: you may not read it", fix)
+        return Check(DATA, "fail", f"{data}: no permission to read it", fix)
     if not any(data.iterdir()):
-        fix = "see whether its file system is mounted, or give another --data DIR"
+        fix = "check whether its file system is mounted, or give another --data DIR"
         return Check(DATA, "fail", f"{data}: empty", fix)
-    if lacking := _lacks(data, recipe):
-        return lacking
-    return Check(DATA, "pass", f"{data} can be read")
+    if wrong := _wrong_content(data, recipe):
+        return wrong
+    return Check(DATA, "pass", f"{data} is readable")
 
 
 def _unseen_data(
     data: Path, recipe: Recipe | None, container: Container | None, arguments: Sequence[str]
 ) -> Check | None:
-    """The error where no folder can be seen at `data`."""
+    """The error if no folder is visible at `data`."""
     dataset = f"the folder of {recipe.problem.dataset}" if recipe else "the folder of the data set"
     if reason := _why_hidden(data):
         fix = f"ask the owner of {nearest(data)}, or give another folder with --data DIR"
-        return Check(DATA, "fail", f"{data}: may not be read by this user ({reason})", fix)
+        return Check(DATA, "fail", f"{data}: not readable by this user ({reason})", fix)
     if not is_there(data):
         if container:
             return _not_visible(DATA, data, container, arguments)
@@ -79,8 +79,8 @@ def _unseen_data(
     return None
 
 
-def _lacks(data: Path, recipe: Recipe | None) -> Check | None:
-    """The error where `data` is a folder of something else: a run would find out after it has begun its record."""
+def _wrong_content(data: Path, recipe: Recipe | None) -> Check | None:
+    """The error if `data` is not a data set of the recipe; a run would find out only after it began its record."""
     if recipe is None or recipe.benchmark not in _LAYOUTS:
         return None
     patterns, layout = _LAYOUTS[recipe.benchmark]
@@ -91,7 +91,7 @@ def _lacks(data: Path, recipe: Recipe | None) -> Check | None:
     return Check(DATA, "fail", f"{data}: has no {missing}", fix)
 
 
-# What a data set has at its top, and all of it.
+# Required patterns in the folder of a data set, and its whole layout.
 _LAYOUTS = {
     "ic": (("train/", "val/"), "train/<class>/*.JPEG and val/<class>/*.JPEG"),
     "ewa": (("climo_*.h5",), "climo_YYYY.h5, a file for each year"),
@@ -100,15 +100,15 @@ _LAYOUTS = {
 
 def _no_data_named(recipe: Recipe | None) -> Check:
     if recipe is None:
-        return Check(DATA, "pass", "none named")
+        return Check(DATA, "pass", "none given")
     dataset = recipe.problem.dataset
     if recipe.problem.is_synthetic:
-        return Check(DATA, "pass", f"{dataset}: hpcai500 makes it itself")
+        return Check(DATA, "pass", f"{dataset}: made by hpcai500")
     return Check(DATA, "fail", f"{recipe.benchmark}: the recipe trains on {dataset}", "give its folder with --data DIR")
 
 
 def out_check(out: Path, container: Container | None, arguments: Sequence[str]) -> Check:
-    """Whether the record can be written to `out`, or to the folder in which it will be made."""
+    """Whether the record can be written to `out`; `out` may not exist yet."""
     folder = nearest(out)
     other = "give another folder with --out DIR"
     if not is_folder(folder):
@@ -116,27 +116,27 @@ def out_check(out: Path, container: Container | None, arguments: Sequence[str]) 
     if os.access(folder, os.W_OK | os.X_OK):
         return _lasting(out, folder, container) or _space(out, folder)
     if not is_read_only(folder):
-        return Check(OUT, "fail", f"{folder}: you may not write there", other)
+        return Check(OUT, "fail", f"{folder}: no permission to write there", other)
     if container is None:
-        return Check(OUT, "fail", f"{folder}: on a file system that is read-only", other)
+        return Check(OUT, "fail", f"{folder}: on a read-only file system", other)
     return _read_only_inside(out, folder, container, arguments)
 
 
 def _read_only_inside(out: Path, folder: Path, container: Container, arguments: Sequence[str]) -> Check:
     root = Path("/")
     if folder == root and out.absolute() != root:
-        # The folder is missing in the container, perhaps not on the host.
+        # The folder is missing in the container, but may exist on the host.
         return _not_visible(OUT, out, container, arguments)
     if folder.stat().st_dev != root.stat().st_dev:
         fix = f"bind it without :ro: --bind {shlex.quote(str(folder))}"
         return Check(OUT, "fail", f"{folder}: read-only inside the container", fix)
-    # A relative path is right if the command starts in a writable folder.
+    # A relative path works if the command starts in a writable folder.
     options = ["--bind", "DIR"] if out.is_absolute() else ["--bind", "DIR", "--pwd", "DIR"]
     arguments = _with_out(arguments, "DIR") if out.is_absolute() else arguments
     return Check(
         OUT,
         "fail",
-        f"{folder}: lies in the image, which is read-only",
+        f"{folder}: in the image, which is read-only",
         f"{_IN_THE_IMAGE[out.is_absolute()]}: {container.line(options, arguments)}",
     )
 
@@ -154,20 +154,20 @@ def _with_out(arguments: Sequence[str], folder: str) -> list[str]:
 
 
 def temporary_check(environment: Mapping[str, str], container: Container | None, out: Path) -> Check:
-    """Whether temporary files can be written where TMPDIR says; else a run takes another folder."""
-    name = "TMPDIR" if environment.get("TMPDIR") else "/tmp"  # noqa: S108 - the folder itself is what is looked at
+    """Whether the folder for temporary files is writable; if not, a run uses another one."""
+    name = "TMPDIR" if environment.get("TMPDIR") else "/tmp"  # noqa: S108 - this folder itself is checked
     folder = temporary_folder(environment)
     if is_folder(folder) and os.access(folder, os.W_OK | os.X_OK):
-        return Check(TEMPORARY, "pass", f"{folder} can be written")
-    there = is_there(folder) or _why_hidden(folder)
-    why = "it may not be written by this user" if there else "it is not there"
+        return Check(TEMPORARY, "pass", f"{folder} is writable")
+    exists = is_there(folder) or _why_hidden(folder)
+    why = "not writable by this user" if exists else "it does not exist"
     place = f"TMPDIR={folder}" if name == "TMPDIR" else name
     fix = "set TMPDIR to a folder that exists on every node"
     if container:
         fix = f"{container.program} {container.action} --bind {shlex.quote(str(folder))} …, or --env TMPDIR=/tmp"
     if instead := writable_folder(environment, out):
         return Check(TEMPORARY, "warn", f"{place}: {why}: temporary files go to {instead}", fix)
-    return Check(TEMPORARY, "fail", f"{place}: {why}, and no other folder can be written", fix)
+    return Check(TEMPORARY, "fail", f"{place}: {why}, and no other folder is writable", fix)
 
 
 def temporary_folder(environment: Mapping[str, str]) -> Path:
@@ -178,34 +178,34 @@ def temporary_folder(environment: Mapping[str, str]) -> Path:
 def shared_memory_check(size_bytes: int | None, ranks: int, container: Container | None) -> Check:
     """Whether /dev/shm has room for the messages between the ranks of a node."""
     if size_bytes is None:
-        return Check("shared memory", "skip", "/dev/shm is not there")  # noqa: S108
+        return Check("shared memory", "skip", "/dev/shm does not exist")  # noqa: S108
     found = f"/dev/shm has {size_bytes / 2**20:.0f} MiB"  # noqa: S108
     if size_bytes >= _LEAST_SHARED_BYTES or ranks < 2:
         return Check("shared memory", "pass", found)
-    fix = "have a larger one mounted"
+    fix = "mount a larger one"
     if container:
-        fix = f"leave out --contain, or {container.program} {container.action} --bind /dev/shm …"
+        fix = f"omit --contain, or {container.program} {container.action} --bind /dev/shm …"
     return Check("shared memory", "warn", f"{found}: NCCL and MPI need more for {ranks} ranks", fix)
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether the file system of `folder` is mounted read-only, for every user."""
+    """Whether the file system of `folder` is mounted read-only."""
     return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def _lasting(out: Path, folder: Path, container: Container | None) -> Check | None:
-    """A warning where the record is lost with the container."""
+    """A warning if the record would be lost with the container."""
     if container is None:
         return None
     in_image = folder.stat().st_dev == Path("/").stat().st_dev
     mount = mount_of(folder.resolve(), read_mounts())
     if in_image or (mount and mount.type == "tmpfs"):
-        where = "the container's own layer" if in_image else "memory (tmpfs)"
+        where = "the container's writable layer" if in_image else "memory (tmpfs)"
         return Check(
             OUT,
             "warn",
-            f"{out.absolute()} lies in {where}: the record is gone when the container ends, or the node",
-            f"{container.program} {container.action} --bind DIR …, and --out DIR with that folder of the host",
+            f"{out.absolute()} is in {where}: the record is lost when the container or the node stops",
+            f"{container.program} {container.action} --bind DIR … --out DIR, with a folder of the host",
         )
     return None
 
@@ -217,13 +217,13 @@ def _space(out: Path, folder: Path) -> Check:
             OUT,
             "warn",
             f"{folder} has {free / 1e9:.2g} GB left: checkpoints may not fit",
-            "make space, or give another folder with --out DIR",
+            "free some space, or give another folder with --out DIR",
         )
-    return Check(OUT, "pass", f"{out.absolute()} can be written, {free / 1e9:.3g} GB free")
+    return Check(OUT, "pass", f"{out.absolute()} is writable, {free / 1e9:.3g} GB free")
 
 
 def _not_visible(name: str, path: Path, container: Container, arguments: Sequence[str]) -> Check:
-    """The failure where the container does not show a path, which the host may have."""
+    """The failure if a path, which may exist on the host, is not visible in the container."""
     path = path.absolute()
     top = Path(*path.parts[:2])
     bound, what = (top, "not visible") if not is_there(top) else (path, "no such folder")
@@ -236,7 +236,7 @@ def _not_visible(name: str, path: Path, container: Container, arguments: Sequenc
 
 
 def _why_hidden(path: Path) -> str | None:
-    """Why this user may not know whether `path` exists; None where that is known."""
+    """Why this user cannot find out whether `path` exists; None if they can."""
     try:
         path.exists()
     except PermissionError as error:
@@ -248,32 +248,32 @@ def _why_hidden(path: Path) -> str | None:
 # Whether the record of a whole run fits on its disk.
 
 
-# The last two checkpoints and the first at the target are kept; space for the next one is reserved before its epoch.
+# The last two checkpoints and the first at the target are kept; the next one is allocated before its epoch.
 CHECKPOINTS = 4
 # Events, system, pictures, traces and power samples of a long run on many ranks.
 RECORD_BYTES = 200 * 10**6
-# Others use the disk too, so some space must remain.
+# Other users need some space, too.
 _MARGIN = 1.2
 
 
 def space_check(out: Path, free_bytes: int, checkpoint_bytes: int) -> Check:
-    """Whether `free_bytes` suffice for the record `out`, whose checkpoints have `checkpoint_bytes` each."""
+    """Whether `free_bytes` suffice for the record `out` with checkpoints of `checkpoint_bytes` each."""
     checkpoints = CHECKPOINTS * checkpoint_bytes
     needed = checkpoints + RECORD_BYTES
-    told = (
+    detail = (
         f"{nearest(out)} has {size(free_bytes)} free; a run needs {size(needed)}: {CHECKPOINTS} "
         f"checkpoints of {size(checkpoint_bytes)}, {size(RECORD_BYTES)} for the rest"
     )
-    fix = "make space, or give another folder with --out DIR"
+    fix = "free some space, or give another folder with --out DIR"
     if free_bytes < checkpoints:
-        return Check(DISK, "fail", told, fix)
+        return Check(DISK, "fail", detail, fix)
     if free_bytes < _MARGIN * needed:
-        return Check(DISK, "warn", f"{told}: little is left for anybody else", fix)
-    return Check(DISK, "pass", told)
+        return Check(DISK, "warn", f"{detail}: little is left for other users", fix)
+    return Check(DISK, "pass", detail)
 
 
 def free_bytes(out: Path) -> int:
-    """What this user may still write at `out`, or where it will be made."""
+    """Free space for this user at `out`, which may not exist yet."""
     return shutil.disk_usage(nearest(out)).free
 
 
@@ -282,36 +282,36 @@ def free_bytes(out: Path) -> int:
 
 
 def container_check(container: Container | None, *, read_only: bool) -> Check:
-    """Whether this process runs in a container, and in which image; `read_only` tells whether `/` is."""
+    """Whether this process runs in a container, and in which image; `read_only`: whether `/` is read-only."""
     if container is None:
         return Check("container", "pass", "none: installed on this machine")
     kind = "a folder (sandbox)" if container.is_sandbox else "read-only" if read_only else "writable"
     if container.description is None:
-        return Check("container", "pass", f"{container.program}, {container.name}, {kind}; no image of hpcai500")
+        return Check("container", "pass", f"{container.program}, {container.name}, {kind}; not an image of hpcai500")
     return Check("container", "pass", f"{container.program}, {short_image(container.description)}, {kind}")
 
 
 def image_check(container: Container | None, arguments: Sequence[str]) -> Check:
-    """Whether the record can have the hash of the image's file."""
+    """Whether the record can contain the hash of the image's file."""
     if container is None:
         return Check("image", "pass", "none")
     if container.file is not None:
         return Check(
-            "image", "pass", f"{container.path or container.file} can be seen: its SHA-256 goes into the record"
+            "image", "pass", f"{container.path or container.file} is visible: its SHA-256 goes into the record"
         )
     if container.is_sandbox:
-        return Check("image", "pass", f"{container.path} is a folder, which has no SHA-256 of its own")
+        return Check("image", "pass", f"{container.path} is a folder, so it has no SHA-256")
     bind = ["--bind", f"{container.path or 'IMAGE'}:/{IMAGE_FILE}:ro"]
     return Check(
         "image",
         "warn",
-        f"{container.path or 'the image'} cannot be seen from inside: the record will lack the SHA-256 of its file",
+        f"{container.path or 'the image'} is not visible inside: the record will lack the SHA-256 of its file",
         container.line(bind, arguments),
     )
 
 
 def python_check(container: Container | None, environment: Mapping[str, str]) -> Check:
-    """Whether packages may be missed: the command line ignores the variables that lead to some."""
+    """Whether packages may be missing because the command line ignores variables such as PYTHONPATH."""
     if names := [name for name in environment.get(NOT_HEEDED, "").split(", ") if name.startswith("PYTHON")]:
         is_set, it = ("is set", "it") if len(names) == 1 else ("are set", "them")
         return Check(
@@ -320,7 +320,7 @@ def python_check(container: Container | None, environment: Mapping[str, str]) ->
             f"{', '.join(names)} {is_set} but ignored: packages on {it} are not used (docs/launching.md)",
             f"install them where hpcai500 is installed, or unset {it}",
         )
-    return Check("python", "pass", "that of the image alone" if container else "that of the installation alone")
+    return Check("python", "pass", "packages of the image only" if container else "packages of the installation only")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -328,10 +328,10 @@ def python_check(container: Container | None, environment: Mapping[str, str]) ->
 
 
 def backend_check(recipe: Recipe | None, horovod: str | None) -> Check:
-    """`horovod` is the installed version, if any; whether it can be loaded is found out by each rank."""
+    """Whether the backend is installed; `horovod` is its installed version, if any. Each rank finds out if it loads."""
     backend = recipe.communication.backend if recipe else None
     if backend != "horovod":
-        words = {None: "no recipe named", "local": "none: one rank", "torch": "torch's own"}
+        words = {None: "no recipe given", "local": "none: one rank", "torch": "torch.distributed"}
         return Check("backend", "pass", words[backend])
     if horovod is None:
         return Check(
@@ -344,10 +344,10 @@ def backend_check(recipe: Recipe | None, horovod: str | None) -> Check:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Cores and memory that scheduler and container leave to this process.
+# Cores and memory that scheduler and container allow this process to use.
 
 
-# A smaller machine may be meant to have a single core.
+# On a smaller machine, a single core may be intended.
 _LEAST_NODE_CORES = 4
 _FIXES: dict[LauncherName, str] = {
     "srun": "srun --cpus-per-task=N --cpu-bind=cores …",
@@ -356,19 +356,19 @@ _FIXES: dict[LauncherName, str] = {
 
 
 def cores_check(available: int, total: int, local_size: int, launcher: LauncherName) -> Check:
-    """Whether this process may run on more than a sliver of its node.
+    """Whether this process may use more than one core of a large node.
 
     `available` of the node's `total` cores are usable; `local_size` ranks are on the node.
     """
     found = f"{available} of {total} cores"
     if available > 1 or total < _LEAST_NODE_CORES or local_size * 2 > total:
         return Check("cores", "pass", found)
-    fix = _FIXES.get(launcher, "ask the scheduler for more (`sbatch --cpus-per-task=N`), or see `taskset -p $$`")
+    fix = _FIXES.get(launcher, "request more from the scheduler (`sbatch --cpus-per-task=N`), or see `taskset -p $$`")
     return Check("cores", "warn", f"{found} for this rank: decoding and training share one core", fix)
 
 
 def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
-    """How much memory there is; it never fails, because no amount is required."""
+    """The amount of memory; it always passes, because no amount is required."""
     if limit_bytes is None or limit_bytes >= total_bytes:
         return Check("memory", "pass", f"{total_bytes / 1e9:.3g} GB")
     return Check("memory", "pass", f"{limit_bytes / 1e9:.3g} GB for this job, of {total_bytes / 1e9:.3g} GB")
@@ -380,13 +380,13 @@ def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is to run.
+    """The run to check.
 
     Attributes:
-        recipe: None where only the machine is checked.
-        data: folder of the data set; None where synthetic data is used.
+        recipe: None if only the machine is checked.
+        data: folder of the data set; None if synthetic data is used.
         out: folder of the record, or the one in which it will be made.
-        arguments: what the user typed after `hpcai500`, for the line to type.
+        arguments: what the user typed after `hpcai500`, for the suggested command.
     """
 
     recipe: Recipe | None = None
@@ -396,21 +396,21 @@ class Subject:
 
 
 def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> list[Check]:
-    """All checks, in the order in which people should mend what they find."""
+    """All checks, in the order in which problems should be fixed."""
     recipe, arguments = subject.recipe, subject.arguments
     container = find_container(environment)
-    looked_at: Mapping[str, Path | None] = {
+    folders: Mapping[str, Path | None] = {
         DATA: subject.data,
         OUT: subject.out,
         TEMPORARY: temporary_folder(environment),
     }
-    dead = {one.path: one for one in unreachable(str(path) for path in looked_at.values() if path is not None)}
+    dead = {one.path: one for one in unreachable(str(path) for path in folders.values() if path is not None)}
 
     def unless_dead(name: str, check: Callable[[], Check]) -> Check:
-        found = dead.get(str(looked_at[name]))
+        found = dead.get(str(folders[name]))
         return Check(name, "fail", found.detail, found.fix) if found else check()
 
-    # Where another folder for temporary files is looked for.
+    # The fallback for temporary files.
     work = Path("/") if str(subject.out) in dead else subject.out
     return [
         container_check(container, read_only=is_read_only(Path("/"))),
@@ -436,7 +436,7 @@ def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> li
 def machine(
     environment: Mapping[str, str], container: Container | None, torch: Torch | None, arguments: Sequence[str]
 ) -> Machine:
-    """This machine, as the check of the accelerator needs it."""
+    """This machine, for the check of the accelerator."""
 
     @cache
     def ask() -> Driver:
@@ -446,11 +446,11 @@ def machine(
 
 
 def require_healthy(subject: Subject) -> None:
-    """Refuse to start `subject` where it cannot run; warnings go to stderr. Silent where all is well.
+    """Refuse to start `subject` if it cannot run; warnings go to stderr.
 
     Raises:
-        DataError: its data set is not there.
-        EnvironmentLacksError: the machine or the container lacks something, or a folder does not answer.
+        DataError: its data set is missing.
+        EnvironmentLacksError: the machine or the container lacks something, or a folder does not respond.
     """
     require_reachable([*([subject.data] if subject.data else []), subject.out])
     checks = examine(subject)
@@ -460,7 +460,7 @@ def require_healthy(subject: Subject) -> None:
     errors = [check for check in checks if check.status == "fail"]
     if not errors:
         return
-    # The command may be `profile` or `scale`; doctor checks benchmarks.
+    # The command may be `profile` or `scale`, but doctor takes a benchmark.
     benchmark = subject.recipe.benchmark if subject.recipe else ""
     more = f" (and {len(errors) - 1} more: see `hpcai500 doctor {benchmark} …`)" if errors[1:] else ""
     kind = DataError if errors[0].name == DATA else EnvironmentLacksError
@@ -472,14 +472,14 @@ def why_no_device(
 ) -> str:
     """Why this process's torch finds no CUDA device, and what to do about it.
 
-    `arguments` are those of `hpcai500`, for the line to type. `by_recipe`: whether a recipe asks for the device.
+    `arguments` are those of `hpcai500`, for the suggested command. `by_recipe`: whether a recipe needs the device.
     """
     around = machine(environment, find_container(environment), torch, arguments)
     found = accelerator_check("cuda" if by_recipe else None, around)
     if found.status != "pass":
         return found.sentence
-    asked = "accelerator.device is cuda, but " if by_recipe else ""
-    return f"{asked}torch finds no device, though the driver does ({found.detail}): see `dmesg`"
+    context = "accelerator.device is cuda, but " if by_recipe else ""
+    return f"{context}torch finds no device, although the driver does ({found.detail}): see `dmesg`"
 
 
 def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: Container | None) -> list[Check]:
@@ -487,7 +487,7 @@ def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: 
         placement = find_placement(environment)
         local_size, launcher = placement.local_size or 1, placement.launcher
     except UsageError:
-        local_size, launcher = 1, "none"  # the check of the launcher says why
+        local_size, launcher = 1, "none"  # the check of the launcher reports it
     ranks = max(local_size, recipe.hardware.accelerators_per_node if recipe else 1)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     shared = Path("/dev/shm")  # noqa: S108
@@ -500,5 +500,5 @@ def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: 
 
 @cache
 def _warn(sentence: str) -> None:
-    """Say it once: a series of runs is on one machine."""
+    """Print it once: a series of runs is on one machine."""
     say(f"warning: {sentence}")

@@ -1,6 +1,6 @@
-"""How a node is looked at: tools with a time limit, small files of /proc and /sys, several looks at once.
+"""Read a node's properties: tools with a time limit, small files of /proc and /sys, several readings at once.
 
-Nothing here holds up a job: a tool, file system or driver that hangs is left behind, and reported.
+Nothing here blocks a job: a tool, file system or driver that hangs is abandoned and reported.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any, Generic, TypeVar
 # The system's tools.
 
 
-# lscpu takes 10 ms, lstopo 100 ms, ibstat 50 ms; a tool that takes this long hangs on a driver.
+# lscpu takes 10 ms, lstopo 100 ms, ibstat 50 ms; a tool that takes this long hangs in a driver.
 PATIENCE_SECONDS = 5.0
-# Kept of a tool's output: all, except for hwloc's XML of large nodes.
+# The limit for the output of a tool; only hwloc's XML of large nodes exceeds it.
 LONGEST_RAW_BYTES = 64 * 1024
-# Where administrators' tools are; a user's PATH often lacks these folders.
+# Folders of administrators' tools; a user's PATH often lacks them.
 _ADMINISTRATORS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-# What identifies one machine, card or cable stays at the site: rows of dmidecode and ibstat, and hwloc's XML.
+# What identifies a machine, card or cable is removed: rows of dmidecode and ibstat, and attributes of hwloc's XML.
 _IDENTITY = r"(?:Serial|UUID|GUID|GID|Asset|Address)"
 _ROWS = re.compile(rf"^(\s*[^:\n]*{_IDENTITY}[^:\n]*:).*$", re.MULTILINE | re.IGNORECASE)
 _INFOS = re.compile(rf'(<info name="[^"]*{_IDENTITY}[^"]*" value=")[^"]*', re.IGNORECASE)
@@ -36,7 +36,7 @@ _INFOS = re.compile(rf'(<info name="[^"]*{_IDENTITY}[^"]*" value=")[^"]*', re.IG
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended: its exit code (-N: by signal N), and what it printed."""
+    """The result of a program: its exit code (-N: killed by signal N), and what it printed."""
 
     code: int
     output: str
@@ -44,10 +44,10 @@ class Ended:
 
 
 def run(command: Sequence[str], patience_seconds: float, environment: Mapping[str, str] | None = None) -> Ended:
-    """Run `command` to its end, for `patience_seconds` at most.
+    """Run `command` for `patience_seconds` at most.
 
-    What hangs is killed with all that it has started, and left behind: subprocess.run would wait for it, and a process
-    that waits for a driver or a file server does not end even then.
+    A command that hangs is killed with its children and abandoned: subprocess.run would wait for it, but a process that
+    waits for a driver or a file server does not end even when it is killed.
 
     Raises:
         TimeoutError: it did not answer in time.
@@ -59,7 +59,7 @@ def run(command: Sequence[str], patience_seconds: float, environment: Mapping[st
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A process group of its own, so that its children end with it.
+        # A new process group, so that its children are killed with it.
         start_new_session=True,
     )
     with process:
@@ -68,7 +68,7 @@ def run(command: Sequence[str], patience_seconds: float, environment: Mapping[st
         except subprocess.TimeoutExpired as error:
             _give_up(process)
             raise TimeoutError(f"did not answer within {patience_seconds:g} s") from error
-        except BaseException:  # Ctrl-C does not reach its group
+        except BaseException:  # Ctrl-C does not reach its process group
             _give_up(process)
             raise
     return Ended(process.returncode, output.decode(errors="replace"), errors.decode(errors="replace"))
@@ -79,13 +79,13 @@ def _give_up(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(0.2)
-    # With a code set, leaving `with` does not wait for it.
+    # With a return code set, leaving the `with` block does not wait for it.
     process.returncode = process.returncode if process.returncode is not None else -signal.SIGKILL
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tool printed to stdout; `text` is None where it did not answer, and `reason` says why."""
+    """What a tool printed to stdout; `text` is None if it failed, and `reason` says why."""
 
     text: str | None = None
     reason: str | None = None
@@ -102,7 +102,7 @@ def ask(command: Sequence[str], patience_seconds: float = PATIENCE_SECONDS) -> A
     except TimeoutError as error:
         return Answer(reason=str(error))
     except OSError as error:
-        # Built for another machine, or on a file system mounted noexec.
+        # It is built for another machine, or on a file system mounted noexec.
         return Answer(reason=f"{program} cannot be started: {error.strerror}")
     if ended.code != 0:
         return Answer(reason=(ended.errors.strip().splitlines() or [f"exit code {ended.code}"])[-1])
@@ -124,12 +124,12 @@ def bounded(text: str, most_bytes: int = LONGEST_RAW_BYTES) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a look finds, and where it looks.
+# The results of readings, and the host that is read.
 
 
 @dataclass(frozen=True)
 class Absent:
-    """Something that stayed unknown: what, the tool that would tell it, and why it did not."""
+    """Something unknown: what it is, the tool that reports it, and why the tool failed."""
 
     what: str
     tool: str
@@ -141,11 +141,11 @@ class Absent:
 
 @dataclass(frozen=True)
 class Part:
-    """What one look found.
+    """A part of a node's description.
 
     Attributes:
         values: keys of the node's document; None is unknown.
-        raw: output of tools, by their name.
+        raw: output of tools, by tool.
     """
 
     values: Mapping[str, Any]
@@ -155,11 +155,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Host:
-    """Where looks go; tests give files and tools' output of another machine.
+    """The host to read; tests replace it by files and tool outputs of another machine.
 
     Attributes:
         root: `/`.
-        ask: runs a tool, given its tokens and how many seconds it may take.
+        ask: runs a tool, given its command and a time limit in seconds.
     """
 
     root: Path = Path("/")
@@ -168,11 +168,11 @@ class Host:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Small files of /proc and /sys; whatever is absent or cannot be read is unknown.
+# Small files of /proc and /sys; a file that is missing or unreadable gives None.
 
 
 def read(path: Path) -> str | None:
-    """Content of `path` without the white space around it; None where it cannot be read."""
+    """Content of `path`, stripped of white space; None if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -180,7 +180,7 @@ def read(path: Path) -> str | None:
 
 
 def read_number(path: Path) -> int | None:
-    """The whole number in `path`; None where there is none."""
+    """The integer in `path`; None if there is none."""
     text = read(path)
     return int(text) if text and re.fullmatch(r"-?\d+", text) else None
 
@@ -216,7 +216,7 @@ def bytes_of(text: str) -> int | None:
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """The smallest memory limit of this process's control groups, in bytes; None where there is none."""
+    """The smallest memory limit of this process's control groups, in bytes; None if there is none."""
     path = root / "proc" / "self" / "cgroup"
     groups = path.read_text() if path.is_file() else ""
     mounted = root / "sys" / "fs" / "cgroup"
@@ -235,7 +235,7 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Several looks at once.
+# Several readings at once.
 
 
 Found = TypeVar("Found")
@@ -243,10 +243,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Look(Generic[Found]):
-    """The end of one look.
-
-    `found` is None where it failed, and `reason` says why.
-    """
+    """The result of one reading; `found` is None if it failed, and `reason` says why."""
 
     found: Found | None
     reason: str | None
@@ -254,18 +251,18 @@ class Look(Generic[Found]):
 
 
 def together(looks: Mapping[str, Callable[[], Found]], patience_seconds: float) -> dict[str, Look[Found]]:
-    """Run all of `looks`, each in a thread, and wait `patience_seconds` at most; the results are in their order."""
+    """Run all `looks`, each in a thread, and wait `patience_seconds` at most; the results have the same order."""
     ended: dict[str, Look[Found]] = {}
     started = time.monotonic()
 
     def run(name: str, look: Callable[[], Found]) -> None:
         try:
             done = Look(look(), None, time.monotonic() - started)
-        except Exception as error:  # noqa: BLE001 - who describes a machine must not end a run on it: it is said
+        except Exception as error:  # noqa: BLE001 - describing a machine must not end a run: the error is recorded
             done = Look(None, f"{type(error).__name__}: {error}", time.monotonic() - started)
         ended[name] = done
 
-    # Daemon threads do not keep the process from ending.
+    # Daemon threads, so that a hung one does not keep the process alive.
     threads = [threading.Thread(target=run, args=one, daemon=True, name=f"look-{one[0]}") for one in looks.items()]
     for thread in threads:
         thread.start()

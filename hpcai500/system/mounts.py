@@ -1,7 +1,7 @@
-"""Mounts: which one a path is on, and whether it answers.
+"""Mounts: which one a path is on, and whether it responds.
 
-Touching a path below a mount whose server is gone may block for ever, often without reacting to signals. So a path that
-a user named is touched first by a child process, which is waited for only until a limit.
+Accessing a path below a mount whose server is gone may block forever, often without reacting to signals. So a child
+process accesses the paths that a user named first, and is waited for only until a time limit.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError
 
-# More than a busy metadata server or an automounter needs for one folder.
+# Enough for a busy metadata server or an automounter to answer for one folder.
 _ANSWER_SECONDS = 15.0
-# The kernel's errors for a server or a FUSE process that is gone, so that nobody can work there.
+# The kernel's errors if a server or a FUSE process is gone.
 _GONE = {
     errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.EREMOTEIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH,
     errno.ECONNREFUSED, errno.ECONNABORTED, errno.ECONNRESET, errno.ESHUTDOWN, errno.ENODEV,
 }  # fmt: skip
-# Options that tell network file systems who mounts them; only some show them as `<hidden>`.
+# Options of network file systems with credentials; only some file systems show them as `<hidden>`.
 _PRIVATE = re.compile(r"^(\w*(?:pass|secret|cred|key|token|user|domain)\w*)=.*$", re.IGNORECASE)
 # Overlays of containers list every layer.
 _LONGEST_OPTION = 200
 # The child's code, run without site packages (10 ms in all). It reads paths from stdin and follows the links of each,
 # component by component, so that the parent knows how far it came; then it stats the path, lists one entry of a folder
-# and reads one byte of a regular file. Each record that it writes is a path's number, then `@` and the place reached,
-# or `=` and errno.
+# and reads one byte of a regular file. Each record that it writes is the number of a path, then `@` and the place
+# reached, or `=` and errno.
 _PROBE = r"""
 import os, signal, sys, _thread
 signal.alarm(int(sys.argv[1]))
@@ -49,7 +49,7 @@ def say(number, mark, what):
         try:
             os.write(1, b"%d%s%s\0" % (number, mark, what))
         except OSError:
-            os._exit(1)  # whoever asked is gone
+            os._exit(1)  # the parent is gone
 
 def touch(number, path):
     place, rest, links = b"/", path.split(b"/"), 0
@@ -117,7 +117,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """A path that does not answer, as it was named; what is wrong with which mount, and what to do."""
+    """A path that does not respond, as the user gave it, with the problem and its fix."""
 
     path: str
     detail: str
@@ -125,10 +125,10 @@ class Unreachable:
 
 
 def require_reachable(paths: Iterable[str | Path], seconds: float = _ANSWER_SECONDS) -> None:
-    """Refuse paths that do not answer, before anything else touches them; a missing path counts as an answer.
+    """Refuse paths that do not respond, before anything else accesses them; a missing path counts as a response.
 
     Raises:
-        EnvironmentLacksError: a path does not answer within `seconds`, or its server is gone; with its mount and a fix.
+        EnvironmentLacksError: a path does not respond within `seconds`, or its server is gone; with mount and fix.
     """
     if dead := unreachable(paths, seconds):
         more = f" (and {len(dead) - 1} more)" if dead[1:] else ""
@@ -136,50 +136,51 @@ def require_reachable(paths: Iterable[str | Path], seconds: float = _ANSWER_SECO
 
 
 def unreachable(paths: Iterable[str | Path], seconds: float = _ANSWER_SECONDS) -> list[Unreachable]:
-    """Those of `paths` that do not answer within `seconds`, or whose server is gone, in their order."""
+    """Those of `paths` that do not respond within `seconds`, or whose server is gone, in the same order."""
     names = list(dict.fromkeys(map(str, paths)))
-    wanted = [(name, whole) for name in names if (whole := _absolute(name)) is not None]
-    if not wanted:
+    named = [(name, whole) for name in names if (whole := _absolute(name)) is not None]
+    if not named:
         return []
-    places, codes, waited_seconds = _touched([whole for _, whole in wanted], seconds)
+    places, codes, waited_seconds = _touched([whole for _, whole in named], seconds)
     found = []
-    for number, (name, whole) in enumerate(wanted):
+    for number, (name, whole) in enumerate(named):
         code = codes.get(number)
         if code is None and waited_seconds is not None:
-            reason = f"does not answer (waited {seconds:g} s)"
+            reason = f"does not respond (waited {seconds:g} s)"
         elif code in _GONE:
             reason = os.strerror(code)
         else:
             continue
         mount = mount_of(Path(places.get(number, whole)), read_mounts())
-        found.append(Unreachable(name, *_told(name, reason, mount)))
+        found.append(Unreachable(name, *_problem(name, reason, mount)))
     return found
 
 
-def _told(name: str, reason: str, mount: Mount | None) -> tuple[str, str]:
+def _problem(name: str, reason: str, mount: Mount | None) -> tuple[str, str]:
+    """Detail and fix."""
     if mount is None:
-        return f"{name}: {reason}", "name another folder"
-    told = f"{name}: {reason}: {mount.point} ({mount.type}, from {mount.source}) is dead"
-    unmount = "" if mount.point == "/" else f", or have it unmounted (umount -l {mount.point}) and mounted again"
-    return told, f"see whether what serves it runs{unmount}"
+        return f"{name}: {reason}", "give another folder"
+    detail = f"{name}: {reason}: {mount.point} ({mount.type}, from {mount.source}) is dead"
+    unmount = "" if mount.point == "/" else f", or unmount it (umount -l {mount.point}) and mount it again"
+    return detail, f"check that its server is running{unmount}"
 
 
 def _absolute(path: str) -> str | None:
-    """`path` from /, without touching it; None where it can name nothing."""
+    """`path` as an absolute path, without accessing it; None if it is not a valid path."""
     if "\0" in path or not path:
         return None
     try:
-        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - Path would drop what the user wrote
+        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - Path would normalise what the user wrote
     except FileNotFoundError:  # the working directory was removed
         return path if path.startswith("/") else None
 
 
 def _touched(paths: list[str], seconds: float) -> tuple[dict[int, str], dict[int, int], float | None]:
-    """Touch `paths` in a child: returns how far it came with each, errno of those that answered (0: none), and how long
-    it was waited for (None: it ended).
+    """Access `paths` in a child: returns how far it came with each, errno of those that responded (0: none), and how
+    long the parent waited (None: the child ended).
 
-    The child is killed, and not waited for: in state D it ends only when the mount does. If this process dies, the
-    child's own alarm ends it.
+    The child is killed, but not waited for: in state D it ends only when the mount does. If this process dies, the
+    child's alarm ends it.
     """
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROBE, str(math.ceil(seconds) + 1)],
@@ -216,7 +217,7 @@ def _touched(paths: list[str], seconds: float) -> tuple[dict[int, str], dict[int
 
 
 def read_mounts(root: Path = Path("/")) -> list[Mount]:
-    """The mounts that this process sees, in the order in which they were made; none where the kernel does not say."""
+    """The mounts that this process sees, in the order in which they were made; empty if the kernel does not say."""
     try:
         return parse_mounts((root / "proc/self/mountinfo").read_text("utf-8", "surrogateescape"))
     except OSError:
@@ -240,13 +241,13 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def mount_of(path: Path, mounts: list[Mount]) -> Mount | None:
-    """The mount of `path`, which is absolute and free of links: the longest, and of equal ones the last."""
+    """The mount of `path`, which is absolute and without links: the longest match, and of equal ones the last."""
     holding = [mount for mount in mounts if path.is_relative_to(mount.point)]
     return max(enumerate(holding), key=lambda one: (len(Path(one[1].point).parts), one[0]))[1] if holding else None
 
 
 def public(option: str) -> str:
-    """A mount option without what may be secret in it."""
+    """A mount option without possible secrets."""
     return _PRIVATE.sub(r"\1=[left out]", option)[:_LONGEST_OPTION]
 
 

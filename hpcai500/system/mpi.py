@@ -1,4 +1,4 @@
-"""Which MPI a program would load here, and whether it and the launcher let the ranks find each other."""
+"""The MPI that a program would load here, and whether MPI and launcher let the ranks find each other."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PATIENCE_SECONDS = 30.0
 
 
 def installed_mpi(environment: Mapping[str, str]) -> str | None:
-    """`Open MPI 4.1.4`; None if there is none, or it does not say.
+    """`Open MPI 4.1.4`; None if there is none, or it has no version.
 
-    The library itself is asked, in a process of its own, because a site may bind its own MPI over that of an image.
+    The library itself is asked, in a separate process, because a site may bind its own MPI over that of an image.
     """
     try:
         ended = run([sys.executable, "-I", "-S", str(_PROBE), "mpi", *_LIBRARIES], _PATIENCE_SECONDS, environment)
@@ -46,28 +46,28 @@ def short_name(version: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Launcher, process manager and MPI must agree for the ranks, and MPI in them, to find each other.
+# Launcher, process manager and MPI must match, so that the ranks find each other.
 
 
 NAME = "launcher"
-_TORCH = "or use --set communication.backend=torch, which needs none"
-# Launchers that we do not read: their variables for rank, size and local rank.
+_TORCH = "or use --set communication.backend=torch"
+# Unsupported launchers: their variables for rank, size and local rank.
 _FOREIGN = (
     ("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),
     ("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
     ("MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
 )
-# Slurm puts each task into a control group of its own, whatever its environment says.
+# Slurm puts each task into its own control group, even with an empty environment.
 _STEP_GROUP = re.compile(r"/job_\d+/step_\d+(?:/|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """What the check needs to know.
+    """The input of the check.
 
     Attributes:
         control_groups: content of /proc/self/cgroup.
-        mpi: asks which MPI is here (`Open MPI 4.1.4`; None: unknown); called only where the answer matters.
+        mpi: returns the MPI here (`Open MPI 4.1.4`; None: unknown); called only if it matters.
     """
 
     environment: Mapping[str, str]
@@ -90,24 +90,24 @@ def process_manager_check(ranks: Ranks, recipe: Recipe | None) -> Check:
 
 
 def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
-    """One process; it may be one of several copies that each take themselves for the only one."""
+    """The check of a single process, which may be one of several copies that do not know each other."""
     environment = ranks.environment
     for launcher, rank, size, local in _FOREIGN:
         if environment.get(rank, "").isdecimal() and int(environment.get(size) or 0) > 1:
             return Check(
                 NAME,
                 "fail",
-                f"{launcher} started {environment[size]} copies ({rank}={environment[rank]}), and each would be rank 0 "
+                f"{launcher} started {environment[size]} copies ({rank}={environment[rank]}), but each would be rank 0 "
                 "of 1",
-                f"start each by: sh -c 'RANK=${rank} WORLD_SIZE=${size} LOCAL_RANK=${local} exec hpcai500 …', with "
-                "MASTER_ADDR set to the first host",
+                f"start each with: sh -c 'RANK=${rank} WORLD_SIZE=${size} LOCAL_RANK=${local} exec hpcai500 …', and "
+                "set MASTER_ADDR to the first host",
             )
     if _STEP_GROUP.search(ranks.control_groups) and "SLURM_STEP_ID" not in environment:
         program = ranks.container.program if ranks.container else "apptainer"
         return Check(
             NAME,
             "warn",
-            "this is a task of a Slurm step, but its environment does not say which: each task would be rank 0 of 1",
+            "a task of a Slurm step, but its environment lacks Slurm's variables: each task would be rank 0 of 1",
             f"srun {program} run …, without --cleanenv",
         )
     tasks = environment.get("SLURM_NTASKS", "")
@@ -116,7 +116,7 @@ def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
         return Check(
             NAME,
             "warn",
-            f"the Slurm job has {tasks} tasks, and this is one process with {recipe.world_size} of them",
+            f"the Slurm job has {tasks} tasks, but this process uses only {recipe.world_size} of them",
             "srun --mpi=pmix hpcai500 … (`hpcai500 slurm render` writes such a script)",
         )
     return Check(NAME, "pass", "none: one process")
@@ -128,7 +128,7 @@ def _uses_mpi(environment: Mapping[str, str], recipe: Recipe, placement: Placeme
 
 
 def _offer(environment: Mapping[str, str]) -> str:
-    """How the starter of this process lets MPI find the other ranks."""
+    """The interface by which the launcher lets MPI find the other ranks."""
     if "PMIX_RANK" in environment:
         return "PMIx"
     if "PMI_FD" in environment or "PMI_RANK" in environment:
@@ -148,33 +148,32 @@ def _mpi_problem(ranks: Ranks, placement: Placement) -> Check | None:
         return Check(
             NAME,
             "warn",
-            f"mpirun is of {outside}, and {mpi} is in the image: ranks may not find each other",
-            f"load a module of {series}, or srun --mpi=pmix …, {_TORCH}",
+            f"mpirun is from {outside}, but the image has {mpi}: ranks may not find each other",
+            f"load a module of {series}, or use srun --mpi=pmix …, {_TORCH}",
         )
     if placement.launcher == "srun":
         kind = ranks.environment.get("SLURM_MPI_TYPE")
         starter = f"srun --mpi={kind}" if kind else "srun without --mpi"
-        fix = "srun --mpi=pmix … (`srun --mpi=list` shows whether this Slurm has it)"
+        fix = "srun --mpi=pmix … (see `srun --mpi=list`)"
     else:
         starter, fix = "mpirun of another MPI", f"srun --mpi=pmix …, or the mpirun of {series}"
     status: Status = "fail" if _is_of_image(ranks, mpi) else "warn"
-    cannot = "speaks PMIx: there would be"
+    cannot = "needs PMIx: this would start"
     if status == "warn" and offer == "PMI-2":
-        cannot = "may have been built without PMI-2: if so, there are"
+        cannot = "may be built without PMI-2: then this starts"
     return Check(
         NAME,
         status,
-        f"{starter} offers {offer}, but {mpi}, which Horovod uses here, {cannot} {placement.size} runs of one rank "
-        "each",
+        f"{starter} offers {offer}, but Horovod's {mpi} {cannot} {placement.size} runs of one rank each",
         f"{fix}, {_TORCH}",
     )
 
 
 def _is_of_image(ranks: Ranks, mpi: str) -> bool:
-    """Whether `mpi` is the library of our own image, as far as can be told: that one supports only PMIx.
+    """Whether `mpi` seems to be the library of our own image, which supports only PMIx.
 
-    Outside, Horovod may have been built with another MPI than the one found first, and Open MPI 4 may have been built
-    with PMI-2 (EasyBuild and RHEL do that); so may an MPI that a site binds over the image's.
+    Outside, Horovod may use another MPI than the one found first, and Open MPI 4 may be built with PMI-2 (EasyBuild and
+    RHEL do that); the same is true of an MPI that a site binds over the image's.
     """
     container, environment = ranks.container, ranks.environment
     if container is None or container.description is None or environment.get("OPAL_PREFIX"):
@@ -187,7 +186,7 @@ def _is_of_image(ranks: Ranks, mpi: str) -> bool:
 
 def outer_series(environment: Mapping[str, str]) -> str | None:
     """`Open MPI 4`: the series of the mpirun that started this process, from the variables that it sets."""
-    # Open MPI 5 sets its version; earlier series use ORTE, which 5 has given up.
+    # Open MPI 5 sets its version; earlier series use ORTE, which version 5 removed.
     if version := environment.get("OMPI_VERSION"):
         return f"Open MPI {version.partition('.')[0]}"
     return "Open MPI 4" if any(name.startswith("OMPI_MCA_orte_") for name in environment) else None

@@ -1,4 +1,4 @@
-"""Network devices of this host, how fast they are, and which one leads to the other hosts of a job."""
+"""Network devices of this host, their speed, and which one reaches the other hosts of a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcai500.system.devices import numa_of, pci_facts
 from hpcai500.system.looking import Absent, Host, Part, anonymous, folders, link_name, read, read_number
 
 # ----------------------------------------------------------------------------------------------------
-# Interfaces and InfiniBand adapters, as the kernel knows them.
+# Interfaces and InfiniBand adapters, from the kernel.
 
 
 # Linux's ARP hardware types (if_arp.h) by their usual names.
@@ -30,19 +30,19 @@ def describe_network(host: Host) -> Part:
     if ports:
         answer = host.ask(["ibstat"])
         if answer.text:
-            # Of what it tells, the values in the kernel's own files are read.
+            # Only for the record: the values are read from the kernel's files.
             raw["ibstat"] = anonymous(answer.text)
         else:
-            absent.append(Absent("InfiniBand by its own tool", "ibstat (infiniband-diags)", answer.reason or ""))
+            absent.append(Absent("InfiniBand details", "ibstat (infiniband-diags)", answer.reason or ""))
     unknown = [one["name"] for one in interfaces if one["is_physical"] and one["bits_per_second"] is None]
     if unknown:
-        why = "the driver tells no speed, or the link is down"
+        why = "the driver reports no speed, or the link is down"
         absent.append(Absent(f"speed of {', '.join(unknown)}", "ethtool DEVICE (as root), or the switch", why))
     return Part({"network": interfaces, "infiniband": ports}, raw, absent)
 
 
 def network_interfaces(root: Path) -> list[dict[str, Any]]:
-    """Interfaces except loopback; speeds in bits a second."""
+    """Interfaces except loopback; speeds in bits per second."""
     return [
         _interface(folder, root)
         for folder in folders(root / "sys/class/net", "*")
@@ -92,7 +92,7 @@ def infiniband_ports(root: Path) -> list[dict[str, Any]]:
 
 
 def parse_rate(text: str | None) -> int | None:
-    """`200 Gb/sec (4X HDR)` as bits a second."""
+    """`200 Gb/sec (4X HDR)` as bits per second."""
     found = re.match(r"([\d.]+) Gb/sec", text or "")
     return round(float(found.group(1)) * _GIGA) if found else None
 
@@ -111,9 +111,9 @@ _BITS = 8
 
 
 def link_rates(root: Path = Path("/")) -> dict[str, float]:
-    """Bytes a second, one way, of each interface that is up; an adapter's port is `mlx5_0/1`, as in measure.network.
+    """Bytes per second, one way, of each interface that is up; an adapter's port is `mlx5_0/1`, as in measure.network.
 
-    Interfaces made of others (bonds, bridges) and those without a known speed (most virtual machines) are left out.
+    Interfaces on top of others (bonds, bridges) and those of unknown speed (most virtual machines) are left out.
     """
     devices = [one for one in network_interfaces(root) if one["state"] in ("up", "unknown") and not one["over"]]
     ports = [port for port in infiniband_ports(root) if port["state"] == "Active"]
@@ -144,17 +144,17 @@ def interface_addresses() -> dict[str, str]:
 
 
 def prefer_route(own_address: str, seen_of_root: Sequence[str], rank: int, hosts: Sequence[str]) -> None:
-    """Have Gloo use the interface by which the job's hosts reached rank 0, unless the user has named one.
+    """Make Gloo use the interface through which the job's hosts reached rank 0, unless the user has set one.
 
     Args:
-        own_address: of this end of this rank's connection to rank 0.
-        seen_of_root: for each rank, the address under which it reached rank 0.
+        own_address: of this rank's end of its connection to rank 0.
+        seen_of_root: for each rank, the address at which it reached rank 0.
         hosts: host name of each rank.
     """
     elsewhere = [address for address, host in zip(seen_of_root, hosts, strict=True) if host != hosts[0]]
     if not elsewhere or _CHOICE in os.environ:
         return
-    # Rank 0's host may reach itself by a loopback address.
+    # Ranks on rank 0's host may have used a loopback address.
     address = elsewhere[0] if hosts[rank] == hosts[0] else own_address
     plain = address.removeprefix("::ffff:")
     if plain.startswith("127."):

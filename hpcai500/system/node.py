@@ -1,7 +1,7 @@
-"""Everything about this node, in one document: hardware, firmware, kernel settings, storage, network, software.
+"""Describe this node in one document: hardware, firmware, kernel settings, storage, network, software.
 
-It comes from /proc, /sys and the usual tools, asked all at once; none of them can hold up a job. What is unknown is
-None, and `absent` says which tool would tell it.
+The data comes from /proc, /sys and the usual tools, which run at the same time; none of them can block a job. Unknown
+values are None, and `absent` names the tool that reports them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hpcai500.system.network import describe_network
 from hpcai500.system.software import describe_software, preloaded
 
 # ----------------------------------------------------------------------------------------------------
-# Processors, caches and NUMA nodes: from lscpu, and from /sys where lscpu is too old.
+# Processors, caches and NUMA nodes: from lscpu, and from /sys if lscpu is too old.
 
 
 def describe_processor(host: Host) -> Part:
@@ -66,7 +66,7 @@ def describe_processor(host: Host) -> Part:
 
 
 def parse_lscpu(text: str) -> dict[str, str]:
-    """Fields of `lscpu -J` by name, including those that newer versions put under headings."""
+    """Fields of `lscpu -J` by name, including those that newer versions nest under headings."""
     return {entry["field"].rstrip(":"): entry["data"] for entry in _flatten(json.loads(text)["lscpu"])}
 
 
@@ -97,10 +97,10 @@ def summary(fields: dict[str, str], root: Path) -> dict[str, Any]:
 
 
 def parse_caches(text: str) -> list[dict[str, Any]]:
-    """Caches of `lscpu -C -J`: size of one, and how many there are."""
+    """Caches of `lscpu -C -J`: size and number of each kind."""
     found = []
     for entry in json.loads(text)["caches"]:
-        # null on ARM nodes whose kernel does not give sizes.
+        # null on ARM nodes whose kernel does not report sizes.
         one, together = (bytes_of(entry.get(name) or "") for name in ("one-size", "all-size"))
         found.append(
             {
@@ -117,7 +117,7 @@ def parse_caches(text: str) -> list[dict[str, Any]]:
 
 
 def caches_of(root: Path) -> list[dict[str, Any]] | None:
-    """As `parse_caches`, from /sys; None where the kernel does not say."""
+    """As `parse_caches`, from /sys; None if the kernel does not say."""
     instances: Counter[tuple[int, str, int, int | None, int | None]] = Counter()
     seen = set()
     for cache in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
@@ -139,7 +139,7 @@ def caches_of(root: Path) -> list[dict[str, Any]] | None:
 
 
 def numa_nodes(root: Path) -> list[dict[str, Any]] | None:
-    """NUMA nodes with their processors, memory and distances; None where the kernel does not say."""
+    """NUMA nodes with their processors, memory and distances; None if the kernel does not say."""
     found = []
     for folder in folders(root / "sys/devices/system/node", "node[0-9]*"):
         distances = read(folder / "distance")
@@ -164,7 +164,7 @@ def _hertz(megahertz: str | None) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Memory: how much, in which modules, and in huge pages. Modules come from dmidecode or the kernel's EDAC driver.
+# Memory: size, modules (from dmidecode or the kernel's EDAC driver) and huge pages.
 
 
 _TABLES = Path("sys/firmware/dmi/tables/DMI")
@@ -172,7 +172,7 @@ _MEBI = 2**20
 
 
 def describe_memory(host: Host) -> Part:
-    """`memory`: total, swap, the job's limit (None: all of it), huge pages, modules."""
+    """`memory`: total, swap, the job's limit (None: no limit), huge pages, modules."""
     meminfo = parse_meminfo(read(host.root / "proc/meminfo") or "")
     modules, raw, reason = _modules(host)
     limit = memory_limit(host.root)
@@ -194,7 +194,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def huge_pages(root: Path) -> dict[str, int]:
-    """How many huge pages are set aside, by size in bytes, for every size that this kernel has."""
+    """Number of reserved huge pages, by size in bytes, for every size that this kernel supports."""
     sizes = folders(root / "sys/kernel/mm/hugepages", "hugepages-*kB")
     counts = {
         bytes_of(folder.name.removeprefix("hugepages-")): read_number(folder / "nr_hugepages") for folder in sizes
@@ -203,9 +203,9 @@ def huge_pages(root: Path) -> dict[str, int]:
 
 
 def _modules(host: Host) -> tuple[list[dict[str, Any]] | None, str | None, str]:
-    """The modules, dmidecode's output, and why there are no modules."""
-    there = (host.root / _TABLES).exists()
-    reason = "its tables may be read by root alone" if there else "this machine has no tables for it"
+    """The modules, dmidecode's output, and why the modules are unknown."""
+    exists = (host.root / _TABLES).exists()
+    reason = "only root can read its tables" if exists else "this machine has no tables for it"
     if os.access(host.root / _TABLES, os.R_OK):
         answer = host.ask(["dmidecode", "-t", "memory"])
         if answer.text:
@@ -215,7 +215,7 @@ def _modules(host: Host) -> tuple[list[dict[str, Any]] | None, str | None, str]:
 
 
 def parse_dmidecode(text: str) -> list[dict[str, Any]]:
-    """Memory modules of `dmidecode -t memory`, equal ones counted together; empty slots are left out."""
+    """Memory modules of `dmidecode -t memory`, equal ones counted; empty slots are left out."""
     modules = []
     for block in text.split("\n\n"):
         if "\nMemory Device\n" not in f"\n{block}\n":
@@ -233,7 +233,7 @@ def parse_dmidecode(text: str) -> list[dict[str, Any]]:
 
 
 def edac_modules(root: Path) -> list[dict[str, Any]] | None:
-    """As `parse_dmidecode`, from the kernel's EDAC driver, which any user may read; without speeds. None without it."""
+    """As `parse_dmidecode`, from the kernel's EDAC driver, which any user can read; no speeds. None without it."""
     modules = []
     for module in (root / "sys/devices/system/edac/mc").glob("mc[0-9]*/dimm[0-9]*"):
         size = read_number(module / "size")
@@ -249,10 +249,10 @@ def _counted(modules: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The machine and its firmware, as any user may read them.
+# The machine and its firmware, from files that any user can read.
 
 
-# Serial numbers lie beside these, and are not read.
+# Serial numbers are in the same folder, but are not read.
 _NAMES = ("sys_vendor", "product_name", "board_vendor", "board_name", "bios_vendor", "bios_version", "bios_date")
 
 
@@ -270,7 +270,7 @@ def describe_firmware(host: Host) -> Part:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Kernel settings and process limits that change how fast a node trains.
+# Kernel settings and process limits that affect the speed of training.
 
 
 _CPUS = Path("sys/devices/system/cpu")
@@ -300,12 +300,12 @@ _FILES = {
     "largest_send_bytes": Path("proc/sys/net/core/wmem_max"),
     "tuned_profile": Path("etc/tuned/active_profile"),
 }
-# Files that list all choices and mark the chosen one: `always [madvise] never`.
+# Files that list all choices and mark the current one: `always [madvise] never`.
 _CHOICES = {
     "transparent_huge_pages": Path("sys/kernel/mm/transparent_hugepage/enabled"),
     "transparent_huge_pages_defrag": Path("sys/kernel/mm/transparent_hugepage/defrag"),
 }
-# One value for each processor: the record has how often each value occurs.
+# One value for each processor: the record contains how often each value occurs.
 _PER_CPU = {
     "governor": "scaling_governor",
     "frequency_driver": "scaling_driver",
@@ -313,8 +313,8 @@ _PER_CPU = {
     "scaling_max_hz": "scaling_max_freq",
     "scaling_min_hz": "scaling_min_freq",
 }
-# Of the kernel's command line only what changes performance is kept: the rest may hold addresses, identities,
-# passwords.
+# Only parameters of the kernel's command line that affect performance are kept: the rest may contain addresses,
+# identities or passwords.
 _PARAMETERS = (
     "amd_iommu", "amd_pstate", "audit", "cgroup_disable", "clocksource", "cpuidle.", "cpufreq.", "default_hugepagesz",
     "hugepages", "hugepagesz", "idle", "intel_idle.", "intel_iommu", "intel_pstate", "iommu", "iommu.", "irqaffinity",
@@ -336,7 +336,7 @@ _KILO = 1000
 
 
 def kernel_settings(root: Path) -> dict[str, Any]:
-    """Settings by name; None where this kernel has none or does not say."""
+    """Settings by name; None if this kernel lacks the setting or does not report it."""
     cpus = root / _CPUS
     return {
         **{name: read(root / path) or None for name, path in _FILES.items()},
@@ -357,7 +357,7 @@ def boost(boost_file: str | None, no_turbo: str | None) -> bool | None:
 
 
 def performance_parameters(command_line: str | None) -> list[str] | None:
-    """Words of the kernel's command line that change performance; words behind `--` are for the init process."""
+    """Parameters of the kernel's command line that affect performance; those after `--` are for the init process."""
     if command_line is None:
         return None
     words = command_line.partition(" -- ")[0].split()
@@ -366,7 +366,7 @@ def performance_parameters(command_line: str | None) -> list[str] | None:
 
 
 def process_limits() -> dict[str, dict[str, int | str]]:
-    """Soft and hard limits of this process, as of `ulimit`; `unlimited` where there is none."""
+    """Soft and hard limits of this process, as `ulimit` shows them; `unlimited` if there is none."""
     return {
         name: {kind: _limit(value) for kind, value in zip(("soft", "hard"), resource.getrlimit(number), strict=True)}
         for name, number in _LIMITS.items()
@@ -378,7 +378,7 @@ def _limit(value: int) -> int | str:
 
 
 def _each_cpu(cpus: Path, name: str, file: str) -> dict[str, int] | None:
-    """How many processors have each value; frequencies are converted from the kernel's kHz to Hz."""
+    """Number of processors for each value; frequencies are converted from the kernel's kHz to Hz."""
     texts = (read(path) for path in cpus.glob(f"cpu[0-9]*/cpufreq/{file}"))
     is_frequency = name.endswith("_hz")
     counts = Counter(str(int(text) * _KILO) if is_frequency else text for text in texts if text)
@@ -394,7 +394,7 @@ _VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
 
 
 def describe_storage(host: Host, places: Mapping[str, Path | None]) -> Part:
-    """`file_systems` by the names in `places` (None where a run has no such folder), and `disks`."""
+    """`file_systems` by the names in `places` (None if a run has no such folder), and `disks`."""
     mounts = read_mounts(host.root)
     systems: dict[str, dict[str, Any] | None] = {}
     absent = []
@@ -408,7 +408,7 @@ def describe_storage(host: Host, places: Mapping[str, Path | None]) -> Part:
 
 
 def file_system(path: Path, mounts: list[Mount]) -> dict[str, Any]:
-    """Type, size and options of the file system of `path`, or of the nearest existing folder above it."""
+    """Type, size and options of the file system of `path`, or of its nearest existing parent."""
     folder = nearest(path).resolve()
     mount, size = mount_of(folder, mounts), os.statvfs(folder)
     return {
@@ -424,7 +424,7 @@ def file_system(path: Path, mounts: list[Mount]) -> dict[str, Any]:
 
 
 def disks(root: Path) -> list[dict[str, Any]]:
-    """Block devices that are hardware, with their size."""
+    """Physical block devices, with their size."""
     found = []
     for folder in folders(root / "sys/block", "*"):
         sectors = read_number(folder / "size")
@@ -444,11 +444,11 @@ def disks(root: Path) -> list[dict[str, Any]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The topology by hwloc: which devices are attached to which NUMA node, and how fast their links are.
+# The topology from hwloc: the NUMA node of each device, and the speed of its link.
 
 
 _COMMANDS = ("lstopo-no-graphics", "lstopo")
-# Types of hwloc_obj_osdev_type_e that matter to a training node: block device, GPU, network, OpenFabrics, co-processor.
+# Types of hwloc_obj_osdev_type_e that matter for training: block device, GPU, network, OpenFabrics, co-processor.
 _KINDS = {"0": "block", "1": "gpu", "2": "network", "3": "infiniband", "5": "coprocessor"}
 _GIGA = 1e9
 
@@ -464,11 +464,11 @@ def describe_topology(host: Host) -> Part:
 
 def parse_hwloc(text: str) -> dict[str, Any]:
     """Counts and devices of `lstopo --of xml`, hwloc 2 or newer."""
-    # Trusted input: the output of the system's own tool; entities could only be declared in it.
+    # The input is trusted: it is the output of a tool of the system.
     root = ElementTree.fromstring(text)  # noqa: S314
     counts = Counter(one.get("type") for one in root.iter("object"))
     memories = [one for one in root.iter("object") if one.get("type") == "NUMANode"]
-    # With a single NUMA node, hwloc puts it beside the devices, not above them.
+    # A single NUMA node is a sibling of the devices in hwloc's tree, not a parent.
     only = _index(memories[0]) if len(memories) == 1 else None
     return {
         "packages": counts["Package"],
@@ -483,7 +483,7 @@ def parse_hwloc(text: str) -> dict[str, Any]:
 def _devices(
     element: ElementTree.Element, numa: int | None, bus: ElementTree.Element | None
 ) -> Iterator[dict[str, Any]]:
-    """Devices below `element`, which is at NUMA node `numa` and PCI device `bus`."""
+    """Devices below `element`, which belongs to NUMA node `numa` and PCI device `bus`."""
     children = element.findall("object")
     memories = [child for child in children if child.get("type") == "NUMANode"]
     # Below an object with several NUMA nodes, no single node is the nearest one.
@@ -517,11 +517,11 @@ def _speed(bus: ElementTree.Element | None) -> float | None:
 
 
 SCHEMA = "hpcai500-node-1"
-# Longer than any tool may take: what takes longer hangs in the kernel.
+# Longer than the time limit of any tool: what takes longer hangs in the kernel.
 _PATIENCE_SECONDS = 25.0
-# Looks that take longer are named in the document: something is wrong with the node.
+# Readings that take longer are listed in the document, as a sign that something is wrong with the node.
 _SLOW_SECONDS = 3.0
-# Keys that a document always has, whichever look fails: readers use them without asking.
+# Keys that a document always has, whichever reading fails: readers rely on them.
 _ALWAYS: Mapping[str, Any] = {
     "host": None, "cpu": None, "processor": None, "caches": None, "numa": None, "topology": None, "memory": None,
     "machine": None, "devices": None, "device_links": None, "device_software": None, "driver": None, "network": None,
@@ -533,12 +533,12 @@ Places = Mapping[str, Path | None]
 
 
 def describe_node(places: Places, host: Host | None = None) -> dict[str, Any]:
-    """The document of this node; what is unknown is None, and `absent` names the tool that would tell it.
+    """The document of this node; unknown values are None, and `absent` names the tool that reports them.
 
-    `places` names folders whose file systems count: `data`, `out`, `temporary`; None where a run has no such folder.
+    `places` are folders whose file systems are described: `data`, `out`, `temporary`; None if a run has no such folder.
     """
     here = host or Host()
-    # Plain lookups that need no bound on their time.
+    # This never blocks, so it needs no time limit.
     software = describe_software(here)
     looks: dict[str, Callable[[], Part]] = {
         "processors": partial(describe_processor, here),
@@ -577,7 +577,7 @@ def assembled(software: Part, looks: Mapping[str, Look[Part]]) -> dict[str, Any]
 
 
 def _accelerators(devices: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """The devices as a job without a framework knows them; only a framework can say which of them the job may use."""
+    """The devices, in the format of a framework's list; only a framework can say which of them the job may use."""
     return [
         {
             "name": device["name"],

@@ -1,7 +1,7 @@
 """Sources of this node's power: NVML, RAPL, IPMI or a meter's file, and which of them can be read (docs/power.md).
 
-A new source is a class here and its line in `SOURCES`, which the command line, the automatic choice, `doctor` and
-verification read. Its samples are taken and integrated in `power_samples`.
+To add a source, write a class here and add it to `SOURCES`, which the command line, the automatic choice, `doctor` and
+verification use. `power_samples` takes and integrates its samples.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from hpcai500.system.looking import run
 # The interface of a source.
 
 
-# What is measured: devices of a node (accelerators, processors), the whole node, or all that a distribution unit feeds.
+# What is measured: devices of a node (accelerators, processors), the whole node, or all that a power distribution unit
+# (PDU) supplies.
 Scope = Literal["device", "node", "pdu"]
 
 
 class ReadingError(RunError):
-    """A source gave no reading this time; it may do so the next time."""
+    """A source gave no reading this time; the next one may succeed."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a source tells at one moment.
+    """A reading of a source.
 
     Attributes:
-        watts: power of each device, by name; None while unknown. One nameless device is the node itself.
-        joules: energy of all devices since the count began; 0 begins a new count. None where nothing counts.
+        watts: power of each device, by name; None while unknown. The name "" stands for the node itself.
+        joules: energy of all devices since the count began; 0 begins a new count. None if the source has no counter.
     """
 
     watts: Mapping[str, float | None] = field(default_factory=dict)
@@ -54,15 +55,15 @@ class Reading:
 
 
 class PowerSource(Protocol):
-    """Tells the power of this node, or of its devices.
+    """Reads the power of this node, or of its devices.
 
     Attributes:
         name: its key in `SOURCES`.
-        scope: the same wherever it is read, which verification relies on.
-        covers: what is measured, in words for people.
+        scope: the same on every node, which verification relies on.
+        covers: what is measured, for people.
         devices: names of the measured parts, if any; the keys of `Reading.watts`.
-        interval_seconds: how often it is worth asking; 1 s at most.
-        patience_seconds: how long an answer may take.
+        interval_seconds: between two readings; 1 s at most.
+        patience_seconds: time limit of a reading.
     """
 
     name: str
@@ -73,7 +74,7 @@ class PowerSource(Protocol):
     patience_seconds: float
 
     def read(self) -> Reading:
-        """Ask now.
+        """Take a reading.
 
         Raises:
             ReadingError: no answer this time.
@@ -84,7 +85,7 @@ class PowerSource(Protocol):
 
 
 def machine_seconds() -> float:
-    """CLOCK_BOOTTIME: it never jumps and counts time asleep; the clock of a record's events."""
+    """CLOCK_BOOTTIME, the clock of a record's events: it never jumps and includes time in suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -104,7 +105,7 @@ class Meter:
 
     Attributes:
         pattern: its path; `*`, `?` and `[…]` may match several files, and `%h` stands for the name of the host.
-        offset_seconds: added to the meter's times to get those of this machine.
+        offset_seconds: added to the meter's times to convert them to those of this machine.
     """
 
     pattern: str
@@ -133,7 +134,7 @@ class PowerChoice:
         return f"csv:{self.meter.pattern},offset={self.meter.offset_seconds!r},scope={self.meter.scope}"
 
     def from_anywhere(self) -> PowerChoice:
-        """The same choice with an absolute path, for a process that works in another folder."""
+        """The same choice with an absolute path, for a process with another working directory."""
         if self.meter is None:
             return self
         return replace(self, meter=replace(self.meter, pattern=str(Path(self.meter.pattern).absolute())))
@@ -143,10 +144,10 @@ AUTO = PowerChoice("auto")
 
 
 def parse_power(text: str) -> PowerChoice:
-    """The choice that `text`, the value of `--power`, means.
+    """The choice for `text`, the value of `--power`.
 
     Raises:
-        UsageError: it means none.
+        UsageError: it is invalid.
     """
     kind, colon, rest = text.partition(":")
     if kind == METER and colon:
@@ -162,7 +163,7 @@ def _use() -> str:
 
 def _parse_meter(text: str, rest: str) -> Meter:
     options: dict[str, str] = {}
-    # From the end, because a file's name may hold commas.
+    # From the end, because a file's name may contain commas.
     while found := _OPTION.search(rest):
         if found.group(1) in options:
             raise UsageError(f"--power {text}: {found.group(1)} is given twice")
@@ -189,15 +190,15 @@ def _seconds(text: str, number: str) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A count of joules over several counters, which may wrap around.
+# The sum of several energy counters, which may wrap around.
 
 
 class EnergyCount:
-    """Adds up what counters have counted since the first look at them.
+    """Adds up the energy of counters since the first look at them.
 
     Args:
         sizes: joules at which each counter, by device, wraps to 0; None for one that never does.
-        longest_pause_seconds: after a longer pause a counter may have wrapped more than once, so the count begins anew.
+        longest_pause_seconds: after a longer pause a counter may have wrapped more than once, so the count restarts.
     """
 
     def __init__(self, sizes: Mapping[str, float | None], longest_pause_seconds: float = math.inf) -> None:
@@ -207,9 +208,9 @@ class EnergyCount:
         self._joules = 0.0
 
     def look(self, now_s: float, joules: Mapping[str, float]) -> Reading:
-        """Take in the counters' values at the moment `now_s`.
+        """Add the counters' values at the time `now_s`.
 
-        The power of each device is the mean since the last look. At the first look it is unknown, and the count is 0.
+        The power of each device is the mean since the last call. At the first call it is unknown, and the count is 0.
         """
         before, self._before = self._before, (now_s, joules)
         used = self._used(before, now_s, joules)
@@ -240,19 +241,19 @@ _STATE = re.compile(r"^\s*Power reading state is:\s*(\S+)", re.MULTILINE)
 
 
 class IpmiSource:
-    """`ipmitool dcmi power reading`, each time in a process of its own, which is killed after `patience_seconds`.
+    """`ipmitool dcmi power reading`, each time in a new process, which is killed after `patience_seconds`.
 
-    The tool is looked for on the PATH of `environment`.
+    The tool is searched on the PATH of `environment`.
 
     Raises:
-        EnvironmentLacksError: there is no ipmitool, or it does not answer with a power.
+        EnvironmentLacksError: ipmitool is missing, or does not report the power.
     """
 
     name = "ipmi"
     scope: Scope = "node"
     covers = "the whole node"
     devices: tuple[str, ...] = ()
-    # A controller measures once a second or less often.
+    # A controller measures at most once per second.
     interval_seconds = 1.0
 
     def __init__(self, environment: Mapping[str, str] = os.environ, patience_seconds: float = 5.0) -> None:
@@ -280,14 +281,14 @@ class IpmiSource:
         return Reading({"": parse_reading(ended.output)})
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def parse_reading(text: str) -> float:
     """Watts in the output of `ipmitool dcmi power reading`.
 
     Raises:
-        ReadingError: there are none, or the controller does not measure.
+        ReadingError: there is no such line, or the controller does not measure.
     """
     found, state = _WATTS.search(text), _STATE.search(text)
     if found is None:
@@ -305,13 +306,13 @@ def parse_reading(text: str) -> float:
 
 
 class NvmlSource:
-    """All accelerators of the node that the driver shows: power in mW, and energy in mJ where they count it.
+    """All accelerators of the node that the driver shows: power in mW, and energy in mJ if they count it.
 
-    A cgroup hides accelerators of other jobs; `CUDA_VISIBLE_DEVICES` hides none from NVML. Devices count their energy
-    since Volta, so that nothing is missed between two samples.
+    A cgroup hides accelerators of other jobs from NVML, `CUDA_VISIBLE_DEVICES` does not. Devices since Volta count
+    their energy, so that nothing is missed between two samples.
 
     Raises:
-        EnvironmentLacksError: no driver, no device, or a device that does not tell its power.
+        EnvironmentLacksError: no driver, no device, or a device that does not report its power.
     """
 
     name = "nvml"
@@ -328,7 +329,7 @@ class NvmlSource:
                 for handle in self._handles:
                     self._nvml.nvmlDeviceGetPowerUsage(handle)
             except self._nvml.NVMLError as error:
-                raise EnvironmentLacksError(f"NVML: a device does not tell its power ({error})") from error
+                raise EnvironmentLacksError(f"NVML: a device does not report its power ({error})") from error
             if not count:
                 raise EnvironmentLacksError("NVML: no device")
             self._stack = stack.pop_all()
@@ -356,17 +357,17 @@ class NvmlSource:
             return False
         return True
 
-    def _ask(self, question: Any) -> dict[str, float]:
-        """The answer of each device, which NVML gives in thousandths of a unit."""
-        return {name: question(handle) / 1000 for name, handle in zip(self.devices, self._handles, strict=True)}
+    def _ask(self, function: Any) -> dict[str, float]:
+        """The value of each device; NVML returns thousandths of a unit."""
+        return {name: function(handle) / 1000 for name, handle in zip(self.devices, self._handles, strict=True)}
 
 
 # ----------------------------------------------------------------------------------------------------
-# The energy of processors and memory, from the counters of RAPL (Running Average Power Limit) that Linux shows.
+# The energy of processors and memory, from Linux's RAPL counters (Running Average Power Limit).
 
 
 POWERCAP = Path("/sys/class/powercap")
-# No package draws more, so within the time that this takes to fill a counter, it cannot wrap twice.
+# No package draws more; so a counter cannot wrap twice within the time in which this power fills it.
 _MOST_WATTS = 1000.0
 
 
@@ -382,16 +383,16 @@ class Domain:
 class RaplSource:
     """The energy of packages and their memory.
 
-    A package's sub-domains (core, uncore) are parts of it and not counted again; its memory is beside it. The domain of
-    the platform (psys) includes packages, and is left out too.
+    A package includes its sub-domains (core, uncore), so they are not added; its memory is separate. The domain of the
+    platform (psys) includes the packages, so it is left out too.
 
     Raises:
-        EnvironmentLacksError: the kernel shows no counters, or this user may not read them.
+        EnvironmentLacksError: the kernel shows no counters, or this user cannot read them.
     """
 
     name = "rapl"
     scope: Scope = "device"
-    # The counters tick every millisecond; nothing is lost between two looks.
+    # The counters are updated every millisecond; nothing is lost between two readings.
     interval_seconds = 0.5
     patience_seconds = 5.0
 
@@ -406,27 +407,28 @@ class RaplSource:
             self._read()
         except PermissionError as error:
             raise EnvironmentLacksError(
-                f"RAPL: {error.filename}: only root may read it: ask for `chmod a+r {powercap}/intel-rapl:*/energy_uj`"
+                f"RAPL: {error.filename}: only root can read it: ask root for `chmod a+r "
+                f"{powercap}/intel-rapl:*/energy_uj`"
             ) from error
         except (OSError, ValueError) as error:
             raise EnvironmentLacksError(f"RAPL: {error}") from error
 
     def read(self) -> Reading:
-        """The energy of all since the first reading, and the mean power of each since the last."""
+        """The energy of all domains since the first reading, and the mean power of each since the last."""
         try:
             return self._count.look(machine_seconds(), self._read())
         except (OSError, ValueError) as error:
             raise ReadingError(f"RAPL: {error}") from error
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _read(self) -> dict[str, float]:
         return {domain.name: int(domain.file.read_text()) / 1e6 for domain in self._domains}
 
 
 def find_domains(powercap: Path = POWERCAP) -> list[Domain]:
-    """The counters below `powercap` that together count all energy once.
+    """The counters below `powercap` that together cover all energy without overlap.
 
     Raises:
         EnvironmentLacksError: there are none.
@@ -443,12 +445,14 @@ def find_domains(powercap: Path = POWERCAP) -> list[Domain]:
             parent = _zone_name(zone.with_name(f"intel-rapl:{numbers[0]}"))
             found.append(_domain(f"{parent} dram", zone))
     if not found:
-        raise EnvironmentLacksError(f"RAPL: {powercap} has no counters (no such processor, or a virtual machine)")
+        raise EnvironmentLacksError(
+            f"RAPL: {powercap} has no counters (the processor has none, or this is a virtual machine)"
+        )
     return found
 
 
 def _zone_name(zone: Path) -> str:
-    """Empty where the kernel, or a container that hides the file, does not say."""
+    """The name; empty if the kernel does not say, or the container hides the file."""
     try:
         return (zone / "name").read_text().strip()
     except OSError:
@@ -467,7 +471,7 @@ def _domain(name: str, zone: Path) -> Domain:
 # Which sources can be read on this node, and why the others cannot.
 
 
-# The widest scope first: of several, `--power auto` takes the first.
+# In order of scope, the widest first: `--power auto` uses the first that is readable.
 SOURCES: Mapping[str, type[PowerSource]] = {"ipmi": IpmiSource, "nvml": NvmlSource, "rapl": RaplSource}
 # Opens a source, or raises EnvironmentLacksError.
 Opener = Callable[[], PowerSource]
@@ -475,10 +479,10 @@ Opener = Callable[[], PowerSource]
 
 @dataclass(frozen=True)
 class Found:
-    """What `find_sources` found.
+    """The result of `find_sources`.
 
     Attributes:
-        sources: opened sources by name, the widest scope first; whoever takes one closes the others.
+        sources: opened sources by name, the widest scope first; `take` closes all but one.
         missing: why each of the others cannot be read.
     """
 
@@ -487,11 +491,11 @@ class Found:
 
     @property
     def words(self) -> str:
-        """Why sources are missing."""
+        """Why sources are missing, in one line."""
         return "; ".join(self.missing.values())
 
     def take(self, name: str | None) -> PowerSource | None:
-        """The source `name`, if it was found; all others are closed."""
+        """The source `name` if it was found; closes all others."""
         for other, source in self.sources.items():
             if other != name:
                 source.close()
@@ -499,7 +503,7 @@ class Found:
 
 
 def automatic_names(*, on_gpu: bool) -> tuple[str, ...]:
-    """Sources that `--power auto` tries: without `on_gpu`, accelerators do not take part in the run."""
+    """Sources that `--power auto` tries; without `on_gpu` the run does not use accelerators, so NVML is left out."""
     return tuple(name for name in SOURCES if on_gpu or name != NvmlSource.name)
 
 

@@ -1,7 +1,7 @@
-"""Power samples of a run: taken beside it or read from a meter's file, kept in the record, and integrated to energy.
+"""Power samples of a run: taken during it or read from a meter's file, stored in the record, integrated to energy.
 
-A source or a file that fails never ends a run: the event `power` says what is wrong. The energy is integrated from the
-file in the record, so that every later scoring of the record gets the same number.
+A failing source or file never ends a run: the event `power` reports the problem. The energy is integrated from the file
+in the record, so that every later scoring of the record gives the same number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hpcai500.system.power import METER, Meter, PowerSource, machine_seconds
 # A meter's file: rows of time (UNIX seconds or ISO 8601) and watts, cut to the time of a run.
 
 
-# How long to wait for a meter that writes late, as over a network file system.
+# How long to wait for a meter that writes late, for example to a network file system.
 _PATIENCE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
 # Rows further apart leave gaps: the power between them is unknown.
@@ -43,11 +43,11 @@ _TIME, _WATTS = "time", "watts"
 
 @dataclass(frozen=True)
 class MeterRows:
-    """What a meter's files say of a window and its surroundings.
+    """The content of a meter's files in and around a window.
 
     Attributes:
         samples: times in UNIX seconds of this machine.
-        bad_rows: rows of all files that hold no time and power.
+        bad_rows: rows of all files without a valid time and power.
         interval_seconds: the usual time between two samples, 10 s at most.
         ends: time of the last sample in the files.
     """
@@ -61,7 +61,7 @@ class MeterRows:
 def files_of(meter: Meter, host: str) -> list[Path]:
     """The meter's files that exist now."""
     path = Path(meter.of(host)).absolute()
-    # A file's name may look like a pattern.
+    # The name of a file may contain the characters of a pattern.
     if is_there(path) and path.is_file():
         return [path]
     root = Path(path.anchor)
@@ -69,14 +69,14 @@ def files_of(meter: Meter, host: str) -> list[Path]:
 
 
 def read_meter(meter: Meter, host: str, window: Window) -> MeterRows:
-    """What the meter's files on `host` say of `window` (UNIX seconds).
+    """The rows of the meter's files on `host` in and around `window` (UNIX seconds).
 
     Raises:
-        DataError: there is no file, or one has other columns.
+        DataError: there is no file, or one lacks the columns.
     """
     files = files_of(meter, host)
     if not files:
-        raise DataError(f"{meter.of(host)}: no such file of a meter")
+        raise DataError(f"{meter.of(host)}: no such meter file")
     samples: list[Sample] = []
     bad_rows, ends = 0, -math.inf
     for file in files:
@@ -96,12 +96,12 @@ def await_meter(
 ) -> MeterRows:
     """As `read_meter`, but waits up to ten seconds for the files to reach the window's end.
 
-    `pause` sleeps for so many seconds; `now` gives the seconds of any steady clock.
+    `pause` sleeps for a number of seconds; `now` returns the seconds of a monotonic clock.
     """
     limit = now() + _PATIENCE_SECONDS
     while True:
         rows = read_meter(meter, host, window)
-        # A file that ended long before the window's end is not being written any more.
+        # A file that ends long before the window's end is no longer written.
         is_late = window.stop_s - 60 < rows.ends < window.stop_s
         if not is_late or now() >= limit:
             return rows
@@ -114,9 +114,9 @@ def meter_interval(samples: list[Sample]) -> float:
 
 
 def _rows(file: Path, offset_seconds: float) -> Iterator[Sample | None]:
-    """Its samples; None for a row without a time and a power."""
+    """The samples of `file`; None for a row without a valid time and power."""
     try:
-        # A meter's software may begin a file with a byte-order mark, and write odd bytes in other columns.
+        # A meter's software may write a byte-order mark, and invalid UTF-8 in other columns.
         with file.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
             rows = csv.reader(stream)
             header = [name.strip().lower() for name in next(rows, [])]
@@ -142,7 +142,7 @@ def _sample(row: list[str], columns: tuple[int, int], offset_seconds: float) -> 
 
 
 def _unix_seconds(text: str) -> float:
-    """A number, or an ISO 8601 date; without a zone, that is this machine's local time, as the standard has it.
+    """A number, or an ISO 8601 date; without a zone that is local time, as the standard defines.
 
     Raises:
         ValueError: it is neither.
@@ -157,10 +157,10 @@ def _unix_seconds(text: str) -> float:
 # RECORD/power/HOST.csv: the samples of a source, one row each.
 #
 # time_s    seconds of the machine's clock, as `clock_s` of its events (CLOCK_BOOTTIME)
-# unix_s    the same moment in UNIX seconds; within one process it runs as evenly as time_s
+# unix_s    the same time in UNIX seconds; within one process its offset to time_s is constant
 # watts     of all devices together; empty while unknown
-# joules    counted since the count began, where the source counts; 0 begins a new count
-# watts X   of device X alone
+# joules    energy since the count began, if the source has a counter; 0 begins a new count
+# watts X   of device X
 
 
 FOLDER = "power"
@@ -187,7 +187,7 @@ class SamplesFile:
     rows: tuple[Row, ...]
 
     def samples(self, clock_offset_seconds: float = 0.0) -> list[Sample]:
-        """For the integral, in wall-clock time of rank 0; this node's clock is ahead by `clock_offset_seconds`."""
+        """Samples in wall-clock time of rank 0; this node's clock is ahead by `clock_offset_seconds`."""
         return [Sample(row.unix_s - clock_offset_seconds, row.watts, row.joules) for row in self.rows]
 
 
@@ -200,7 +200,7 @@ def read_samples(path: Path) -> SamplesFile:
     """The samples in the file `path`.
 
     Raises:
-        RecordError: it has another format; names the line.
+        RecordError: it has another format; the message names the line.
     """
     try:
         return parse_samples(path.read_bytes(), str(path))
@@ -209,17 +209,17 @@ def read_samples(path: Path) -> SamplesFile:
 
 
 def parse_samples(content: bytes, name: str) -> SamplesFile:
-    """As `read_samples`, of the content of the file `name`.
+    """As `read_samples`, for the content of the file `name`.
 
     Raises:
-        RecordError: it has another format; names the line.
+        RecordError: it has another format; the message names the line.
     """
     # A row that a crash cut off is ignored.
     whole = content[: content.rfind(b"\n") + 1]
     rows = csv.reader(io.StringIO(whole.decode("utf-8", errors="replace")))
     header = next(rows, [])
     if tuple(header[:4]) != _COLUMNS or not all(column.startswith(_DEVICE) for column in header[4:]):
-        raise RecordError(f"{name}:1: expected the columns {','.join(_COLUMNS)} of a file of power samples")
+        raise RecordError(f"{name}:1: expected the columns {','.join(_COLUMNS)} of power samples")
     found = []
     for number, row in enumerate(rows, 2):
         try:
@@ -242,7 +242,7 @@ def format_row(row: Row) -> bytes:
 
 
 def open_samples(path: Path, devices: Sequence[str]) -> IO[bytes]:
-    """Open the file `path` to append rows; each is handed to the system when it is written.
+    """Open the file `path` to append rows, without buffering.
 
     A row that a crash cut off is removed. A file with other columns is renamed to `HOST.N.csv`.
 
@@ -275,7 +275,11 @@ def _cell(value: float | None, digits: int) -> str:
 
 
 def _number(cell: str) -> float | None:
-    """Raises ValueError for what is no finite number from 0 up; None for an empty cell."""
+    """The value of a cell; None if it is empty.
+
+    Raises:
+        ValueError: it is not a finite number, or negative.
+    """
     if not cell:
         return None
     value = float(cell)
@@ -288,7 +292,7 @@ def _number(cell: str) -> float | None:
 # The power of one node during a run, as its entry in the event `power`.
 
 
-# A sampler asks at least this often (MLPerf); judging gaps by a longer interval would hide them.
+# A sampler reads at least this often (MLPerf); with a longer interval, gaps would go unnoticed.
 _MOST_INTERVAL_SECONDS = 1.0
 _LOCK_PATIENCE_SECONDS = 2.0
 
@@ -296,17 +300,17 @@ Entry = dict[str, Any]
 
 
 class SampledNode:
-    """A node whose source is asked regularly while the run lasts; its samples go into its file in the record.
+    """A node whose source is read regularly during the run; its samples go into its file in the record.
 
-    It owns `source`, and closes it at the end. It is a thread and no process: it sleeps, and a sample takes the
-    interpreter for some tens of microseconds (docs/power.md has the measurement), while a process would need a Python
-    of its own on each node, could not be forked safely once CUDA or MPI run, and could outlive its job. Calls that may
-    hang (into a driver, the kernel, or waiting for a child) release the interpreter.
+    It owns `source`, and closes it at the end. It is a thread, not a process: it sleeps, and a sample holds the GIL for
+    some tens of microseconds (measured in docs/power.md), while a process would need another Python on each node, could
+    not be forked safely once CUDA or MPI run, and could outlive its job. Calls that may hang (into a driver or the
+    kernel, or waiting for a child) release the GIL.
 
-    Failures of the source or the file are counted, and said in the node's entry; they never end a run.
+    Failures of the source or the file are counted, and reported in the node's entry; they never end a run.
 
     Attributes:
-        failures: how often there was no reading, or it could not be written.
+        failures: number of readings that failed or could not be written.
         failure: message of the last one.
         cpu_seconds: of this process, for all sampling.
     """
@@ -320,36 +324,36 @@ class SampledNode:
         self.failures = 0
         self.failure: str | None = None
         self.cpu_seconds = 0.0
-        # Wall clock at second 0 of the machine's clock, taken once: the wall clock may be set while the run lasts, and
-        # the samples' times must not jump.
+        # Wall clock at second 0 of the machine's clock, read once: the wall clock may be set during the run, but the
+        # samples' times must not jump.
         self.wall_zero_s = time.time() - machine_seconds()
-        # A hung call must not keep the process from ending.
+        # A daemon thread, because a hung call must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="power", daemon=True)
 
     def begin(self) -> None:
-        """Called just before the run starts."""
+        """Start sampling; called just before the run starts."""
         self._thread.start()
 
     def stop(self) -> bool:
-        """Take a last sample, when the run has ended or is given up; returns whether the source answered in time."""
+        """Take a last sample, after the run has ended or failed; returns whether the source responded in time."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(self._source.patience_seconds + self._source.interval_seconds)
-        # From here on the file must not change, because its hash is about to be taken. If the thread hangs in a write,
-        # the lock cannot be had, and a later write gives a file that does not match the hash.
+        # From here on the file must not change, because its hash is taken next. If the thread hangs in a write, the
+        # lock cannot be acquired, and a later write would give a file that does not match the hash.
         if self._turn.acquire(timeout=_LOCK_PATIENCE_SECONDS):
             self._is_closed = True
             if self._stream:
                 self._stream.close()
             self._turn.release()
         if self._thread.is_alive():
-            self._fail("it does not answer any more")
+            self._fail("it does not respond any more")
             return False
         self._source.close()
         return True
 
     def unix_now(self) -> float:
-        """The wall clock as in the samples, which does not jump."""
+        """The wall clock of the samples, which does not jump."""
         return machine_seconds() + self.wall_zero_s
 
     def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
@@ -374,7 +378,7 @@ class SampledNode:
         due = time.monotonic()
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
             self._sample()
-            # A source slower than its interval is asked at the next full one, never twice in a row.
+            # A source slower than its interval is read at the next full interval, never twice in a row.
             due += interval * max(1.0, -(-(time.monotonic() - due) // interval))
         self._sample()
 
@@ -387,7 +391,7 @@ class SampledNode:
             watts = tuple(reading.watts.get(device) for device in self._source.devices)
             row = Row(moment, moment + self.wall_zero_s, reading.total_watts, reading.joules, watts)
             self._write(format_row(row))
-        except Exception as error:  # noqa: BLE001 - whatever a driver's library or a disk does, the run goes on; told at its end
+        except Exception as error:  # noqa: BLE001 - a driver's library or a disk must not end the run; reported at its end
             self._fail(str(error) or type(error).__name__)
         self.cpu_seconds += time.thread_time() - began
 
@@ -405,9 +409,9 @@ class SampledNode:
 
 
 class MeteredNode:
-    """A node, or several, whose meter writes a file, which is read when the run has ended; used like `SampledNode`.
+    """One or more nodes whose meter writes a file, which is read after the run; used like `SampledNode`.
 
-    `covers` names the nodes that the meter feeds; `pause` sleeps for so many seconds while the meter is late.
+    `covers` names the nodes that the meter measures; `pause` sleeps for a number of seconds while the meter is late.
     """
 
     def __init__(
@@ -417,10 +421,10 @@ class MeteredNode:
         self._pause = pause
 
     def begin(self) -> None:
-        """The meter runs by itself."""
+        """Do nothing: the meter runs by itself."""
 
     def stop(self) -> None:
-        """The meter runs by itself."""
+        """Do nothing: the meter runs by itself."""
 
     def unix_now(self) -> float:
         return time.time()
@@ -446,8 +450,8 @@ class MeteredNode:
 def energy_of(file: SamplesFile, entry: Mapping[str, Any], window: Window) -> Energy:
     """The energy of a node in the run's `window` (UNIX seconds of rank 0).
 
-    The job that ran and every later scoring of its record compute it here, alike. `entry` is the node's: it names the
-    source, and how far the node's clock is ahead.
+    The job and every later scoring of its record compute it here. `entry` is the node's: it names the source, and how
+    far the node's clock is ahead.
     """
     samples = file.samples(float(entry["clock_offset_seconds"]))
     most = meter_interval(samples) if entry["source"] == METER else _MOST_INTERVAL_SECONDS
@@ -480,12 +484,12 @@ def _integrated(entry: Entry, record: Path, window: Window) -> Entry:
     if entry["failures"]:
         notes.append(f"{entry['failures']} readings failed ({entry['failure']})")
     if entry["bad_rows"]:
-        notes.append(f"{entry['bad_rows']} rows of the meter hold no time and power")
+        notes.append(f"{entry['bad_rows']} rows of the meter have no valid time and power")
     return entry | {"note": "; ".join(note for note in notes if note) or None}
 
 
 def _empty(host: str, covers: Sequence[str], window: Window, clock_offset_seconds: float) -> Entry:
-    """An entry with all keys, and what is known before anything is read."""
+    """An entry with all keys, before anything is read."""
     return {
         "host": host,
         "covers": list(covers),
@@ -510,7 +514,7 @@ def _empty(host: str, covers: Sequence[str], window: Window, clock_offset_second
 
 
 # ----------------------------------------------------------------------------------------------------
-# The energy of a record, integrated again from its samples.
+# Integrate the energy of a record again from its samples.
 
 
 _ROUNDING = 1e-6
@@ -521,9 +525,9 @@ def samples_of(record: Record) -> dict[str, SamplesFile]:
     """The power samples of a record, by host; empty where nothing was measured.
 
     Raises:
-        RecordError: a file is missing, or is no file of samples.
+        RecordError: a file is missing, or is not a file of samples.
     """
-    nodes = _told(record).get("nodes", [])
+    nodes = _power_event(record).get("nodes", [])
     return {node["host"]: read_samples(record.path / node["file"]) for node in nodes if node["file"]}
 
 
@@ -534,16 +538,16 @@ def check_power(record: Record) -> None:
         WrongAnswerError: they give another energy than the event `power`.
         RecordError: a file is missing, or an event lacks something.
     """
-    told = _told(record)
-    if not told.get("nodes"):
+    power = _power_event(record)
+    if not power.get("nodes"):
         return
     try:
         window, files = window_of(record.events), samples_of(record)
-        for node in told["nodes"]:
+        for node in power["nodes"]:
             if node["file"]:
                 _check_node(record, node, integral_entry(energy_of(files[node["host"]], node, window)))
             elif node["energy_joules"] is not None:
-                raise WrongAnswerError(f"{record.path}: the event power has an energy of {node['host']} and no samples")
+                raise WrongAnswerError(f"{record.path}: the event power has an energy of {node['host']} but no samples")
     except (KeyError, TypeError, StopIteration) as error:
         raise RecordError(f"{record.path}: the event power lacks something: {type(error).__name__} {error}") from error
 
@@ -553,11 +557,11 @@ def _check_node(record: Record, node: dict[str, Any], computed: dict[str, Any]) 
         if not _same(node[key], computed[key]):
             raise WrongAnswerError(
                 f"{record.path / node['file']}: the samples of {node['host']} give {key} {computed[key]!r}, but the "
-                f"event power tells {node[key]!r}: one of them was changed"
+                f"event power says {node[key]!r}: one of them was changed"
             )
 
 
-def _told(record: Record) -> dict[str, Any]:
+def _power_event(record: Record) -> dict[str, Any]:
     found = list(iterate(record.events, "power"))
     return found[-1]["value"] if found else {}
 

@@ -1,7 +1,7 @@
-"""Asks one library of the system, in a process of its own, which it may take down, or leave unfit for anything else.
+"""Query a system library in a separate process, because it may crash the process or leave it unusable.
 
-`probe.py driver LIBRARY`, `probe.py mpi LIBRARY…`, `python -m hpcai500.system.probe nvml`. The first two need nothing
-but Python itself.
+`probe.py driver LIBRARY`, `probe.py mpi LIBRARY…`, `python -m hpcai500.system.probe nvml`. The first two need only
+Python itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONGEST_VERSION = 8192
 def ask_driver(name: str) -> str:
     """Version of the NVIDIA driver's library `name`, return code of cuInit, and number of devices, as JSON.
 
-    The library starts threads and keeps devices open, after which a process may not fork.
+    The library starts threads and keeps devices open, so that the process must not fork afterwards.
     """
     try:
         library = ctypes.CDLL(name)
@@ -40,7 +40,7 @@ def ask_driver(name: str) -> str:
 def ask_mpi(*names: str) -> str:
     """The version text of the first of the libraries `names` that can be loaded; "" if none can.
 
-    A process that has loaded one MPI may not load another.
+    A process that has loaded one MPI must not load another.
     """
     for name in names:
         try:
@@ -55,7 +55,7 @@ def ask_mpi(*names: str) -> str:
 
 
 def ask_nvml() -> str:
-    """What NVML says of the devices, as JSON; without an answer the process ends with the reason on stderr."""
+    """NVML's data for the devices, as JSON; on failure the process exits with the reason on stderr."""
     from hpcai500.errors import EnvironmentLacksError
     from hpcai500.system.devices import open_nvml, read_nvml
 

@@ -1,7 +1,7 @@
-"""Tokens by which a process can be recognised later.
+"""Tokens that identify a process uniquely, also later.
 
-A token names a process for ever: host, boot of the host, namespace of the process id, process id and start time. No
-other process has the same five. In doubt, a process counts as alive.
+A token consists of host, boot of the host, namespace of the process id, process id and start time. No other process has
+the same five. In doubt, a process counts as alive.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _WORDS = 5
-# Field 22 of the file, counted from behind the process's name, which ends with the last parenthesis.
+# Field 22 of the file, counted from the end of the process's name, which is the last parenthesis.
 _START_FIELD = 19
 
 
 def boot() -> str:
-    """Id of the node's current boot; "" where the system does not say."""
+    """Id of the node's current boot; "" if unknown."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -25,7 +25,7 @@ def boot() -> str:
 
 
 def owner_of(process: int) -> str:
-    """The token of a process of this node; "" where it cannot be told, or is gone."""
+    """The token of a process of this node; "" if it is unknown, or the process has ended."""
     try:
         namespace = (_PROC / "self/ns/pid").readlink()
         start = (_PROC / str(process) / "stat").read_text(encoding="latin-1").rpartition(")")[2].split()[_START_FIELD]
@@ -41,7 +41,7 @@ def is_here(owner: str) -> bool:
 
 
 def is_gone(owner: str) -> bool:
-    """Whether it is certain that the process of a token has ended."""
+    """Whether the process of a token has certainly ended."""
     words = owner.split(" ")
     if len(words) != _WORDS or words[0] != socket.gethostname() or not boot() or not words[3].isdecimal():
         return False
@@ -55,7 +55,7 @@ def is_gone(owner: str) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether there is no such process; /proc may hide those of others (hidepid)."""
+    """Whether there is no such process; /proc may hide processes of other users (hidepid)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -66,6 +66,6 @@ def _has_ended(pid: int) -> bool:
 
 
 def is_alive(owner: str) -> bool:
-    """Whether it is certain that the process of a token runs on this node, in this namespace of process ids."""
+    """Whether the process of a token certainly runs on this node, in this namespace of process ids."""
     words = owner.split(" ")
     return len(words) == _WORDS and words[3].isdecimal() and owner_of(int(words[3])) == owner

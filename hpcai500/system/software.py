@@ -1,6 +1,6 @@
-"""The software of a node: versions, hashes, container and the variables that can change a run.
+"""The software of a node: versions, hashes, container, and the variables that can affect a run.
 
-Versions are read from files and metadata, not by importing: importing torch takes seconds.
+Versions are read from files and metadata, because importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from hpcai500.system.container import IMAGE_FILE, Container, find_container, ima
 from hpcai500.system.looking import Absent, Host, Part, read, run
 
 # ----------------------------------------------------------------------------------------------------
-# What is installed: image, package, rules and libraries, by hash and version.
+# Installed software: image, package, rules and libraries, by hash and version.
 
 
 SCHEMA = "hpcai500-version-1"
 _PACKAGE = Path(hpcai500.__file__).parent
 _DATA_FOLDERS = ("recipes", "docs")
 _LIBRARIES = ("torch", "horovod", "numpy", "h5py", "pydantic")
-# It looks at each file of a checkout, perhaps on a busy file server.
+# git reads each file of a checkout, perhaps on a busy file server.
 _GIT_SECONDS = 30.0
 
 
 def version_document(container: Container | None, mpi: str | None, benchmark: str | None = None) -> dict[str, Any]:
-    """All versions and hashes; what is not known is None.
+    """All versions and hashes; unknown ones are None.
 
     Args:
-        mpi: the MPI here, as `mpi.installed_mpi` says.
-        benchmark: limits the plug-ins to the one that brings it; None: all.
+        mpi: the result of `mpi.installed_mpi`.
+        benchmark: include only the plug-in of this benchmark; None: all.
     """
     torch = installed_torch()
     return {
@@ -132,8 +132,8 @@ def code_hash(folder: Path) -> str:
 def code_files(folder: Path) -> list[Path]:
     """The Python files of the package in `folder`, in the order in which they are hashed.
 
-    Recipes are left out: they lie within an installed package but beside a checkout's, and their adapters for test
-    harnesses, which take no part in a run, would make the same code look different.
+    Recipes are left out: they are inside an installed package but outside a checkout's, so their adapters for test
+    harnesses, which are not part of a run, would give the same code another hash.
     """
     return [path for path in sorted(folder.rglob("*.py")) if path.relative_to(folder).parts[0] not in _DATA_FOLDERS]
 
@@ -149,13 +149,13 @@ def core_hash() -> str:
 
 @cache
 def file_hash(path: Path) -> str:
-    """SHA-256 (hex) of a file; cached, because images are large and no file here changes under a running process."""
+    """SHA-256 (hex) of a file; cached, because images are large and these files do not change during a process."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _image(container: Container | None) -> dict[str, Any] | None:
-    """`image.json`, and the file's hash or why there is none; of an image that is not ours, what can be seen of it."""
+    """`image.json`, and the file's hash or why there is none; for other images, what is known about them."""
     description = container.description if container else image_description()
     if container is None and description is None:
         return None
@@ -171,14 +171,14 @@ def _image(container: Container | None) -> dict[str, Any] | None:
 
 def _why_no_hash(container: Container | None) -> str:
     if container is None:
-        return "not started by Apptainer: which file this was, nobody knows"
+        return "not started by Apptainer, so the image file is unknown"
     if container.is_sandbox:
-        return "the image is a folder, which has no SHA-256 of its own"
-    return f"the image cannot be seen from inside: add --bind {container.path or 'IMAGE'}:/{IMAGE_FILE}:ro"
+        return "the image is a folder, so it has no SHA-256"
+    return f"the image is not visible inside: add --bind {container.path or 'IMAGE'}:/{IMAGE_FILE}:ro"
 
 
 def _revision(checkout: Path) -> str | None:
-    """The commit of the package, with +dirty where files were changed; None where unknown."""
+    """The commit of the package, with +dirty if files were changed; None if unknown."""
     if description := image_description():
         return description.get("revision")
     git = shutil.which("git")
@@ -197,10 +197,8 @@ def _revision(checkout: Path) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Our operators for DALI: a library beside the compiled core, with the version of DALI that it was built for in its
-# name.
-#
-# DALI is not imported here, so versions can be compared before the library is loaded.
+# Our operators for DALI: a library beside the compiled core. Its name contains the version of DALI that it was built
+# for, so that versions can be compared before DALI and the library are loaded.
 
 
 _PREFIX, _SUFFIX = "libhpcai500_dali-", ".so"
@@ -210,38 +208,38 @@ OTHERWISE = "set accelerator.loader=native"
 
 @dataclass(frozen=True)
 class DaliPlugin:
-    """The library, and the only version of DALI that can load it."""
+    """The library with our operators, and the only version of DALI that can load it."""
 
     path: Path
     dali: str
 
 
 def find_plugin(folder: Path | None = None) -> DaliPlugin | None:
-    """The library in `folder` (by default beside the compiled core); None where it was not built."""
+    """The library in `folder` (by default beside the compiled core); None if it was not built."""
     folder = folder or Path(_core.__file__).parent
-    # Several are there only after a copy by hand: the last one built counts.
+    # There are several only if somebody copied them: use the latest.
     found = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"), key=lambda path: path.stat().st_mtime)
     return DaliPlugin(found[-1], found[-1].name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) if found else None
 
 
 def dali_problem(plugin: DaliPlugin | None, dali: str | None) -> tuple[str, str] | None:
-    """(Problem, fix) if DALI of this version cannot load our operators; else None."""
+    """(Problem, fix) if this version of DALI cannot load our operators; else None."""
     if dali is None:
         return "DALI is not installed", "run `make dali` in the source tree, which also builds our operators for it"
     if plugin is None:
-        return f"hpcai500 was built without its operators for the DALI {dali} that is installed", "run `make dali`"
+        return f"hpcai500 was built without its operators for the installed DALI {dali}", "run `make dali`"
     if plugin.dali != dali:
         return (
-            f"DALI {dali} is installed, and our operators were built for DALI {plugin.dali}, whose symbols are its own",
-            f"run `make dali` to build them anew, or install {DISTRIBUTION}=={plugin.dali}",
+            f"our operators were built for DALI {plugin.dali}, not for the installed DALI {dali}",
+            f"run `make dali` to rebuild them, or install {DISTRIBUTION}=={plugin.dali}",
         )
     return None
 
 
 def loader_check(recipe: Recipe | None, plugin: DaliPlugin | None, dali: str | None) -> Check:
-    """Whether the recipe's loader is here; `dali` is the installed version, if any."""
+    """Whether the recipe's loader is installed; `dali` is the installed version, if any."""
     if recipe is None or recipe.accelerator.loader != "dali":
-        words = "no recipe named" if recipe is None else recipe.accelerator.loader
+        words = "no recipe given" if recipe is None else recipe.accelerator.loader
         return Check("loader", "pass", words)
     problem = dali_problem(plugin, dali)
     if problem is None:
@@ -250,7 +248,7 @@ def loader_check(recipe: Recipe | None, plugin: DaliPlugin | None, dali: str | N
 
 
 # ----------------------------------------------------------------------------------------------------
-# What changes a process from outside: environment variables, and libraries that were loaded into it.
+# What affects a process from outside: environment variables, and preloaded libraries.
 
 
 # Variables of the dynamic linker, Python, libc, compilers' run-time libraries, mathematics, files, devices, networks.
@@ -259,15 +257,15 @@ _RECORDED = re.compile(
     r"|TRITON|HDF5|NCCL|GLOO|UCX|FI|HOROVOD|OMPI_MCA_(btl|coll|mtl|osc|pml))_\w+"
     r"|PYTHON\w+|DONT_FAKE\w*|GLIBC_TUNABLES|SLURM_JOB_ID|SLURM_NNODES|HPCAI500_ISA|HPCAI500_NOT_HEEDED"
 )
-# Recorded variables that tune nothing: our Python ignores its own.
+# Recorded variables that do not affect speed: our Python ignores PYTHON*.
 _TUNES_NOTHING = re.compile(r"(PYTHON|SLURM_|HPCAI500_)\w+|LD_LIBRARY_PATH")
-# Not recorded: possible secrets, and what names a place in the network or a single process.
+# Not recorded: possible secrets, network addresses, and values of a single process.
 _KEPT_BACK = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|KEY|CREDENTIAL|AUTH|ADDR|HOST|URI|URL|_PORT$|^HOROVOD_(\w+_)?(RANK|SIZE)$",
     re.IGNORECASE,
 )
 _LONGEST_VALUE = 4096
-# Each of these can change a run without a trace in recipe or code, so all are recorded. Matched against NAME=VALUE.
+# Each of these can change a run without a change of recipe or code, so all are recorded. Matched against NAME=VALUE.
 _EFFECTS = {
     r"LD_PRELOAD|LD_AUDIT|(CUDA|NVTX)_INJECTION\w+|OMP_TOOL_LIBRARIES|DALI_PRELOAD_PLUGINS"
     r"|NCCL_(NET|TUNER|PROFILER|ENV)_PLUGIN(?!=none$)|UCX_MODULE_DIR|FI_PROVIDER_PATH"
@@ -279,7 +277,7 @@ _EFFECTS = {
     r"(TORCHDYNAMO|TORCH_COMPILE)_DISABLE(?!=0$)": "changes what the recipe says",
     r"FAKETIME\w*|DONT_FAKE\w*": "changes clocks",
 }
-# Variables that make the dynamic linker load more than a program asks for.
+# Variables that make the dynamic linker load libraries that a program does not need.
 _LOAD_MORE = ("LD_PRELOAD", "LD_AUDIT")
 _PRELOAD_FILE = Path("/etc/ld.so.preload")
 # `libm.so.6 => /lib/libm.so.6 (0x00007f…)`; without the arrow where the name is a path.
@@ -288,7 +286,7 @@ _TRACE_SECONDS = 10.0
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a record keeps, long values cut; without those that name this process's temporary folder."""
+    """The variables that go into a record, long values truncated; without those that name our temporary folder."""
     return {
         name: value[:_LONGEST_VALUE]
         for name, value in sorted(environment.items())
@@ -298,43 +296,43 @@ def recorded(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def effects(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that change arithmetic, clocks or code, with the effect in words."""
+    """Variables that change arithmetic, clocks or code, with their effect."""
     return {name: effect for name, value in environment.items() if (effect := _effect(name, value))}
 
 
 def tuning(environment: Mapping[str, str]) -> set[str]:
-    """Variables that make runs faster or slower by legitimate code."""
+    """Variables that legitimately affect speed."""
     return {name for name in environment.keys() - effects(environment).keys() if not _TUNES_NOTHING.fullmatch(name)}
 
 
 def _effect(name: str, value: str) -> str | None:
-    told = f"{name}={value}"
-    return next((effect for names, effect in _EFFECTS.items() if re.fullmatch(f"({names})=.+", told, re.DOTALL)), None)
+    text = f"{name}={value}"
+    return next((effect for names, effect in _EFFECTS.items() if re.fullmatch(f"({names})=.+", text, re.DOTALL)), None)
 
 
 def preloaded() -> list[str] | None:
-    """Paths of libraries that were loaded with this process's program without the program asking for them.
+    """Paths of libraries that were loaded into this process although its program does not need them.
 
     They come from LD_PRELOAD and /etc/ld.so.preload, and are found even if the variable was removed since, or a library
-    has the name of one that the program asks for. None where it cannot be told.
+    has the name of one that the program needs. None if unknown.
     """
     try:
-        loaded = [path for path in _loaded() if "/" in path]  # the program has no name, what the kernel adds no path
-    except OSError:  # no dynamic linker in it
+        loaded = [path for path in _loaded() if "/" in path]  # not the program itself, nor the kernel's vDSO
+    except OSError:  # no dynamic linker
         loaded = []
     if not loaded:
         return []  # a static program
-    own = _asked_for()
+    own = _needed()
     last = max((at for at, path in enumerate(loaded) if path in own), default=None)
     return None if last is None else [path for path in loaded[:last] if path not in own]
 
 
-def _asked_for() -> set[str]:
-    """Paths of the libraries that this process's program asks for, directly or through other libraries."""
+def _needed() -> set[str]:
+    """Paths of the libraries that this process's program needs, directly or through other libraries."""
     environment = {name: value for name, value in os.environ.items() if name not in _LOAD_MORE}
     try:
         listing = _PRELOAD_FILE.read_text(encoding="utf-8", errors="replace") if _PRELOAD_FILE.exists() else ""
-        # glibc's linker lists what it would load, without running the program; another linker runs it.
+        # glibc's linker lists the libraries without running the program; another linker runs it.
         command = [str(Path("/proc/self/exe").readlink()), "-I", "-S", "-c", ""]
         traced = run(command, _TRACE_SECONDS, {**environment, "LD_TRACE_LOADED_OBJECTS": "1"})
     except OSError:
@@ -362,10 +360,10 @@ def _loaded() -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What runs on this node.
+# The software of this node.
 
 
-# Distributions that compute, move bytes or read data, by their usual names.
+# Distributions for computation, communication and reading, by their usual names.
 _SOFTWARE_LIBRARIES = {
     "numpy": "numpy", "horovod": "horovod", "h5py": "h5py", "dali": DISTRIBUTION,
     "nccl": "nvidia-nccl-cu13", "cublas": "nvidia-cublas", "triton": "triton", "nvml_binding": "nvidia-ml-py",
@@ -373,7 +371,7 @@ _SOFTWARE_LIBRARIES = {
 
 
 def describe_software(host: Host) -> Part:
-    """Name of this node, and what runs on it: operating system, libraries, container, variables."""
+    """Name of this node, and its software: operating system, libraries, container, variables."""
     container, absent = _container(host)
     torch = installed_torch()
     values = {
@@ -415,7 +413,7 @@ def _container(host: Host) -> tuple[Container | None, list[Absent]]:
 
 
 def _facts(container: Container) -> dict[str, Any]:
-    """What distinguishes images without reading their files; only rank 0 reads its image (`installation`)."""
+    """What identifies the image without hashing its file; only rank 0 does that (`installation`)."""
     description = container.description or {}
     return {
         "program": container.program,

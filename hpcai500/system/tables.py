@@ -1,7 +1,6 @@
 """A system's description (system.json) as tables for people, and with MLPerf's field names.
 
-The tables have the six parts of V2.0 section 5.3.3. Documents of older versions are read too: what they lack is
-unknown.
+The tables have the six parts of V2.0 section 5.3.3. Values that documents of older versions lack are unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from hpcai500.system.container import short_image
 from hpcai500.text import UNKNOWN, binary, counted, decimal, known, switched
 
 # ----------------------------------------------------------------------------------------------------
-# Parts 1 and 2: processors, memory and accelerators of a node, and what connects them.
+# Parts 1 and 2: processors, memory and accelerators of a node, and their connections.
 
 
 Node = Mapping[str, Any]
@@ -78,7 +77,7 @@ def memory(node: Node) -> str:
 
 
 def memory_modules(node: Node) -> str | None:
-    """`16 x 32 GiB DDR4 3200 MT/s`; None where unknown."""
+    """`16 x 32 GiB DDR4 3200 MT/s`; None if unknown."""
     modules = (node.get("memory") or {}).get("modules") or []
     shown = [
         " ".join([f"{one['count']} x {binary(one['bytes'])}", *filter(None, (one.get("type"), one.get("speed")))])
@@ -108,7 +107,7 @@ def link_rows(node: Node) -> Iterator[Row]:
 
 
 def pcie(device: Mapping[str, Any]) -> str:
-    """`PCIe 5 x16, 63 GB/s each way`; says so if the link is narrower than it could be."""
+    """`PCIe 5 x16, 63 GB/s each way`, or `PCIe 5 x8 OF x16, …` if the link could be wider."""
     link = device.get("pcie") or {}
     generation = link.get("max_generation")
     if not generation:
@@ -174,7 +173,7 @@ def _lanes(link: Mapping[str, Any]) -> str:
 
 
 def _width(link: Mapping[str, Any]) -> str:
-    """`16`, or `8 OF x16` where it could be wider."""
+    """`16`, or `8 OF x16` if it could be wider."""
     width, widest = link.get("width"), link.get("max_width")
     return f"{width or '?'}" + (f" OF x{widest}" if width and widest and width < widest else "")
 
@@ -277,7 +276,7 @@ def system_rows(nodes: Sequence[Node], installation: Mapping[str, Any] | None) -
 
 
 def network_rows(node: Node) -> Iterator[Row]:
-    """Part 5: connections between nodes, as seen from one."""
+    """Part 5: connections between nodes, from the view of one node."""
     interfaces = [one for one in node.get("network") or [] if one.get("state") != "down" or one.get("is_physical")]
     for one in interfaces:
         over = f"over {', '.join(one['over'])}" if one.get("over") else None
@@ -296,7 +295,7 @@ def network_rows(node: Node) -> Iterator[Row]:
 
 
 def speed(bits_per_second: float | None) -> str:
-    """`200 Gb/s`, or words where it is unknown."""
+    """`200 Gb/s`, or `speed not told`."""
     return "speed not told" if bits_per_second is None else decimal(bits_per_second, "b/s")
 
 
@@ -305,7 +304,7 @@ def _setting(name: str, value: Any) -> str | None:
         return switched(value)
     if name in _SWITCHES and value in ("0", "1"):
         return switched(value == "1")
-    if isinstance(value, Mapping):  # values of processors: how many have which
+    if isinstance(value, Mapping):  # number of processors for each value
         return (
             "/".join(value) if len(value) == 1 else ", ".join(f"{name} ({count} CPUs)" for name, count in value.items())
         )
@@ -313,17 +312,17 @@ def _setting(name: str, value: Any) -> str | None:
 
 
 def _mitigations(found: Mapping[str, str] | None) -> str:
-    """Active mitigations, which cost time, and open vulnerabilities; those of other processors are left out."""
+    """Active mitigations, which cost time, and open vulnerabilities of this processor."""
     if not found:
         return UNKNOWN
     active = [name for name, state in found.items() if state and state.startswith("Mitigation")]
     open_ = [name for name, state in found.items() if state and state.startswith("Vulnerable")]
-    told = [f"{len(active)} active ({', '.join(active)})" if active else "none active"]
-    return "; ".join([*told, *([f"vulnerable: {', '.join(open_)}"] if open_ else [])])
+    texts = [f"{len(active)} active ({', '.join(active)})" if active else "none active"]
+    return "; ".join([*texts, *([f"vulnerable: {', '.join(open_)}"] if open_ else [])])
 
 
 # ----------------------------------------------------------------------------------------------------
-# The whole description: the six parts, what is unknown, and how nodes differ.
+# The whole description: the six parts, unknown values, and differences between nodes.
 
 
 _TITLES = (
@@ -339,7 +338,7 @@ _TEXT_WIDTH = 96
 
 
 def system_lines(document: Mapping[str, Any], differences: Sequence[NodeDifference]) -> Iterator[str]:
-    """The table of a system.json, for a node without outlying fields if there is one."""
+    """The tables of a system.json, for a node without outlying fields if there is one."""
     nodes = document.get("nodes") or []
     if not nodes:
         yield "no node is described"
@@ -364,7 +363,7 @@ def system_lines(document: Mapping[str, Any], differences: Sequence[NodeDifferen
 
 
 def difference_lines(differences: Sequence[NodeDifference], nodes: int) -> Iterator[str]:
-    """How nodes differ; nothing for one node."""
+    """The differences between nodes; nothing for one node."""
     if nodes < 2:
         return
     yield ""
@@ -377,7 +376,7 @@ def difference_lines(differences: Sequence[NodeDifference], nodes: int) -> Itera
         yield f"NODES DIFFER in {len(heavy)} field{'s' if len(heavy) > 1 else ''} that may change speed or results:"
         yield from (f"  !! {one.sentence()}" for one in heavy)
     if light:
-        yield "Nodes differ in what seldom matters:"
+        yield "Differences between nodes that seldom matter:"
         yield from (f"  {one.sentence()}" for one in light)
 
 
@@ -398,21 +397,21 @@ def _unknown(absent: Sequence[Mapping[str, str]], slow: Mapping[str, float]) -> 
         yield "Unknown, and who would tell it"
         yield from _table((one["what"], f"{one['tool']}: {one['reason']}") for one in absent)
     for name, seconds in slow.items():
-        yield f"SLOW: to look at {name} took {seconds:.1f} s"
+        yield f"SLOW: reading {name} took {seconds:.1f} s"
 
 
 # ----------------------------------------------------------------------------------------------------
-# The description with the field names of MLPerf training's `systems/*.json`; what is unknown is an empty string.
+# The description with the field names of MLPerf training's `systems/*.json`; unknown values are empty strings.
 #
-# Only the names are MLPerf's: a result of HPC AI500 is no MLPerf result, and never compared with one.
+# Only the names are MLPerf's: a result of HPC AI500 is not an MLPerf result, and cannot be compared with one.
 
 
 def mlperf_description(document: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of a system.json, in MLPerf's order; where nodes differ, those of the first node."""
+    """The fields of a system.json, in MLPerf's order; if nodes differ, those of the first node."""
     nodes: Sequence[Node] = document.get("nodes") or [{}]
     node = nodes[0]
     described = {
-        # No machine knows these.
+        # Not known to the machine.
         **dict.fromkeys(("submitter", "division", "status", "system_name"), ""),
         "number_of_nodes": str(len(document.get("nodes") or [])),
         **_processors(node),
@@ -450,7 +449,7 @@ def _host(node: Node) -> dict[str, str]:
         "host_storage_type": (data or {}).get("type") or "",
         "host_storage_capacity": decimal(data["total_bytes"], "B") if data else "",
         "host_networking": networking(node),
-        # No node sees how switches are wired.
+        # A node cannot see how switches are wired.
         "host_networking_topology": "",
         "host_memory_configuration": memory_modules(node) or "",
     }
@@ -463,7 +462,7 @@ def networking(node: Node) -> str:
         for port in node.get("infiniband") or []
         if port.get("bits_per_second") and port.get("state") == "Active"
     ]
-    # IP over InfiniBand, and the Ethernet of an RDMA adapter, are the same ports again.
+    # IP over InfiniBand and the Ethernet interface of an RDMA adapter use the same ports.
     rdma = {port.get("pci") for port in node.get("infiniband") or [] if port.get("pci")}
     plain = [
         f"{one['kind']} {decimal(one['bits_per_second'], 'b/s')}"

@@ -152,7 +152,7 @@ def test_a_machine_that_was_swapped_is_noticed_without_done_too(record: Path, ty
     (record / "DONE").unlink()
     system = record / "system.json"
     system.write_text(system.read_text().replace('"host": "', '"host": "other-'))
-    assert "not the system that the events name" in error_of(typed("score", record))
+    assert "differs from the system in the events" in error_of(typed("score", record))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_full_disk_behind_stdout_is_one_line(finished: tuple[Path, Ended], unb
             check=False,
         )  # fmt: skip
     assert ended.returncode == 1
-    assert ended.stderr.splitlines() == ["hpcai500: error: the result cannot be written: No space left on device"]
+    assert ended.stderr.splitlines() == ["hpcai500: error: cannot write the result to stdout: No space left on device"]
 
 
 def closed(words: list[str], streams: str) -> Ended:

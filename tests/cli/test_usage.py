@@ -60,7 +60,14 @@ MISTAKES = [
     ("ic --trials 0", "--trials"),
     ("flops icc", "icc"),
     ("data chek ic x", "No such command 'chek'. Did you mean 'check'?"),
-    ("data stage ic a b --limit much", "--limit: 'much' are no bytes: write 200G, 1.5T or a plain number"),
+    # Options that are fields of a recipe.
+    ("ic --epochs 2", "No such option: --epochs. Did you mean `--set problem.epochs=2`? (see "),
+    ("ewa --batch-size=32 --json", "Did you mean `--set hyperparameters.batch_size=32`?"),
+    ("scale ic --lr 0.1", "Did you mean `--set hyperparameters.base_learning_rate=0.1`?"),
+    ("profile ic --epoch --json", "No such option: --epoch. Did you mean `--set problem.epochs=VALUE`?"),
+    ("ic --tirals 3", "No such option: --tirals (Possible options: --trials)"),
+    ("score ic --epochs 2", "No such option: --epochs (see "),
+    ("data stage ic a b --limit much", "--limit: expected bytes such as 200G, 1.5T or a plain number, got 'much'"),
     (f"{SMOKE} --procs 0", "Invalid value for '--procs'"),
     (f"{SMOKE} --procs many", "Invalid value for '--procs'"),
     # Estimates and predictions.
@@ -70,18 +77,18 @@ MISTAKES = [
     ("ic --estimate --recipe ewa/reference --machine v100-64", "hpcai500 ewa --estimate"),
     ("ic --estimate --machine v100-64 --set hardware.nodes=99999", "more than imagenet-1k has"),
     ("ic --estimate --recipe ic/smoke", "whose size is unknown before a run"),
-    ("scale --predict 64 ic", "which machine?"),
+    ("scale --predict 64 ic", "--predict needs a machine: "),
     ("scale --predict 64 ic --machine v100-64 --procs 1,2", "leave out --procs"),
     ("scale --predict 64 ic ewa --machine v100-64", "expected one benchmark"),
     ("scale ic --machine v100-64", "add --predict"),
     # Profiles.
     ("profile resnet", "profile: expected one of ic, ewa, got 'resnet'"),
-    ("profile ic ewa", "expected one benchmark, got ic ewa; folders are drawn with --draw"),
+    ("profile ic ewa", "expected one benchmark, got ic ewa; to draw folders, add --draw"),
     ("profile ic --steps 0", "--steps"),
     ("profile ewa --recipe ic/smoke", "ic/smoke: a recipe of ic; run `hpcai500 profile ic …`"),
     ("profile --draw a b c d e f g", "at most 6 profiles fit a figure, got 7"),
     # Rules.
-    ("rules --level hardware", "of what? hpcai500 rules ic/reference --level hardware"),
+    ("rules --level hardware", "need a recipe: hpcai500 rules ic/reference --level hardware"),
     ("rules ic/reference --level x", "--level: expected one of hardware, system, free, got x"),
     ("rules ic/none", "no such recipe file; did you mean ic/tuned? hpcai500 comes with ewa/ensemble"),
     ("rules ic/reference --edition v9", "edition: expected one of v2.0, v3.0, got 'v9'"),
@@ -127,7 +134,7 @@ def test_copies_of_a_run_of_one_rank_are_refused(typed: Typed, monkeypatch: pyte
     for name, value in {**step, "PMI_RANK": "0", "PMI_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
     ended = typed("ic")
-    assert "PMI_SIZE=1, but SLURM_STEP_NUM_TASKS=2: this would be 2 copies of a run of one rank each" in error_of(ended)
+    assert "PMI_SIZE=1, but SLURM_STEP_NUM_TASKS=2: this would start 2 runs of one rank each" in error_of(ended)
     assert ended.stdout.splitlines()[-1] == INVALID
 
 
@@ -181,9 +188,9 @@ LAUNCHERS = ("--procs N", "mpirun, torchrun or horovodrun", "docs/launching.md")
         ("score --help", ()),
         ("flops --help", ()),
         ("data --help", ()),
-        ("campaign init --help", ("two more than the edition's least runs",)),
+        ("campaign init --help", ("two more than the edition's minimum",)),
         ("campaign run --help", ("srun hpcai500 campaign run DIR", "send it to your committee at once")),
-        ("campaign status --help", ("whether the campaign can be ranked, or why not",)),
+        ("campaign status --help", ("whether the campaign is rankable, or why not",)),
         ("campaign heads --help", ("hpcai500 verify FILE --heads HEADS",)),
     ],
 )

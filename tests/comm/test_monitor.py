@@ -351,7 +351,7 @@ def test_ranks_that_say_goodbye_are_long_at_work_or_all_suspended_are_not_lost(r
 @pytest.mark.parametrize("scene", ["dead data", "dead data, asked to stop", "dead data, one rank"])
 def test_data_that_do_not_answer_end_ranks_of_which_nobody_waits_for_another(report: Report, scene: str) -> None:
     where = r"rank \d on host \S+: no progress for \d+ s in its phase `(reading data|starting)`"
-    what = r"\S+/data: does not answer \(waited 0 s\): .* is dead; see whether what serves it runs.*"
+    what = r"\S+/data: does not respond \(waited 0 s\): .* is dead; check that its server is running.*"
     for ended in report[scene]:
         assert ended["code"] == 1
         assert re.fullmatch(rf"{where}, and {what}, then go on with --resume", ended["lost"])

@@ -144,7 +144,7 @@ def call(*words: str, clang: str = "clang++") -> subprocess.CompletedProcess[str
 def test_without_clang_the_line_to_type_is_told() -> None:
     result = call(clang="/no/clang++")
     assert (result.returncode, result.stdout) == (69, "")
-    assert "/no/clang++ is not here, or has no libFuzzer; run: apt-get install clang" in result.stderr
+    assert "/no/clang++ is missing, or has no libFuzzer; run: apt-get install clang" in result.stderr
 
 
 def test_a_compiler_without_libfuzzer_is_as_none(tmp_path: Path) -> None:

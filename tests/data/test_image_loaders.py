@@ -415,9 +415,8 @@ def test_another_version_than_it_was_built_for_is_refused_in_one_line() -> None:
     with pytest.raises(EnvironmentLacksError) as caught:
         check_versions(plugin, "2.5.0")
     assert str(caught.value) == (
-        "accelerator.loader is dali, but DALI 2.5.0 is installed, and our operators were built for DALI 2.4.0, whose "
-        "symbols are its own: run `make dali` to build them anew, or install nvidia-dali-cuda130==2.4.0, or set "
-        "accelerator.loader=native"
+        "accelerator.loader is dali, but our operators were built for DALI 2.4.0, not for the installed DALI 2.5.0: "
+        "run `make dali` to rebuild them, or install nvidia-dali-cuda130==2.4.0, or set accelerator.loader=native"
     )
 
 

@@ -103,7 +103,7 @@ def test_a_disk_that_fills_up_costs_the_run_and_no_finished_epoch(
     code, path = run()
     monkeypatch.undo()
     assert code == 1
-    assert "free some space, then go on with --resume" in capsys.readouterr().err
+    assert "free some space, then continue with --resume" in capsys.readouterr().err
     assert len(list((path / "checkpoints").glob("epoch-0002*.pt"))) == 1
     code, path = run(resume=True)
     assert code == 0

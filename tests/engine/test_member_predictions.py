@@ -233,7 +233,7 @@ def test_a_full_disk_leaves_no_part_of_a_file_and_is_told_with_the_line_to_go_on
         stream.write(b"some of it")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with writer, pytest.raises(RunError, match=r"No space left on device.*go on with --resume --out"):
+    with writer, pytest.raises(RunError, match=r"No space left on device.*continue with --resume --out"):
         writer.write_predictions("evaluation", 12, fill)
     assert list((tmp_path / "record/predictions").iterdir()) == []
 

@@ -120,7 +120,7 @@ def copied(metered: Path, tmp_path: Path) -> Path:
 def test_samples_that_were_changed_are_noticed(copied: Path) -> None:
     (file,) = (copied / "power").iterdir()
     file.write_text(file.read_text().replace(",250.000,", ",240.000,", 1))
-    with pytest.raises(RecordError, match="not the power samples that the events name: its hash differs"):
+    with pytest.raises(RecordError, match="the power samples were changed: their hash differs"):
         score_record(copied)
     file.unlink()
     with pytest.raises(RecordError, match="cannot be read"):
@@ -134,7 +134,7 @@ def test_samples_that_were_changed_are_noticed(copied: Path) -> None:
         ({"samples": 10**6}, WrongAnswerError, "samples of .* give samples"),
         ({"gaps": [[0.0, 1.0]]}, WrongAnswerError, "samples of .* give gaps"),
         ({"mean_watts": None}, WrongAnswerError, "samples of .* give mean_watts"),
-        ({"file": None, "sha256": None}, WrongAnswerError, "and no samples"),
+        ({"file": None, "sha256": None}, WrongAnswerError, "but no samples"),
         ({"file": "power/../../x"}, RecordError, r"not a file in power/"),
         ({"sha256": ...}, RecordError, "the event power lacks something: KeyError 'sha256'"),
     ],
@@ -181,7 +181,7 @@ def test_a_meters_file_that_never_comes_ends_no_run(
 ) -> None:
     record = trained(images, tmp_path / "record", f"csv:{tmp_path}/no-%h.csv")
     assert "no such file yet on " in capfd.readouterr().err
-    assert "no such file of a meter" in str(score_record(record).power_note)
+    assert "no such meter file" in str(score_record(record).power_note)
 
 
 def test_without_a_source_it_is_unknown_and_nothing_is_said(
@@ -393,8 +393,8 @@ def test_auto_is_silent_where_a_node_has_nothing_and_the_record_says_which(
 
 
 def test_a_source_that_was_named_and_one_node_lacks_is_an_error_that_names_the_node(measured: Measured) -> None:
-    sources = {"n1": {"rapl": steady(1)}, "n2": {"rapl": missing("RAPL: only root may read it")}}
-    with pytest.raises(EnvironmentLacksError, match="--power rapl: n2: RAPL: only root may read it"):
+    sources = {"n1": {"rapl": steady(1)}, "n2": {"rapl": missing("RAPL: only root can read it")}}
+    with pytest.raises(EnvironmentLacksError, match="--power rapl: n2: RAPL: only root can read it"):
         measured("rapl", sources)
 
 

@@ -483,7 +483,7 @@ def test_where_there_is_no_slurm_or_it_is_a_dry_run_nothing_is_submitted(ended: 
     script = f"{ensemble.path}/slurm/submit.sh"
     code, out, err = ended("submit", ensemble.path, "--site", site)
     assert (code, out) == (69, "")
-    assert f"type this on a host of the cluster: bash {script};" in err
+    assert f"on a host of the cluster, type: bash {script};" in err
     assert err.endswith(f"on this machine: hpcai500 ensemble run {ensemble.path}\n")
     code, out, _ = ended("submit", ensemble.path, "--site", site, "--dry-run", sbatch=f"touch {tmp_path}/called")
     assert (code, out) == (0, f"bash {script}\n")
@@ -511,7 +511,7 @@ def test_what_slurm_refuses_is_told_in_its_words(ended: Command, tmp_path: Path)
 
 def test_a_cancellation_is_in_the_journal_where_there_was_something_to_cancel(ended: Command, tmp_path: Path) -> None:
     ensemble = ready(tmp_path)
-    assert ended("cancel", ensemble.path)[:2] == (0, "cancelled  nothing: no job of it is in the queue\n")
+    assert ended("cancel", ensemble.path)[:2] == (0, "cancelled  nothing: no job of this ensemble is in the queue\n")
     assert len(read_ensemble(ensemble.path).events) == 1
     ended("submit", ensemble.path, "--queued", "7,8")
     queue = tmp_path / "queue"

@@ -154,8 +154,8 @@ def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--degree", "2"], "--degree: the ranks of a member: add --ensemble"),
-        (["--ensemble", "--records"], "--records: of runs of one model; leave out --ensemble"),
+        (["--degree", "2"], "--degree is for ensembles only: add --ensemble"),
+        (["--ensemble", "--records"], "--records draws runs of one model only: leave out --ensemble"),
         (["--ensemble", "--predict", "4"], "--predict runs nothing: leave out --ensemble"),
     ],
 )

@@ -235,7 +235,7 @@ def test_a_used_folder_is_refused_once_before_data_is_made_or_a_rank_is_started(
     (tmp_path / "used" / "thesis.tex").write_text("")
     where = ["--data", images, "--recipe", "ic/smoke"] if data else []
     code, out, err = hpcai500("ic", *where, "--procs", "2", "--out", "used", "--json")
-    said = "used: not empty; give another --out, or go on with it: --resume --out used"
+    said = "used: not empty; give another --out, or resume it: --resume --out used"
     assert (code, err) == (64, f"hpcai500: error: {said}\n")
     assert said in json.dumps(json.loads(out))
     assert {path.name for path in tmp_path.iterdir()} == {"used"}

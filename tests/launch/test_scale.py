@@ -164,7 +164,7 @@ def test_a_scaling_that_takes_longer_than_it_may_is_stopped_and_says_how_to_go_o
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == ExitCode.RUN_FAILED
-    assert "at most 0.15 min, then it is stopped with a checkpoint (--minutes)" in ended.stderr
-    error = "stopped after 0.15 min: go on by the same command with --out s, or with more --minutes"
+    assert "stops with a checkpoint after 0.15 min (--minutes)" in ended.stderr
+    error = "stopped after 0.15 min: to continue, use the same command with --out s, or with more --minutes"
     assert ended.stdout.splitlines()[-2:] == [f"error       {error}", "HPCAI500 RESULT INVALID"]
     assert "Traceback" not in ended.stderr

@@ -520,5 +520,5 @@ def test_a_check_that_hangs_on_one_rank_is_ended_by_its_limit(tmp_path: Path) ->
             time.sleep(0.05)
         assert processes[0].wait(100) == 1, output.read_text()
     told = read_log(log)
-    assert (told.running, told.reason) == ("reading", "no end within 2 s")
-    assert [json.loads(line) for line in log.read_text().splitlines()][-1] == {"broken": "no end within 2 s"}
+    assert (told.running, told.reason) == ("reading", "not finished within 2 s")
+    assert [json.loads(line) for line in log.read_text().splitlines()][-1] == {"broken": "not finished within 2 s"}

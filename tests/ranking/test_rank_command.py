@@ -116,7 +116,7 @@ def test_a_ranking_of_nothing_is_a_ranking(packed: dict[str, Path], ranked: Call
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "rank: name submissions: hpcai500 rank FILE"),
+        ((), "rank: give submissions: hpcai500 rank FILE"),
         (("gone.zip",), "gone.zip: no such file; give a file that `hpcai500 submit"),
         (("gone.zip", "--level", "hardwar"), "--level hardwar: expected one of hardware, system, free"),
         (("--published", "--benchmark", "foo"), "--benchmark foo: expected one of ic, ewa"),

@@ -221,7 +221,7 @@ def test_energy_that_is_unknown_is_never_a_zero(tmp_path: Path) -> None:
 
 def test_samples_of_power_that_were_changed_are_not_shown(own: Path) -> None:
     (own / "power" / "n0.csv").write_text("time_s,unix_s,watts,joules\n1,2,3,\n", encoding="utf-8")
-    with pytest.raises(RecordError, match="not the power samples that the events name"):
+    with pytest.raises(RecordError, match="the power samples were changed"):
         make_report([own])
 
 

@@ -158,7 +158,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(
     monkeypatch.setattr(hpcai500.results.watch, "follow", interrupted)
     ended = typed("watch", writer.path)
     assert ended.returncode == 0
-    assert f"the run goes on. Look again: hpcai500 watch {writer.path}" in ended.stderr
+    assert f"the run goes on. To watch again: hpcai500 watch {writer.path}" in ended.stderr
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_a_device_that_torch_does_not_find_is_never_skipped(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     kernel_checks._why_no_device.cache_clear()
-    with pytest.raises(EnvironmentLacksError, match=r"gives no device.*SYSTEM_NOT_READY.*fabricmanager") as raised:
+    with pytest.raises(EnvironmentLacksError, match=r"offers no device.*SYSTEM_NOT_READY.*fabricmanager") as raised:
         kernel_checks.find_device()
     kernel_checks._why_no_device.cache_clear()
     assert "accelerator.device" not in str(raised.value), "the self-test has no such setting"

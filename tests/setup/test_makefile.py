@@ -156,7 +156,7 @@ def test_unusable_python_is_refused_before_anything_is_made(tree: Path) -> None:
     shutil.rmtree(tree / ".venv")
     result = make(tree, "build", "PYTHON=no-such-python")
     assert result.returncode != 0
-    assert "PYTHON=no-such-python is not a program" in result.stderr
+    assert "PYTHON=no-such-python: no such program" in result.stderr
     assert "Error 69" in result.stderr
     assert not (tree / ".venv").exists()
 

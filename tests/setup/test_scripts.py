@@ -170,7 +170,9 @@ def test_old_python_is_one_line_with_the_one_that_is_here(machine: Machine) -> N
     (line,) = alone.stderr.splitlines()
     assert "install one of them" in line
     (line,) = beside.stderr.splitlines()
-    assert line.startswith("bootstrap: python3 is Python 3.9, and 3.11 to 3.13 work; run the same with PYTHON=python3.")
+    assert line.startswith(
+        "bootstrap: python3 is Python 3.9; 3.11 to 3.13 are supported: run this again with PYTHON=python3."
+    )
 
 
 def test_missing_python_is_installable(machine: Machine) -> None:
@@ -295,7 +297,7 @@ def test_a_failed_build_shows_the_first_error_and_where_the_rest_is(environment:
     assert said.startswith("hpcai500: building Horovod 0.28.1 for torch 2.13.0, with mpicxx: Open MPI 4.1.4: once, ")
     assert said.endswith(f"log: {log}")
     assert (error, advice) == ("CMake Error at a.txt:7: no compiler", "advice")
-    assert last.startswith("hpcai500: Horovod could not be built: the first error is above")
+    assert last.startswith("hpcai500: cannot build Horovod: the first error is above")
     assert str(log) in last
     assert "--set communication.backend=torch" in last
     assert "CMake Error" in log.read_text(encoding="utf-8")
@@ -416,3 +418,33 @@ def test_a_step_sees_the_variables_of_its_script(tmp_path: Path) -> None:
     step = f"step() {{ echo {' '.join(f'${name}' for name in names)}; }}"
     alive(f'{"; ".join(f"{name}=my-{name}" for name in names)}; {step}; alive "$1" image step', tmp_path / "log")
     assert (tmp_path / "log").read_text().split() == [f"my-{name}" for name in names]
+
+
+# Plays the environment's Python: prints a requirement, or installs it until $SAID reports it, with the exit code $CODE.
+INSTALLER = """#!/bin/bash
+case "$*" in
+"scripts/requirements runtime") echo "torch>=2" ;;
+*"pip install"*)
+    cat "${@: -1}"
+    echo "Downloading torch"
+    for ((i = 0; i < 600; i++)); do ! grep -q Downl "$SAID" || exit "$CODE"; sleep 0.05; done ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_long_installation_says_how_long_it_runs_and_why_it_failed(tmp_path: Path, code: int) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text(INSTALLER, encoding="utf-8")
+    (tmp_path / "bin" / "python").chmod(0o755)
+    said = tmp_path / "said"
+    environment = {"PATH": "/usr/bin:/bin", "HPCAI500_ALIVE_SECONDS": "0.1", "SAID": str(said), "CODE": str(code)}
+    command = [SCRIPTS / "install", tmp_path, "runtime"]
+    with said.open("w") as stderr:
+        ended = subprocess.run(command, cwd=ROOT, env=environment, stderr=stderr, check=False)
+    text = said.read_text()
+    assert ended.returncode == code
+    assert text.startswith(f"hpcai500: installing into {tmp_path}: runtime\n")
+    assert re.search(r"^hpcai500: installing runtime: \d+ s; Downloading torch$", text, re.MULTILINE)
+    failure = "torch>=2\nDownloading torch\nhpcai500: pip could not install runtime: its message is above\n"
+    assert text.endswith(failure) == (code != 0)

@@ -104,7 +104,7 @@ def test_every_command_names_the_dead_mount_and_ends(mount: Mount, tmp_path: Pat
         ended = list(pool.map(lambda arguments: hpcai500(*arguments, cwd=tmp_path), COMMANDS))
     for arguments, one in zip(COMMANDS, ended, strict=True):
         assert one.returncode == 69, (arguments, one.stderr)
-        assert f"does not answer (waited 15 s): {mount.folder} (fuse" in one.stderr, (arguments, one.stderr)
+        assert f"does not respond (waited 15 s): {mount.folder} (fuse" in one.stderr, (arguments, one.stderr)
         assert f"umount -l {mount.folder}" in one.stderr
         if arguments[0] in ("ic", "scale", "score"):
             assert one.stdout.splitlines()[-1] == "HPCAI500 RESULT INVALID", arguments
@@ -117,12 +117,12 @@ def test_doctor_goes_on_with_its_other_checks(mount: Mount, tmp_path: Path, quic
     ended = hpcai500("doctor", "ic", *quick, "--recipe", "ic/smoke", "--data", "dead", cwd=tmp_path)
     assert ended.returncode == 69, ended.stderr
     found = {line.split()[1]: line for line in ended.stdout.splitlines() if line.startswith(("pass", "fail", "skip"))}
-    assert found["data"].startswith(f"fail  data           dead: does not answer (waited 15 s): {mount.folder} (fuse")
+    assert found["data"].startswith(f"fail  data           dead: does not respond (waited 15 s): {mount.folder} (fuse")
     assert found["out"].startswith("pass")
     assert found["memory"].startswith("pass")
     if not quick:
         assert found["GEMM"].startswith("pass")
-        assert "first mend what `data` says" in found["reading"]
+        assert "first fix `data`" in found["reading"]
 
 
 def test_doctor_finds_a_dead_folder_for_temporary_files(mount: Mount, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_server_that_has_ended_is_told_at_once(mount: Mount, tmp_path: Path) -
 # What a run says when it ends by itself.
 ENDED = (
     r"rank \d on host \S+: no progress for \d+ s in its phase `\w.*`, "
-    r"and dead(/\w+)?: does not answer \(waited 15 s\): "
+    r"and dead(/\w+)?: does not respond \(waited 15 s\): "
 )
 
 

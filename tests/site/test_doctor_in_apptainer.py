@@ -73,7 +73,7 @@ def test_a_folder_that_no_container_shows_is_told_by_its_top(doctor: Doctor) -> 
 
 def test_an_image_is_no_place_for_a_record_and_a_bound_folder_is(doctor: Doctor, folder: Path) -> None:
     inside = doctor([], "ic")["out"]
-    assert (inside["status"], inside["detail"]) == ("fail", "/opt: lies in the image, which is read-only")
+    assert (inside["status"], inside["detail"]) == ("fail", "/opt: in the image, which is read-only")
     assert "--bind DIR --pwd DIR" in (inside["fix"] or "")
     (folder / "work").mkdir()
     bound = ["--bind", f"{folder / 'work'}:/work-hpcai500"]
@@ -85,11 +85,11 @@ def test_an_image_is_no_place_for_a_record_and_a_bound_folder_is(doctor: Doctor,
 def test_a_record_in_the_containers_memory_is_warned_of(doctor: Doctor) -> None:
     found = doctor([], "ic", "--out", "/tmp/record")["out"]
     assert found["status"] == "warn"
-    assert "the record is gone when the container ends" in (found["detail"] or "")
+    assert "the record is lost when the container or the node stops" in (found["detail"] or "")
 
 
 def test_the_container_is_named_and_so_is_what_its_python_does_not_heed(doctor: Doctor) -> None:
     found = doctor(["--env", "PYTHONPATH=/from/the/host", "--env", "TMPDIR=/local/7"], "ic", "--out", "/tmp/record")
-    assert found["container"]["detail"] == "apptainer, image, read-only; no image of hpcai500"
+    assert found["container"]["detail"] == "apptainer, image, read-only; not an image of hpcai500"
     assert "PYTHONPATH is set but ignored" in (found["python"]["detail"] or "")
-    assert "TMPDIR=/local/7: it is not there" in (found["temporary"]["detail"] or "")
+    assert "TMPDIR=/local/7: it does not exist" in (found["temporary"]["detail"] or "")

@@ -155,6 +155,6 @@ def test_a_cancelled_ensemble_stops_with_checkpoints_and_can_be_gone_on_with(
     assert not (on.folder / "result.json").exists()
     assert [event["key"] for event in on.ensemble.events] == ["ensemble_start", "submit", "cancel"]
     output, code = on.call("cancel", on.folder)
-    assert (code, "no job of it is in the queue" in output) == (0, True), output
+    assert (code, "no job of this ensemble is in the queue" in output) == (0, True), output
     output, code = on.call("submit", on.folder, "--dry-run")
     assert (code, "#SBATCH --array=0-2\n" in (on.folder / "slurm" / "member.sh").read_text()) == (0, True), output

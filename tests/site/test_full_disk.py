@@ -49,7 +49,7 @@ def test_the_run_ends_with_the_fix_and_a_record_that_holds_together(scene: Path)
     assert (scene / "first.code").read_text().strip() == "1"
     error = (scene / "first.err").read_text().splitlines()[-1]
     assert "No space left on device" in error
-    assert "free some space, then go on with --resume --out" in error
+    assert "free some space, then continue with --resume --out" in error
     assert read_record(scene / "full").status == "error"
 
 

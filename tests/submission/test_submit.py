@@ -378,7 +378,7 @@ def test_what_verification_accepts_is_kept(honest: Path, key: Path, tmp_path: Pa
     assert (document["claim"]["rankable"], document["bytes"]) == (False, file.stat().st_size)
     assert document["verification"]["verdict"] == verify_submission(file).verdict == "verified"
     assert "not rankable" in ended.err
-    assert f"{file}: was there, and is replaced" in ended.err
+    assert f"{file}: existing file replaced" in ended.err
 
 
 def test_what_is_signed_by_nobody_may_lack_nothing_else(honest: Path, tmp_path: Path, submit_all: Submit) -> None:
@@ -392,8 +392,8 @@ def test_what_is_signed_by_nobody_may_lack_nothing_else(honest: Path, tmp_path: 
         "3 finished runs",
         "3 of 6 planned, 4 attempts",
         " TFLOPS",
-        "signed      by nobody",
-        "verified    yes, all but the signature, which is missing",
+        "signed      no",
+        "verified    yes, except for the missing signature",
         "and 1 more: not a file of a record",
     ):
         assert words in ended.out

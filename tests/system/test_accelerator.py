@@ -63,7 +63,7 @@ def test_a_mock_driver_is_asked_in_another_process_and_found_where_the_container
 
 def test_a_mock_driver_that_crashes_ends_only_the_process_that_asks(mock_library: Build) -> None:
     driver = ask_driver(os.environ, mock_library(13000, -1))
-    assert driver.reason == "SIGABRT ended the process that asked it"
+    assert driver.reason == "SIGABRT ended the process that queried it"
     check = accelerator_check("cuda", machine(driver))
     assert check.status == "fail"
     assert "the NVIDIA driver does not work: SIGABRT" in check.detail
@@ -74,7 +74,7 @@ def test_a_mock_driver_that_is_slow_does_not_refuse_a_healthy_run(mock_library: 
     assert driver.silent
     check = accelerator_check("cuda", machine(driver))
     assert check.status == "warn"
-    assert check.detail == "the NVIDIA driver did not answer within 0 s: each rank asks it again"
+    assert check.detail == "the NVIDIA driver did not answer within 0 s: each rank will try again"
     assert "nvidia-persistenced" in (check.fix or "")
 
 
@@ -102,7 +102,7 @@ def test_traces_of_a_device_are_its_files_and_the_kernel_module(tmp_path: Path) 
     version.write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC 12.2.0\n"
     )
-    assert find_traces(tmp_path).words == "/dev/nvidia0, /dev/nvidia1, kernel module 570.86.15"
+    assert find_traces(tmp_path).words == "/dev/nvidia0 and 1 more, kernel module 570.86.15"
 
 
 # --- the check
@@ -120,8 +120,8 @@ def test_a_container_without_the_driver_is_told_nv_and_the_whole_line() -> None:
     check = accelerator_check("cuda", start)
     assert check.status == "fail"
     assert check.detail == (
-        "accelerator.device is cuda, but the container was started without the driver: /dev/nvidia0, kernel module "
-        "535.129.03 is here, libcuda.so.1 is not"
+        "accelerator.device is cuda, but the container was started without the driver: it has /dev/nvidia0, kernel "
+        "module 535.129.03, but no libcuda.so.1"
     )
     line = "apptainer run --nv /apps/hpcai500.sif ic --data /data"
     assert check.fix == f"{line}, or run on the CPU: --set accelerator.device=cpu"
@@ -157,7 +157,7 @@ def test_a_driver_of_an_older_major_version_than_torchs_cuda_is_told_the_oldest_
     assert check.status == ("fail" if branch else "pass")
     if branch:
         assert f"too old for torch 2.13.0, built for CUDA {torch}" in check.detail
-        assert f"have driver {branch} or later installed" in (check.fix or "")
+        assert f"install driver {branch} or later" in (check.fix or "")
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,13 @@ def test_a_run_on_the_cpu_beside_a_device_is_never_silent() -> None:
     check = accelerator_check("cpu", machine(None))
     assert check.status == "warn"
     assert "this run measures the CPU" in check.detail
-    assert check.fix == "--set accelerator.device=cuda (and a precision that it is fast in)"
+    assert check.fix == "--set accelerator.device=cuda"
     fix = accelerator_check("cpu", machine(None, torch=CPU, container=inside())).fix or ""
     assert "with the image hpcai500-cuda.sif" in fix
+    many = Traces(tuple(f"/dev/nvidia{index}" for index in range(8)), "535.129.03")
+    sentence = accelerator_check("cpu", machine(None, torch=CPU, container=inside(), traces=many)).sentence
+    assert "has /dev/nvidia0 and 7 more: this run measures the CPU; " in sentence
+    assert len(sentence) <= 200
     check = accelerator_check(None, machine(None, torch=ROCM))
     assert check.status == "warn"
     assert "ROCm 7.0.1" in check.detail

@@ -91,7 +91,7 @@ def test_a_check_without_an_end_is_ended_and_told(tmp_path: Path) -> None:
     over = threading.Event()
     CheckLog(tmp_path / "log", 0.01, over.set).begin(GEMM)
     assert over.wait(30)
-    assert read_log(tmp_path / "log") == Told(running=GEMM, reason="no end within 0.01 s")
+    assert read_log(tmp_path / "log") == Told(running=GEMM, reason="not finished within 0.01 s")
 
 
 def test_a_check_that_ended_in_time_is_not_ended_by_its_limit(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_other_ranks_write_nothing_and_limit_nothing(tmp_path: Path) -> None:
     [
         pytest.param(
             Told((FINE,), GEMM, f"{LOST}; go on with --resume"),
-            [("fail", LOST), ("skip", f"not measured: `{GEMM}` came to no end")],
+            [("fail", LOST), ("skip", f"not measured: `{GEMM}` did not finish")],
             id="a lost rank fails the check that it was lost in",
         ),
         pytest.param(
@@ -157,7 +157,7 @@ def test_nothing_is_measured_where_the_environment_is_broken(name: str) -> None:
     planned = plan([FINE, Check(name, "fail", "broken")])
     assert planned.names == ()
     assert {check.name for check in planned.skipped} == set(MEASURED)
-    assert planned.skipped[0].detail == f"not measured: first mend what `{name}` says"
+    assert planned.skipped[0].detail == f"not measured: first fix `{name}`"
 
 
 def test_a_data_set_that_is_not_there_costs_only_what_would_read_it() -> None:

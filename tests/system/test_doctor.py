@@ -83,7 +83,7 @@ def test_data_that_is_not_there_is_told_with_the_bind_to_type_inside_a_container
 
 def test_a_file_and_an_empty_folder_are_no_data_set(tmp_path: Path) -> None:
     assert doctor.data_check(tmp_path, recipe(), None, ()).sentence == (
-        f"{tmp_path}: empty; see whether its file system is mounted, or give another --data DIR"
+        f"{tmp_path}: empty; check whether its file system is mounted, or give another --data DIR"
     )
     (tmp_path / "set.tar").touch()
     check = doctor.data_check(tmp_path / "set.tar", None, OURS, ())
@@ -103,7 +103,7 @@ def test_only_a_recipe_with_data_of_its_own_needs_none() -> None:
 def test_a_record_may_go_below_a_folder_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check = doctor.out_check(Path("runs/one"), None, ())
-    assert (check.status, check.detail.partition(",")[0]) == ("pass", f"{tmp_path}/runs/one can be written")
+    assert (check.status, check.detail.partition(",")[0]) == ("pass", f"{tmp_path}/runs/one is writable")
     (tmp_path / "runs").touch()
     assert doctor.out_check(Path("runs/one"), None, ()).detail == f"{tmp_path}/runs: not a folder"
     monkeypatch.setattr(doctor, "_LEAST_FREE_BYTES", 10**18)
@@ -126,7 +126,7 @@ def test_a_file_system_in_memory_does_not_keep_a_containers_record() -> None:
     assert doctor.out_check(record, None, ()).status == "pass"
     check = doctor.out_check(record, OURS, ())
     assert check.status == "warn"
-    assert f"{record} lies in memory (tmpfs): the record is gone when the container ends" in check.detail
+    assert f"{record} is in memory (tmpfs): the record is lost when the container or the node stops" in check.detail
 
 
 def test_a_read_only_place_is_told_apart_from_one_of_somebody_else(
@@ -145,8 +145,8 @@ def test_a_read_only_place_is_told_apart_from_one_of_somebody_else(
         (Path("/dev/a"), OURS, ("ic",)),
     ]
     first, *others = as_nobody(*(lambda place=place: doctor.out_check(*place) for place in places))
-    assert first.endswith("on a file system that is read-only; give another folder with --out DIR")
-    image = "/usr: lies in the image, which is read-only; give --out with a folder of the host:"
+    assert first.endswith("on a read-only file system; give another folder with --out DIR")
+    image = "/usr: in the image, which is read-only; give --out with a folder of the host:"
     assert others == [
         f"{NOWHERE}: not visible inside the container; add --bind /nowhere-hpcai500: {RUN} /nowhere-hpcai500 "
         "/apps/hpcai500.sif ic",
@@ -167,8 +167,8 @@ def test_what_another_user_may_not_read_or_write_is_told(public: Path) -> None:
     assert as_nobody(
         lambda: doctor.data_check(private, None, None, ()), lambda: doctor.out_check(public / "runs/one", None, ())
     ) == [
-        f"{private}: you may not read it; chmod -R u+rX {private}, or ask its owner",
-        f"{public}: you may not write there; give another folder with --out DIR",
+        f"{private}: no permission to read it; chmod -R u+rX {private}, or ask its owner",
+        f"{public}: no permission to write there; give another folder with --out DIR",
     ]
 
 
@@ -194,14 +194,14 @@ def test_below_a_folder_that_may_not_be_searched_nothing_is_seen_and_nothing_fai
         lambda: doctor.data_check(locked, None, OURS, ()),
         lambda: doctor.temporary_check({"TMPDIR": str(locked)}, None, locked / "run"),
     )
-    refused = f"{locked.parent}: you may not write there; give another folder with --out DIR"
+    refused = f"{locked.parent}: no permission to write there; give another folder with --out DIR"
     assert seen == ["(False, False)", str(locked.parent), "False", "/tmp", "None False", refused]
     assert data == bound == (
-        f"{locked}: may not be read by this user (Permission denied); ask the owner of {locked.parent}, or give "
+        f"{locked}: not readable by this user (Permission denied); ask the owner of {locked.parent}, or give "
         "another folder with --data DIR"
     )  # fmt: skip
     assert temporary.startswith(
-        f"TMPDIR={locked}: it may not be written by this user: temporary files go to /tmp; "
+        f"TMPDIR={locked}: not writable by this user: temporary files go to /tmp; "
     )  # fmt: skip
 
 
@@ -221,18 +221,18 @@ def test_the_nearest_folder_that_is_there_is_found(tmp_path: Path) -> None:
 def test_a_tmpdir_that_is_not_there_is_a_warning(container: Container | None, fix: str) -> None:
     check = doctor.temporary_check(TMPDIR, container, Path())
     assert check.status == "warn"
-    assert check.detail == "TMPDIR=/nowhere-hpcai500/tmp: it is not there: temporary files go to /tmp"
+    assert check.detail == "TMPDIR=/nowhere-hpcai500/tmp: it does not exist: temporary files go to /tmp"
     assert (check.fix or "").startswith(fix)
 
 
 def test_where_no_temporary_file_can_be_written_no_run_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.temporary_check({"TMPDIR": str(tmp_path)}, None, Path()).status == "pass"
-    assert doctor.temporary_check({}, None, Path()).detail == "/tmp can be written"
+    assert doctor.temporary_check({}, None, Path()).detail == "/tmp is writable"
     (tmp_path / "file").touch()
     monkeypatch.setattr("hpcai500.files._USUAL", (str(tmp_path / "file"),))
     check = doctor.temporary_check(TMPDIR, None, tmp_path / "file" / "record")
     assert check.status == "fail"
-    assert check.detail == "TMPDIR=/nowhere-hpcai500/tmp: it is not there, and no other folder can be written"
+    assert check.detail == "TMPDIR=/nowhere-hpcai500/tmp: it does not exist, and no other folder is writable"
 
 
 # --- cores and memory
@@ -240,7 +240,11 @@ def test_where_no_temporary_file_can_be_written_no_run_starts(tmp_path: Path, mo
 
 @pytest.mark.parametrize(
     ("launcher", "fix"),
-    [("srun", "srun --cpus-per-task=N"), ("mpirun", "mpirun --bind-to none"), ("none", "ask the scheduler for more")],
+    [
+        ("srun", "srun --cpus-per-task=N"),
+        ("mpirun", "mpirun --bind-to none"),
+        ("none", "request more from the scheduler"),
+    ],
 )
 def test_one_core_of_many_is_told_with_the_launchers_own_option(launcher: LauncherName, fix: str) -> None:
     check = doctor.cores_check(1, 64, 4, launcher)
@@ -317,7 +321,7 @@ def test_outside_there_is_none(tmp_path: Path) -> None:
 
 def test_an_image_of_ours_is_named_by_what_it_says_of_itself(root: Path) -> None:
     assert doctor.container_check(started(root), read_only=False).detail == (
-        "apptainer, hpcai500.sif, writable; no image of hpcai500"
+        "apptainer, hpcai500.sif, writable; not an image of hpcai500"
     )
     description = root / "share" / "hpcai500" / "image.json"
     description.write_text(json.dumps(IMAGE))
@@ -327,7 +331,7 @@ def test_an_image_of_ours_is_named_by_what_it_says_of_itself(root: Path) -> None
     assert check.detail == "apptainer, hpcai500-cpu 0.1.0, content cacacacacaca, read-only"
     for damaged in ("{", "[]", "\xff"):
         description.write_text(damaged)
-        with pytest.raises(EnvironmentLacksError, match=r"image\.json.*: get the image again"):
+        with pytest.raises(EnvironmentLacksError, match=r"image\.json.*: download or build the image again"):
             started(root)
 
 
@@ -361,7 +365,7 @@ def test_the_line_to_type_keeps_what_is_known_of_the_start(root: Path) -> None:
     (root / ".singularity.d" / "libs" / "libcuda.so.1").touch()
     container = started(root, APPTAINER_COMMAND="exec", APPTAINER_BIND="/data")
     assert container.line(["--bind", "/scratch"], ["ic"]) == (
-        "apptainer exec --nv --bind /scratch /apps/hpcai500.sif hpcai500 ic (beside the --bind that you gave)"
+        "apptainer exec --nv --bind /scratch /apps/hpcai500.sif hpcai500 ic (in addition to your --bind options)"
     )
     assert short_image({"name": "a", "version": "1", "content_sha256": None, "file_sha256": "ab" * 32}) == (
         "a 1, file abababababab"
@@ -376,9 +380,9 @@ def test_the_line_to_type_keeps_what_is_known_of_the_start(root: Path) -> None:
          "PYTHONPATH, PYTHONHOME are set but ignored: packages on them are not used"),
         ({"PYTHONPATH": "/home/me/lib", "OPENSSL_CONF": "/x.cnf"},
          "PYTHONPATH is set but ignored: packages on it are not used"),
-        ({"OPENSSL_CONF": "/x.cnf"}, "that of the installation alone"),
-        ({"PYTHONPATH": "", "PYTHONSTARTUP": "/x.py"}, "that of the installation alone"),
-        ({}, "that of the installation alone"),
+        ({"OPENSSL_CONF": "/x.cnf"}, "packages of the installation only"),
+        ({"PYTHONPATH": "", "PYTHONSTARTUP": "/x.py"}, "packages of the installation only"),
+        ({}, "packages of the installation only"),
     ],
 )  # fmt: skip
 def test_packages_that_are_not_heeded_are_told(environment: dict[str, str], detail: str) -> None:

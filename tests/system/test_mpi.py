@@ -15,9 +15,9 @@ from hpcai500.system.mpi import Ranks, installed_mpi, outer_series, process_mana
 
 OPEN_MPI, OURS = "Open MPI 4.1.4", inside()
 ALONE = "none: one process"
-TWO_RUNS = ", but Open MPI 4.1.4, which Horovod uses here, speaks PMIx: there would be 2 runs of one rank each"
-OR_TORCH = ", or use --set communication.backend=torch, which needs none"
-WITH_PMIX = f"srun --mpi=pmix … (`srun --mpi=list` shows whether this Slurm has it){OR_TORCH}"
+TWO_RUNS = ", but Horovod's Open MPI 4.1.4 needs PMIx: this would start 2 runs of one rank each"
+OR_TORCH = ", or use --set communication.backend=torch"
+WITH_PMIX = f"srun --mpi=pmix … (see `srun --mpi=list`){OR_TORCH}"
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0",
     "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "n1", "SLURM_NTASKS": "2",
@@ -54,9 +54,9 @@ def look(
         (HYDRA, of_two(), "fail", f"mpirun of another MPI offers PMI-2{TWO_RUNS}",
          f"srun --mpi=pmix …, or the mpirun of Open MPI 4{OR_TORCH}"),
         (MPIRUN_5, of_two(), "warn",
-         "mpirun is of Open MPI 5, and Open MPI 4.1.4 is in the image: ranks may not find each other",
-         f"load a module of Open MPI 4, or srun --mpi=pmix …{OR_TORCH}"),
-        (BATCH, recipe(), "warn", "the Slurm job has 4 tasks, and this is one process with 1 of them",
+         "mpirun is from Open MPI 5, but the image has Open MPI 4.1.4: ranks may not find each other",
+         f"load a module of Open MPI 4, or use srun --mpi=pmix …{OR_TORCH}"),
+        (BATCH, recipe(), "warn", "the Slurm job has 4 tasks, but this process uses only 1 of them",
          "srun --mpi=pmix hpcai500 … (`hpcai500 slurm render` writes such a script)"),
         (BATCH | {"SLURM_NTASKS": "1"}, recipe(), "pass", ALONE, None),
         (BATCH, None, "pass", ALONE, None),
@@ -71,7 +71,7 @@ def test_a_launcher_that_starts_ranks_which_find_each_other_is_fine_and_any_othe
 def test_variables_that_contradict_each_other_are_an_error_with_the_placements_own_words() -> None:
     check = look({"RANK": "0", "WORLD_SIZE": "1", **PMIX})
     assert (check.name, check.status) == ("launcher", "fail")
-    assert "this would be 2 copies of a run of one rank each" in check.detail
+    assert "this would start 2 runs of one rank each" in check.detail
 
 
 def test_outside_our_image_what_mpi_speaks_is_a_guess(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_outside_our_image_what_mpi_speaks_is_a_guess(tmp_path: Path) -> None:
     assert look(PMI2 | {"LD_LIBRARY_PATH": f"/none:{tmp_path}"}, of_two()).status == "warn"
     check = look(PMI2, of_two(), container=inside(binds=("/data", "/opt/openmpi/4.1.4")))
     assert check.status == "warn"
-    assert "may have been built without PMI-2" in check.detail
+    assert "may be built without PMI-2" in check.detail
 
 
 def test_what_fits_an_mpi_or_is_of_an_mpi_that_we_do_not_know_is_fine() -> None:
@@ -110,7 +110,7 @@ def test_copies_that_would_each_be_rank_0_of_1_are_refused(launcher: str, prefix
     rank, size, local = prefix.split()
     check = look({rank: "3", size: "8", local: "3"})
     assert check.status == "fail"
-    assert check.detail == f"{launcher} started 8 copies ({rank}=3), and each would be rank 0 of 1"
+    assert check.detail == f"{launcher} started 8 copies ({rank}=3), but each would be rank 0 of 1"
     assert f"RANK=${rank} WORLD_SIZE=${size} LOCAL_RANK=${local}" in (check.fix or "")
     assert look({rank: "0", size: "1", local: "0"}).status == "pass"
 

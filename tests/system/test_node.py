@@ -344,8 +344,8 @@ def test_what_does_not_answer_in_time_is_named_with_its_mount_and_the_fix(tmp_pa
     mount = mount_of(tmp_path, read_mounts())
     assert mount is not None
     assert str(caught.value).startswith(
-        f"{tmp_path / 'a'}: does not answer (waited 0 s): {mount.point} ({mount.type}, from {mount.source}) is dead "
-        "(and 1 more); see whether what serves it runs"
+        f"{tmp_path / 'a'}: does not respond (waited 0 s): {mount.point} ({mount.type}, from {mount.source}) is dead "
+        "(and 1 more); check that its server is running"
     )
 
 

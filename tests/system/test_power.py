@@ -172,7 +172,7 @@ def test_counters_that_are_not_there_or_only_roots_are_told_with_the_line_to_typ
 
     # Root reads everything, whatever the mode says.
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(EnvironmentLacksError, match=r"only root may read it: ask for `chmod a\+r .*energy_uj`"):
+    with pytest.raises(EnvironmentLacksError, match=r"only root can read it: ask root for `chmod a\+r .*energy_uj`"):
         RaplSource(powercap.root)
     with pytest.raises(EnvironmentLacksError, match="has no counters"):
         RaplSource(tmp_path)
@@ -250,7 +250,7 @@ def test_devices_that_count_nothing_tell_their_power_alone_and_a_lost_one_is_no_
         source.read()
 
 
-@pytest.mark.parametrize(("watts", "message"), [((), "NVML: no device"), ((1.0,), "does not tell its power")])
+@pytest.mark.parametrize(("watts", "message"), [((), "NVML: no device"), ((1.0,), "does not report its power")])
 def test_no_device_or_a_silent_one_is_no_source(watts: tuple[float, ...], message: str) -> None:
     mock = MeteredNvml(watts)
     mock.fails = bool(watts)

@@ -100,7 +100,7 @@ def test_a_meter_that_writes_rarely_cannot_hide_a_hole(tmp_path: Path) -> None:
 
 
 def test_no_file_and_other_columns_are_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"n1\.csv: no such file of a meter"):
+    with pytest.raises(DataError, match=r"n1\.csv: no such meter file"):
         read_meter(Meter(str(tmp_path / "%h.csv")), "n1", WINDOW)
     with pytest.raises(DataError, match=r"m\.csv:1: expected a header with the columns time and watts, got 'a,b'"):
         read_meter(write(tmp_path / "m.csv", header="a,b"), "n1", WINDOW)
@@ -180,7 +180,7 @@ def test_a_source_that_hangs_neither_keeps_the_run_nor_writes_afterwards(tmp_pat
     sampler.begin()
     assert source.asked_enough.wait(300)
     assert not sampler.stop()
-    assert sampler.failure == "it does not answer any more"
+    assert sampler.failure == "it does not respond any more"
     content = path.read_bytes() if path.exists() else None
     release.set()
     sampler._thread.join(300)

@@ -102,7 +102,7 @@ def test_an_installed_package_and_a_checkout_of_it_are_the_same_code(tmp_path: P
          "image     hpcai500.sif\ncontent   unknown\n"),
         (inside(description={name: IMAGE[name] for name in IMAGE if name != "content_sha256"}), None,
          {"content_sha256": None, "file_sha256": None}, "add --bind /apps/hpcai500.sif:/image.sif:ro"),
-        (inside(is_sandbox=True), None, {"note": "the image is a folder, which has no SHA-256 of its own"},
+        (inside(is_sandbox=True), None, {"note": "the image is a folder, so it has no SHA-256"},
          "the image is a folder"),
     ],
     ids=["ours", "a site's own", "not to be seen, and without a field", "a folder"],
@@ -194,7 +194,7 @@ def test_a_static_python_loads_nothing_before_itself_and_of_a_silent_linker_noth
     with monkeypatch.context() as static:
         static.setattr(software.ctypes, "CDLL", refuse)
         assert software.preloaded() == []
-    monkeypatch.setattr(software, "_asked_for", set)
+    monkeypatch.setattr(software, "_needed", set)
     assert software.preloaded() is None
 
 
@@ -259,8 +259,13 @@ DALI = load_recipe("ic/smoke", ["accelerator.loader=dali"])
     [
         (PLUGIN, None, "DALI is not installed", "run `make dali` in the source tree"),
         (None, None, "DALI is not installed", "run `make dali` in the source tree"),
-        (None, "2.4.0", "hpcai500 was built without its operators for the DALI 2.4.0", "run `make dali`, or"),
-        (PLUGIN, "2.5.0", "DALI 2.5.0 is installed, and our operators were built for DALI 2.4.0", "==2.4.0, or set"),
+        (None, "2.4.0", "hpcai500 was built without its operators for the installed DALI 2.4.0", "run `make dali`, or"),
+        (
+            PLUGIN,
+            "2.5.0",
+            "our operators were built for DALI 2.4.0, not for the installed DALI 2.5.0",
+            "==2.4.0, or set",
+        ),
     ],
 )
 def test_what_a_recipe_of_dali_lacks_is_told(plugin: DaliPlugin | None, dali: str | None, what: str, fix: str) -> None:

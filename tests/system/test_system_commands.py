@@ -149,13 +149,13 @@ def test_a_broken_environment_or_torch_is_told_without_importing_it(tmp_path: Pa
     ended = in_a_process(tmp_path, "doctor", "ic", "--set", "accelerator.device=cuda", "--json", python=python)
     assert (ended.returncode, ended.stderr, checks_of(ended)["accelerator"]["status"]) == (69, "", "fail")
     assert checks_of(ended)["ranks"] == {
-        "name": "ranks", "status": "skip", "detail": "not measured: first mend what `accelerator` says", "fix": None,
+        "name": "ranks", "status": "skip", "detail": "not measured: first fix `accelerator`", "fix": None,
     }  # fmt: skip
     module.write_text("raise ImportError('libtorch.so: cannot open shared object file')")
     ended = in_a_process(tmp_path, "doctor", "ic", *ON_CPU, "--json", python=python)
     assert (ended.returncode, checks_of(ended)["ranks"]["status"]) == (69, "fail")
     assert "libtorch.so: cannot open shared object file" in checks_of(ended)["ranks"]["detail"]
-    assert checks_of(ended)["GEMM"]["detail"] == "not measured: `ranks` came to no end"
+    assert checks_of(ended)["GEMM"]["detail"] == "not measured: `ranks` did not finish"
 
 
 def test_a_data_set_is_read_and_what_is_broken_in_it_fails_the_command(images: Path, tmp_path: Path) -> None:
@@ -206,7 +206,9 @@ def test_ctrl_c_prints_what_was_found_so_far(tmp_path: Path) -> None:
     assert "pass  GEMM" in shown
     assert "fail  reading        stopped by Ctrl-C before it ended" in shown
     assert shown.splitlines()[-1] == "verdict fail"
-    assert (tmp_path / "said").read_text().endswith("hpcai500: error: stopped by Ctrl-C: not all was measured\n")
+    assert (
+        (tmp_path / "said").read_text().endswith("hpcai500: error: stopped by Ctrl-C: some checks were not measured\n")
+    )
 
 
 # --- the same checks before a run
@@ -245,8 +247,8 @@ def test_a_warning_is_one_line_and_said_once(
         require_healthy(Subject(recipe(), None, tmp_path))
     lines = [line for line in capfd.readouterr().err.splitlines() if "TMPDIR" in line]
     assert lines == [
-        "hpcai500: warning: TMPDIR=/nowhere-hpcai500/tmp: it is not there: temporary files go to /tmp; set TMPDIR to a "
-        "folder that exists on every node"
+        "hpcai500: warning: TMPDIR=/nowhere-hpcai500/tmp: it does not exist: temporary files go to /tmp; set TMPDIR to "
+        "a folder that exists on every node"
     ]
 
 
@@ -290,7 +292,9 @@ def test_a_record_below_a_folder_that_may_not_be_searched_is_refused_before_anyt
     (tmp_path / "locked").mkdir(mode=0o500)
     monkeypatch.setattr(Path, "stat", stat)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "locked")
-    with pytest.raises(EnvironmentLacksError, match="locked: you may not write there; give another folder with --out"):
+    with pytest.raises(
+        EnvironmentLacksError, match="locked: no permission to write there; give another folder with --out"
+    ):
         list(run_benchmark(request, launcher_of(find_placement({}), None)))
 
 

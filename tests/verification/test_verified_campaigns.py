@@ -216,7 +216,7 @@ REFUSED: dict[str, tuple[Change | dict[str, Any], str, str]] = {
         record(unevaluated), "result", "trial-03: no result can be computed from its events: epoch 1"),
     "less energy than the samples give": (record(less_energy), "power-samples", "give energy_joules"),
     "samples that were changed": (
-        replaced("trial-03/power/*", b"70", b"60"), "record-files", "not the power samples that the events name"),
+        replaced("trial-03/power/*", b"70", b"60"), "record-files", "the power samples were changed"),
 }  # fmt: skip
 
 
