@@ -211,8 +211,8 @@ def test_words_for_a_record_that_goes_on_are_refused(run: Run, tmp_path: Path, f
     (tmp_path / "mine/events.jsonl").rename(tmp_path / "mine" / file)
     ended = run(example(site=site()), "--set", "a.b=c", HPCAI500_RECORD="mine")
     assert (ended.returncode, ended.stdout) == (64, "")
-    assert f"{tmp_path}/mine is there already, and goes on as it began: leave out what follows FILE" in ended.stderr
-    assert "or begin another one: HPCAI500_RECORD=runs/NEW sbatch FILE --set a.b=c\n" in ended.stderr
+    assert f"{tmp_path}/mine exists and continues with its own settings: leave out what follows FILE" in ended.stderr
+    assert "or start another one: HPCAI500_RECORD=runs/NEW sbatch FILE --set a.b=c\n" in ended.stderr
 
 
 @pytest.mark.parametrize("log", ["", '{"key":"system","value":{}}\n', START + '{"seq":2,"key":"run_start","val'])
@@ -226,7 +226,7 @@ def test_a_record_of_a_run_that_never_began_to_train_is_kept_and_another_begins(
     ended = run(example(site=site()), "--set", "a.b=c", SLURM_RESTART_COUNT="1")
     assert ended.stdout.endswith(f"<--out><{record}><--recipe><ic/reference>{SETTINGS}<--set><a.b=c>\n")
     aside = tmp_path / "runs/ic-17.failed-17-1"
-    assert f"{record}: ended before it began to train: it is kept as {aside}, and begins anew" in ended.stderr
+    assert f"{record}: ended before it began to train: moved to {aside}; a new run starts" in ended.stderr
     assert (aside / "events.jsonl").read_text() == log
     require_unused(record)
 

@@ -257,7 +257,7 @@ TIME, FORM = "expected the time of receipt in UTC", "expected `HPCAI500 HEAD IDE
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{START} 2 {'b' * 64}", "when was it received? Add that at the end of the line, in UTC"),
+        (f"{START} 2 {'b' * 64}", "no time of receipt: add it at the end of the line, in UTC"),
         (f"{START} 2 {'b' * 64} yesterday", TIME),
         (f"{START} 2 {'b' * 64} 2026-13-22T03:00:05Z", TIME),
         (f"{START} 2 {'b' * 64} 2026-11-22T03:00:05+01:00", TIME),
