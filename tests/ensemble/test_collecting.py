@@ -304,7 +304,7 @@ def test_a_member_whose_predictions_are_gone_is_missing_and_the_others_may_vote(
     for number, kind in ((0, "evaluation"), (2, "out-of-bag")):
         (ensemble.folder(number) / f"trial-01/predictions/{kind}.npz").unlink()
     result = collect(ensemble.path, accept=True).result
-    assert [(one.member, "is gone, so it cannot vote" in one.reason) for one in result.missing] == [
+    assert [(one.member, "is missing, so it cannot vote" in one.reason) for one in result.missing] == [
         (0, True),
         (2, True),
     ]

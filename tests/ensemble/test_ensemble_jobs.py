@@ -347,7 +347,7 @@ def test_scripts_and_site_are_written_and_the_site_is_used_again(tmp_path: Path)
     ("text", "message"),
     [
         ('[node]\ntasks = 4\n[container]\ncommand = "none"', r"nodes of 1 accelerators, the site nodes of 4"),
-        ('[container]\nimage = "/nowhere/h.sif"', r"/nowhere/h.sif: is not there"),
+        ('[container]\nimage = "/nowhere/h.sif"', r"/nowhere/h.sif: no such image"),
         ("[slurm]\n", r"which image\?"),
     ],
 )

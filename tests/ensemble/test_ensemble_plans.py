@@ -153,7 +153,7 @@ def test_what_was_planned_is_read_again_and_its_mapping_by_people_and_programs(t
     ("name", "old", "new", "said"),
     [
         # Nothing would follow from it.
-        ("plan.toml", "node-3", "node-9", r"plan\.toml: was changed; .*: restore it, or plan another"),
+        ("plan.toml", "node-3", "node-9", r"plan\.toml: was changed .*: restore it, or plan another"),
         ("recipe.toml", "epochs = 3", "epochs = 2", "not the recipe that the ensemble was planned with"),
         ("ensemble.jsonl", '"degree":1', '"degree":0', "no ensemble has 3 members of 0 on nodes of 1"),
     ],

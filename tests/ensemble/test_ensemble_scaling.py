@@ -193,4 +193,4 @@ def test_a_real_scaling_of_ensembles_is_made_kept_and_told(images: Path, tmp_pat
     journal = (folder / "ensemble-1x2" / "ensemble.jsonl").read_bytes()
     assert run()["points"] == document["points"]
     assert (folder / "ensemble-1x2" / "ensemble.jsonl").read_bytes() == journal
-    assert "another ensemble than now" in run("--set", "ensemble.out_of_bag_samples=9")["error"]
+    assert "has another ensemble " in run("--set", "ensemble.out_of_bag_samples=9")["error"]

@@ -84,7 +84,7 @@ def test_scheduler_and_journal_together_say_how_a_member_stands(
     [
         ("waiting", "waiting", None),
         ("running", "running", None),
-        ("ended", "lost", "before it began"),
+        ("ended", "lost", "before the member started"),
         ("failed", "failed", "NODE_FAIL"),
         ("cancelled", "cancelled", "NODE_FAIL"),
         ("unknown", "waiting", None),
@@ -580,5 +580,5 @@ def test_the_rate_says_which_it_is_and_the_middle_of_two_is_between_them(tmp_pat
 
 def test_what_begins_is_told_before_the_first_look(tmp_path: Path) -> None:
     ensemble = plan(tmp_path / "e", 3)
-    assert starting_line(ensemble, [0, 2]).startswith(f"starting 2 of 3 members of {ensemble.path}, ")
+    assert starting_line(ensemble, [0, 2]).startswith(f"starting 2 of 3 members of {ensemble.path}; ")
     assert starting_line(ensemble, [0, 1, 2]).endswith(f"{ensemble.path}/members/NNNNN/output.txt")

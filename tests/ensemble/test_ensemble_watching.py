@@ -351,7 +351,7 @@ def test_ten_thousand_that_fail_at_once_do_not_flood_the_log(tmp_path: Path) -> 
         screen.show(read_status(ensemble, jobs, Memory()))
     lines = stream.getvalue().splitlines()
     assert len(lines) == 12
-    assert "and so 490 more" in lines[10]
+    assert "and 490 more members like these" in lines[10]
 
 
 def test_a_terminal_shows_the_table_again_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

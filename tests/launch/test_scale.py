@@ -127,7 +127,7 @@ def test_points_may_join_but_must_be_alike(started: list[Any], tmp_path: Path) -
         UsageError, match=r"scale.json: has another threads \(1, not 6\): it must be the same for all points"
     ):
         list(run_scaling(ScaleRequest("ic", "1,2"), tmp_path))
-    with pytest.raises(UsageError, match="another recipe hash than now"):
+    with pytest.raises(UsageError, match="has another recipe hash"):
         list(run_scaling(ScaleRequest("ic", "1,2", overrides=[*stated, "problem.epochs=3"]), tmp_path))
 
 
