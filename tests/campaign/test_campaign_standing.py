@@ -156,7 +156,7 @@ def test_a_seed_that_is_used_twice(campaign: Path) -> None:
     rewrite_recipe(campaign / "trial-02", "hyperparameters.seed=1")
     text = reasons(campaign)
     assert "trial 2, attempt 1: ran with the seed 1; the plan has 2" in text
-    assert "trial 2, attempt 1: has hyperparameters.seed 1, as trial 1, attempt 1 has" in text
+    assert "trial 2, attempt 1: has hyperparameters.seed 1, like trial 1, attempt 1" in text
 
 
 def _again(events: list[Event]) -> None:

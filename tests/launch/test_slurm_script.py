@@ -270,7 +270,7 @@ def test_slashes_at_the_end_of_a_record_do_not_count(run: Run, tmp_path: Path, s
 def test_a_record_in_the_root_folder_is_refused_by_the_script(run: Run, record: str) -> None:
     ended = run(example(site=site()), HPCAI500_RECORD=record)
     assert (ended.returncode, ended.stdout) == (64, "")
-    assert f"{record}: lies in /, which cannot be bound into a container: give /DIR/RECORD" in ended.stderr
+    assert f"{record}: is in /, which cannot be bound into a container: give /DIR/RECORD" in ended.stderr
 
 
 @pytest.mark.parametrize("record", ["it's $HOME/here", "/tmp/`x` y"])
@@ -393,7 +393,7 @@ def test_without_a_site_file_the_image_of_this_container_and_its_runtime_are_tho
 
 def test_a_record_in_the_root_folder_is_refused(cpu: str) -> None:
     for out in ("/run1", "/"):
-        with pytest.raises(UsageError, match=rf"--out {out}: lies in /, .*: give /DIR/RECORD"):
+        with pytest.raises(UsageError, match=rf"--out {out}: is in /, .*: give /DIR/RECORD"):
             plan(cpu, out=Path(out))
 
 

@@ -65,7 +65,7 @@ def test_every_site_file_that_is_shipped_loads(path: Path) -> None:
 def test_a_site_file_is_no_recipe_and_no_machine_file_and_may_be_empty() -> None:
     assert shipped_recipes()
     assert not [name for name in shipped_recipes() if name.startswith("sites")]
-    with pytest.raises(UsageError, match=r"v100-64.toml: a machine file, .*roofline --machine.*slurm example > "):
+    with pytest.raises(UsageError, match=r"v100-64.toml: a machine file .*roofline --machine.*slurm example > "):
         load_site("v100-64")
     assert site("") == Site()
 
