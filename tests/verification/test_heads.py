@@ -297,5 +297,5 @@ def test_a_file_without_heads_or_without_end_is_refused(tmp_path: Path, content:
         path.write_bytes(content)
     with pytest.raises(UsageError, match=words):
         read_heads(path)
-    with pytest.raises(UsageError, match="no file"):
+    with pytest.raises(UsageError, match="not a file"):
         read_heads(tmp_path)
