@@ -374,7 +374,7 @@ def test_measuring_leaves_nothing_in_the_working_directory(tmp_path: Path) -> No
     )  # fmt: skip
     assert process.stderr
     for line in process.stderr:
-        if "makes synthetic data for measuring" in line:
+        if "generates synthetic data for measuring" in line:
             break
     limit = time.monotonic() + 300
     while not any("ic-synthetic" in path.name for path in scratch.rglob("*")):
