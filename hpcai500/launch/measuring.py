@@ -289,7 +289,7 @@ def measure_micro(
         folders = {setting.recipe.benchmark: data} if data else {}
         if "input" in what and not data:
             others = [load_recipe("ewa/smoke")] if recipe is None and setting.recipe.problem.is_synthetic else []
-            folders = _made_data([setting.recipe, *others], made, launcher)
+            folders = _data_folders([setting.recipe, *others], made, launcher)
         # Several times what the measurements take on an idle machine.
         limit_seconds = _START_SECONDS + sum(
             count * (factor * seconds + more) for kind, (count, factor, more) in _LIMITS.items() if kind in what
@@ -310,7 +310,7 @@ def _fitting_recipe() -> str:
     return name
 
 
-def _made_data(recipes: Sequence[Recipe], made: ExitStack, launcher: Launcher) -> dict[str, Path]:
+def _data_folders(recipes: Sequence[Recipe], made: ExitStack, launcher: Launcher) -> dict[str, Path]:
     """Folders by benchmark. Missing synthetic data is generated, and removed when `made` is closed."""
     found: dict[str, Path] = {}
     for one in recipes:
