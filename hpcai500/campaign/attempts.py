@@ -22,49 +22,50 @@ class Invocation:
     launcher: str
     slurm_job_id: str | None
 
-    def told(self) -> dict[str, Any]:
+    def value(self) -> dict[str, Any]:
+        """Its part of a journal event's value."""
         return {"command": list(self.command), "launcher": self.launcher, "slurm_job_id": self.slurm_job_id}
 
 
 def begin_attempt(campaign: Campaign, trial: int, how: Invocation) -> tuple[Campaign, Attempt]:
-    """Write down another attempt at `trial`, and make its folder. From now on, it counts.
+    """Write another attempt at `trial` into the journal, and create its folder. From now on, it counts.
 
     Raises:
-        RecordError: its folder is there already or cannot be made, or the journal cannot be written.
+        RecordError: its folder exists already or cannot be created, or the journal cannot be written.
     """
     number = len(campaign.attempts_at(trial)) + 1
     record = f"trial-{trial:02d}" + (f"-attempt-{number}" if number > 1 else "")
     folder = campaign.path / record
     try:
-        # Only one process succeeds here, even without locks. An empty folder is what a crash has left.
+        # Only one process succeeds here, even without locks. A crash may have left an empty folder.
         folder.mkdir(exist_ok=folder.is_dir() and not any(folder.iterdir()))
         sync_folder(campaign.path)
     except FileExistsError as error:
         raise RecordError(
-            f"{folder}: is there already, and the campaign's journal does not know it: move it away, then go on"
+            f"{folder}: exists already, but is not in the campaign's journal: move it away, then run this again"
         ) from error
     except OSError as error:
-        raise RecordError(f"{folder}: cannot be made: {error.strerror}; mend it, then go on") from error
-    value = {"trial": trial, "attempt": number, "record": record, **how.told()}
+        raise RecordError(f"{folder}: cannot be created: {error.strerror}; fix that, then run this again") from error
+    value = {"trial": trial, "attempt": number, "record": record, **how.value()}
     campaign = append(campaign.path, "attempt_start", value)
     return campaign, campaign.attempts_at(trial)[-1]
 
 
 def resume_attempt(campaign: Campaign, attempt: Attempt, how: Invocation) -> Campaign:
-    """Write down that an attempt which has stopped runs again.
+    """Write into the journal that a stopped attempt runs again.
 
     Raises:
         RecordError: the journal cannot be written.
     """
-    return append(campaign.path, "attempt_resume", {**_number(attempt), **how.told()})
+    return append(campaign.path, "attempt_resume", {**_number(attempt), **how.value()})
 
 
 def stop_attempt(
     campaign: Campaign, attempt: Attempt, exit_code: int | None, rules: Mapping[str, Any]
 ) -> tuple[Campaign, Ending]:
-    """Write down how an attempt ended, as its record tells.
+    """Write into the journal how an attempt ended, according to its record.
 
-    `exit_code` is that of its job, None where nobody saw it end; `rules` are those of the campaign's edition.
+    `exit_code` is that of its job, None if unknown; `rules` are those of the campaign's edition.
 
     Raises:
         RecordError: the journal cannot be written.
@@ -79,9 +80,9 @@ def stop_attempt(
 
 
 def settle(campaign: Campaign, rules: Mapping[str, Any]) -> Campaign:
-    """Write down the end of attempts that were killed: the journal tells of no end, but no process runs them any more.
+    """Write the end of attempts that were killed: the journal has no end of them, but no process runs them any more.
 
-    Where that cannot be told, because the file system has no locks or the folder is read-only, nothing is written.
+    If that is uncertain, because the file system has no locks or the folder is read-only, nothing is written.
     """
     for attempt in campaign.attempts:
         if attempt.status == "running":
@@ -92,7 +93,7 @@ def settle(campaign: Campaign, rules: Mapping[str, Any]) -> Campaign:
 
 
 def is_written(record: Path) -> bool:
-    """Whether a process is writing the record in the folder `record` now, as far as that can be told."""
+    """Whether a process is writing the record in the folder `record` now, as far as known."""
     return (record / "events.jsonl").is_file() and is_being_written(record)
 
 

@@ -28,13 +28,13 @@ from hpcai500.system.software import package_code_hash
 from hpcai500.toml_source import parse_toml
 
 # ----------------------------------------------------------------------------------------------------
-# The journal's format, and the campaign as it tells it.
+# The journal's format, and the campaign that it describes.
 #
 #     CAMPAIGN/
 #         recipe.toml          resolved, with the seed of the first trial
 #         campaign.jsonl       the journal: events in a hash chain, like those of a record
 #         trial-01/            the record of the first attempt at trial 1
-#         trial-01-attempt-2/  the record of the second one, where the first did not come to its end
+#         trial-01-attempt-2/  the record of the second one, if the first was not completed
 #
 # Keys of the journal, with their values:
 #
@@ -44,10 +44,10 @@ from hpcai500.toml_source import parse_toml
 #     attempt_resume   {trial, attempt, command, launcher, slurm_job_id}
 #     attempt_stop     {trial, attempt, status: done|stopped|failed, exit_code, head, reason}
 #
-# `head` is the hash of the last whole event of the attempt's record (64 zeros where it holds none; null where its
-# folder was gone when the journal was written), so the journal vouches for the record. The record in turn carries, in
-# `init_start`, {campaign: {id, trial, attempt, head}}, with the hash of the line `attempt_start` as `head`. Neither can
-# be made to fit another one later.
+# `head` is the hash of the last whole event of the attempt's record (64 zeros if it has none; null if its folder was
+# missing when the journal was written), so the journal vouches for the record. The record in turn has, in `init_start`,
+# {campaign: {id, trial, attempt, head}}, with the hash of the line `attempt_start` as `head`. Neither can be made to
+# fit another one later.
 
 
 SCHEMA = "hpcai500-campaign-1"
@@ -57,7 +57,7 @@ RECIPE = "recipe.toml"
 Status = Literal["done", "stopped", "failed", "running"]
 _ENDS: tuple[Status, ...] = ("done", "stopped", "failed")
 _OF_ATTEMPTS = ("attempt_start", "attempt_resume", "attempt_stop")
-# The head of a log that has no line.
+# The head of an empty log.
 NO_EVENTS = FIRST_PREVIOUS
 
 
@@ -75,11 +75,11 @@ class Attempt:
         trial: number of the planned run (from 1).
         attempt: number of the attempt at this trial (from 1).
         record: name of its folder within the campaign.
-        status: the last that the journal told; `running` where it told no end: the run goes on, or was killed.
+        status: by the journal; `running` if that has no end: the run is still running, or was killed.
         commands: the command that started it and those that resumed it, each as tokens.
         slurm_jobs: ids of the Slurm jobs that it ran in.
-        head: hash of the last event of its record, once it ended; NO_EVENTS where it had none, None where its folder
-            was gone.
+        head: hash of the last event of its record, once it ended; NO_EVENTS if it had none, None if its folder was
+            missing.
         reason: why it ended without a result.
         start_hash: hash of the journal's line `attempt_start`.
         started_ms: UNIX time.
@@ -98,16 +98,16 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        """As messages call it: `trial 2, attempt 1`."""
+        """`trial 2, attempt 1`, for messages."""
         return f"trial {self.trial}, attempt {self.attempt}"
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign as it was read from disk; the hash chain of its journal holds.
+    """A campaign on disk; the hash chain of its journal was checked.
 
     Attributes:
-        identity: hash of the journal's first line, which holds the plan.
+        identity: hash of the journal's first line, which has the plan.
         head: hash of the journal's last line.
         tables: the recipe, as plain tables, with the seed of the first trial.
         start: value of `campaign_start`.
@@ -137,7 +137,7 @@ class Campaign:
         return tuple(attempt for attempt in self.attempts if attempt.trial == trial)
 
     def done(self) -> tuple[Attempt, ...]:
-        """The attempts that came to their end, in order of their trials."""
+        """The attempts that are complete, in order of their trials."""
         ended = (attempt for attempt in self.attempts if attempt.status == "done")
         return tuple(sorted(ended, key=lambda attempt: attempt.trial))
 
@@ -161,7 +161,7 @@ def read_campaign(folder: Path) -> Campaign:
         recipe = (folder / RECIPE).read_bytes()
     except FileNotFoundError as error:
         raise RecordError(
-            f"{folder}: not a campaign: {Path(str(error.filename)).name} is missing; make one with "
+            f"{folder}: not a campaign: {Path(str(error.filename)).name} is missing; plan one with "
             f"`hpcai500 campaign init {folder} --recipe NAME --trials N`"
         ) from error
     except OSError as error:
@@ -198,13 +198,13 @@ def parse_campaign(content: bytes, folder: Path, tables: Mapping[str, Any]) -> C
             events=tuple(events),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise RecordError(f"{path}: an event lacks something: {type(error).__name__} {error}") from error
+        raise RecordError(f"{path}: an event is malformed: {type(error).__name__} {error}") from error
 
 
 def _attempts(events: Sequence[Event], lines: Sequence[bytes]) -> Iterator[Attempt]:
     """All attempts in the order in which they were begun, each with its events in the journal."""
-    told: list[list[Event]] = []
-    # No honest journal has two attempts of one number. Events that follow belong to the second.
+    groups: list[list[Event]] = []
+    # No honest journal has two attempts with one number. If there are, later events belong to the second.
     latest: dict[tuple[int, int], list[Event]] = {}
     for event in events:
         if event["key"] not in _OF_ATTEMPTS:
@@ -212,17 +212,17 @@ def _attempts(events: Sequence[Event], lines: Sequence[bytes]) -> Iterator[Attem
         number = (int(event["value"]["trial"]), int(event["value"]["attempt"]))
         if event["key"] == "attempt_start":
             latest[number] = [event]
-            told.append(latest[number])
+            groups.append(latest[number])
         else:
             latest[number].append(event)
-    return (_attempt(one, lines) for one in told)
+    return (_attempt(group, lines) for group in groups)
 
 
-def _attempt(told: Sequence[Event], lines: Sequence[bytes]) -> Attempt:
-    value = told[0]["value"]
-    runs = [told[0], *iterate(told, "attempt_resume")]
+def _attempt(events: Sequence[Event], lines: Sequence[bytes]) -> Attempt:
+    value = events[0]["value"]
+    runs = [events[0], *iterate(events, "attempt_resume")]
     # An attempt that was resumed after it had stopped runs again.
-    last = told[-1]["value"] if told[-1]["key"] == "attempt_stop" else {}
+    last = events[-1]["value"] if events[-1]["key"] == "attempt_stop" else {}
     head, reason = last.get("head"), last.get("reason")
     return Attempt(
         trial=int(value["trial"]),
@@ -233,8 +233,8 @@ def _attempt(told: Sequence[Event], lines: Sequence[bytes]) -> Attempt:
         slurm_jobs=tuple(dict.fromkeys(str(job) for run in runs if (job := run["value"]["slurm_job_id"]))),
         head=None if head is None else str(head),
         reason=None if reason is None else str(reason),
-        start_hash=line_hash(lines[told[0]["seq"]]),
-        started_ms=told[0]["time_ms"],
+        start_hash=line_hash(lines[events[0]["seq"]]),
+        started_ms=events[0]["time_ms"],
     )
 
 
@@ -248,10 +248,10 @@ def _status(stop: Mapping[str, Any]) -> Status:
 
 
 def folder_name(name: Any) -> str:
-    """The name of a record's folder. A journal may come from a stranger: it must not name a place outside its campaign.
+    """The name of a record's folder. A journal may be untrusted: it must not name a place outside its campaign.
 
     Raises:
-        ValueError: it does, or is no name.
+        ValueError: it does, or is not a name.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or {"/", "\0"} & set(name):
         raise ValueError(f"attempt_start: expected the name of a folder as record, got {name!r}")
@@ -261,15 +261,14 @@ def folder_name(name: Any) -> str:
 # ----------------------------------------------------------------------------------------------------
 # Heads: the hash of each line of a campaign's journal, given to the committee as soon as the line is written.
 #
-# A copy of a campaign has the same identity, but journal lines of its own from its first attempt on, so whoever was
-# given the heads of one copy can tell it from any other. A head is one line of text, to which the receiver adds the
-# time of receipt in UTC:
+# A copy of a campaign has the same identity, but its own journal lines from its first attempt on, so the heads of one
+# copy distinguish it from any other. A head is one line of text, to which the receiver adds the time of receipt in UTC:
 #
 #     HPCAI500 HEAD IDENTITY LINE HASH                           as the campaign prints it
 #     HPCAI500 HEAD IDENTITY LINE HASH 2026-11-22T03:00:05Z      as the committee keeps it
 
 
-# Room for 80,000 heads, those of a thousand campaigns. They come from strangers, by mail.
+# Room for 80,000 heads, those of a thousand campaigns. The file is untrusted.
 _MOST_BYTES = 2**24
 _MOST_SHOWN = 60
 _LINE = re.compile(r"HPCAI500 HEAD ([0-9a-f]{64}) ([1-9]\d{0,8}) ([0-9a-f]{64})(?: (\S+))?", re.ASCII)
@@ -284,7 +283,7 @@ class Head:
     Attributes:
         campaign: the campaign's identity.
         line: number of the line in the journal (from 1).
-        hash: of that line; by the chain, it stands for all lines before it, too.
+        hash: of that line; by the chain, it covers all lines before it, too.
     """
 
     campaign: str
@@ -295,7 +294,7 @@ class Head:
         return f"HPCAI500 HEAD {self.campaign} {self.line} {self.hash}"
 
 
-# When the committee received each head (UNIX time in milliseconds); the earliest time, where it came more than once.
+# When the committee received each head (UNIX time in milliseconds), the earliest time if more than once.
 GivenHeads = Mapping[Head, int]
 
 
@@ -313,13 +312,13 @@ def last_head(campaign: Campaign, attempt: Attempt) -> Head:
 
 
 def read_heads(path: Path) -> GivenHeads:
-    """The heads of a committee's file, which may be those of several campaigns.
+    """The heads in a committee's file, which may be of several campaigns.
 
     Raises:
-        UsageError: it cannot be read, is too long, holds no head, or has a line that is not one.
+        UsageError: it cannot be read, is too long, has no head, or has a line that is not one.
     """
     if not path.is_file():
-        what = "no file" if path.exists() else "no such file"
+        what = "not a file" if path.exists() else "no such file"
         raise UsageError(f"--heads {path}: {what}; expected one of the lines that `hpcai500 campaign heads DIR` prints")
     try:
         with path.open("rb") as stream:
@@ -347,7 +346,7 @@ def _parse(line: str, place: str) -> tuple[Head, int]:
         raise UsageError(f"{place}: expected `HPCAI500 HEAD IDENTITY LINE HASH {_EXAMPLE}`, got {shown!r}")
     moment = found[4]
     if moment is None:
-        raise UsageError(f"{place}: when was it received? Add that at the end of the line, in UTC: {_EXAMPLE}")
+        raise UsageError(f"{place}: no time of receipt: add it at the end of the line, in UTC: {_EXAMPLE}")
     try:
         if not _MOMENT.fullmatch(moment):
             raise ValueError
@@ -374,7 +373,7 @@ def lock_path(campaign: Path, trial: int) -> Path:
 def turn_at(campaign: Path, trial: int) -> Iterator[Turn]:
     """Try to hold the lock of a trial of the campaign in the folder `campaign`, until this context ends.
 
-    A folder that cannot be written to has no locks. The file names the process, for whoever looks without a lock.
+    A folder that cannot be written to has no locks. The file names the process, for readers that take no lock.
     """
     with ExitStack() as stack:
         try:
@@ -400,17 +399,17 @@ def create_campaign(
     ensemble: Mapping[str, Any] | None = None,
     beside: Collection[str] = (),
 ) -> Campaign:
-    """Fix a new campaign in `folder`, which must be empty or absent: its recipe, its runs and their seeds.
+    """Write the plan of a new campaign (recipe, runs and seeds) to `folder`, which must be empty or absent.
 
     Trial k has the recipe's seed plus k - 1.
 
     Args:
-        folder: its runs will lie in it as well.
+        folder: the runs are written into it, too.
         recipe: resolved, with the seed of the first trial.
         trials: how many runs.
-        data: folder of the data set; None where it is made for each run.
-        ensemble: {id, member} where the trials are attempts at a member of an ensemble (`ensemble.journal`).
-        beside: names that may be in the folder already, besides hidden files: locks, and what a crash has left.
+        data: folder of the data set; None if it is generated for each run.
+        ensemble: {id, member} if the trials are attempts at a member of an ensemble (`ensemble.journal`).
+        beside: names that may be in the folder already, besides hidden files: locks, and what a crash left.
 
     Raises:
         RecordError: the folder is not empty or cannot be written.
@@ -432,23 +431,21 @@ def create_campaign(
         folder.mkdir(parents=True, exist_ok=True)
         if is_campaign(folder):
             raise RecordError(
-                f"{folder}: holds a campaign already: go on with it by `hpcai500 campaign run {folder}`, or give "
+                f"{folder}: already holds a campaign: continue it with `hpcai500 campaign run {folder}`, or give "
                 "another folder"
             )
         if any(not entry.name.startswith(".") and entry.name not in beside for entry in folder.iterdir()):
-            raise RecordError(f"{folder}: not empty; give another folder: a campaign is fixed before its first run")
+            raise RecordError(f"{folder}: not empty; give an empty or new folder for the campaign")
         write_atomically(folder / RECIPE, to_toml(recipe).encode())
         line = event_line(new_event(FIRST_PREVIOUS, 0, "campaign_start", value))
         write_atomically(folder / JOURNAL, line + b"\n")
     except OSError as error:
-        raise RecordError(f"{folder}: cannot be written: {error.strerror}; mend it, or give another folder") from error
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; fix that, or give another folder") from error
     return read_campaign(folder)
 
 
 def append(folder: Path, key: str, value: Mapping[str, Any]) -> Campaign:
-    """Add one event to the journal of the campaign in `folder`, and return the campaign as it is then.
-
-    The event is on disk when this returns.
+    """Append one event to the journal of the campaign in `folder`, sync it to disk, and return the updated campaign.
 
     Raises:
         RecordError: there is no campaign, or its journal cannot be written.
@@ -458,14 +455,14 @@ def append(folder: Path, key: str, value: Mapping[str, Any]) -> Campaign:
 
 
 def append_line(path: Path, key: str, value: Mapping[str, Any]) -> None:
-    """Add one event to the chained journal `path`; it is on disk when this returns. A cut-off last line is removed.
+    """Append one event to the chained journal `path`, and sync it to disk. A cut-off last line is removed.
 
     Raises:
         RecordError: the journal is missing, or cannot be written.
     """
     try:
         with path.open("r+b") as stream:
-            # Two writers at once would fork the chain. Where the file system has no locks, we go without.
+            # Two writers at once would fork the chain. A file system without locks cannot prevent this.
             lock(stream.fileno(), wait=True)
             content = stream.read()
             whole = content[: content.rfind(b"\n") + 1]
@@ -476,4 +473,4 @@ def append_line(path: Path, key: str, value: Mapping[str, Any]) -> None:
             stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}; mend it, then go on") from error
+        raise RecordError(f"{path}: cannot be written: {error.strerror}; fix that, then run this again") from error

@@ -1,7 +1,7 @@
-"""Whether a campaign may be ranked: all planned runs were run, none was left out, and all are trials of one thing.
+"""Whether a campaign is rankable: all planned runs were run, none was left out, and all are comparable trials.
 
-Computed from files alone, so that whoever runs, submits or checks a campaign comes to the same answer. Whatever a
-record contains becomes a reason against the campaign, not an exception.
+Computed from files alone, so that running, submitting and checking a campaign give the same answer. A damaged record
+is a reason against the campaign, not an exception.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hpcai500.record import Event, Record, iterate, json_object, last_hash, read
 from hpcai500.text import count
 
 # ----------------------------------------------------------------------------------------------------
-# What the record of an attempt tells: how far it came, how it ended, and its result if it is complete.
+# The record of an attempt: its progress, how it ended, and its result if it is complete.
 
 
-# After `interrupted`, a record has a checkpoint and the error that says that it was stopped, but nothing more.
-_LATELY = 4
+# `interrupted` is followed only by a checkpoint and the error that the run was stopped.
+_LAST_EVENTS = 4
 FOLDER_MISSING = "its folder is missing: restore it; without it this campaign cannot be ranked"
-FOLDER_WAS_GONE = "its folder was gone before the journal told of its end: this campaign cannot be ranked"
+FOLDER_WAS_GONE = "its folder was missing when its end was written into the journal: this campaign cannot be ranked"
 # What reading events or tables of unexpected types may raise.
 ODD = (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, IndexError)
 
@@ -44,7 +44,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended by its record, as the journal shall tell it."""
+    """How an attempt ended according to its record, for the journal."""
 
     status: Status
     head: str | None
@@ -53,15 +53,15 @@ class Ending:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One attempt and what its record tells.
+    """One attempt and its record.
 
     Attributes:
         attempt: as the journal has it.
-        head: hash of the record's last whole event; NO_EVENTS where it has none, None where its folder is missing.
-        record: None where there is none yet, or it cannot be read.
+        head: hash of the record's last whole event; NO_EVENTS if it has none, None if its folder is missing.
+        record: None if there is none yet, or it cannot be read.
         error: why it cannot be read, or gives no result although it is complete.
         epochs: how many were trained and evaluated, without those that a restart has lost.
-        latest: the last evaluation, even one that a restart has lost: somebody may have seen it.
+        latest: the last evaluation, even one that a restart has lost, because it may have been seen.
         lost: evaluations of epochs that were trained again after a restart.
         diverged: which value was not finite and where, if the run diverged.
         result: computed from the events; None unless the record is complete.
@@ -79,10 +79,7 @@ class Outcome:
 
     @property
     def is_missing(self) -> bool:
-        """Whether its folder is missing, although the journal knows of events in it, or that it was gone.
-
-        A folder without an event is not missed: some ways of copying leave it behind.
-        """
+        """Whether its folder is missing, unless it had no events: some ways of copying leave out such a folder."""
         return (
             self.head is None
             and self.error is None
@@ -108,7 +105,7 @@ class Outcome:
 
 
 def read_outcome(campaign: Campaign, attempt: Attempt, rules: Mapping[str, Any]) -> Outcome:
-    """What the record of `attempt` tells under `rules`. Nothing is raised, whatever the record contains."""
+    """The outcome of `attempt` under `rules`. Raises nothing, whatever the record contains."""
     folder = campaign.record(attempt)
     head = None
     try:
@@ -128,7 +125,7 @@ def read_outcome(campaign: Campaign, attempt: Attempt, rules: Mapping[str, Any])
     except HpcAi500Error as error:
         return Outcome(attempt, head, error=str(error))
     except ODD as error:
-        return Outcome(attempt, head, error=f"{folder}: {_lacks(error)}")
+        return Outcome(attempt, head, error=f"{folder}: {_malformed(error)}")
     return _scored(read, record, rules) if record.status == "done" else read
 
 
@@ -149,12 +146,12 @@ def record_head(folder: Path) -> str | None:
     return last_hash(content[: content.rfind(b"\n") + 1])
 
 
-# Why an attempt ended that nobody asked to end. Where it has a checkpoint, it can be resumed all the same.
+# Why an attempt without an end stopped. It can still be resumed if it has a checkpoint. Journals contain this text.
 KILLED = "it was killed, or its machine went down: its record has no end"
 
 
 def ending(outcome: Outcome) -> Ending:
-    """How an attempt ended that no process runs any more."""
+    """How an attempt ended; no process may be running it."""
     record = outcome.record
     if outcome.head is None:
         return Ending("failed", None, "its folder is gone")
@@ -164,8 +161,8 @@ def ending(outcome: Outcome) -> Ending:
         return Ending("done", outcome.head, None)
     if record.status == "unfinished":
         return Ending("stopped" if outcome.can_go_on else "failed", outcome.head, KILLED)
-    was_asked = any(iterate(record.events[-_LATELY:], "interrupted"))
-    return Ending("stopped" if was_asked else "failed", outcome.head, _reason(record))
+    was_interrupted = any(iterate(record.events[-_LAST_EVENTS:], "interrupted"))
+    return Ending("stopped" if was_interrupted else "failed", outcome.head, _reason(record))
 
 
 def _scored(outcome: Outcome, record: Record, rules: Mapping[str, Any]) -> Outcome:
@@ -174,11 +171,11 @@ def _scored(outcome: Outcome, record: Record, rules: Mapping[str, Any]) -> Outco
     except HpcAi500Error as error:
         return replace(outcome, error=str(error))
     except ODD as error:
-        return replace(outcome, error=f"{record.path}: {_lacks(error)}")
+        return replace(outcome, error=f"{record.path}: {_malformed(error)}")
 
 
-def _lacks(error: Exception) -> str:
-    return f"events or recipe lack something: {type(error).__name__} {error}"
+def _malformed(error: Exception) -> str:
+    return f"events or recipe are malformed: {type(error).__name__} {error}"
 
 
 def _latest(events: Sequence[Event]) -> Evaluation | None:
@@ -204,10 +201,10 @@ def _reason(record: Record) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which ranks and library a run really used: results must have these in common to be put together.
+# The ranks and library that a run really used: results must have these in common to be combined.
 
 
-# Fields of `run_start`, and how a sentence puts their values.
+# Fields of `run_start`, and how sentences show their values.
 _FACTS: Mapping[str, Callable[[object], str]] = {
     "world_size": lambda value: count(value, "rank"),
     "nodes": lambda value: count(value, "node"),
@@ -224,9 +221,9 @@ def world(record: Record) -> Mapping[str, Any]:
 
 
 def world_difference(one: Record, other: Record, ignored: Collection[str] = ()) -> str | None:
-    """A sentence that says where `other` did not run as `one` did, whatever their recipes asked for, or None.
+    """A sentence that says how `other` ran differently from `one`, whatever their recipes asked for, or None.
 
-    Fields of `run_start` that are `ignored` may differ.
+    Fields of `run_start` in `ignored` may differ.
     """
     left, right = world(one), world(other)
     for key, words in _FACTS.items():
@@ -244,13 +241,13 @@ def binding_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
     """Where the record of an attempt is not the one that the journal vouches for."""
     attempt = outcome.attempt
     if attempt.status == "running":
-        yield f"{attempt.name}: the journal tells no end of it: it runs still, or was killed (see `campaign status`)"
+        yield f"{attempt.name}: the journal has no end of it: it is running, or was killed (see `campaign status`)"
     elif attempt.head is None:
         yield f"{attempt.name}: {attempt.record}: {FOLDER_WAS_GONE}"
     elif outcome.is_missing:
         yield f"{attempt.name}: {attempt.record}: {FOLDER_MISSING}"
     elif (outcome.head or NO_EVENTS) != attempt.head:
-        yield f"{attempt.name}: {attempt.record}: its last event is not the one that the journal vouches for"
+        yield f"{attempt.name}: {attempt.record}: its last event is not the one in the journal"
     if outcome.record is None:
         return
     if (attempt.status == "done") != (outcome.record.status == "done") and attempt.status != "running":
@@ -275,7 +272,7 @@ def folder_reasons(campaign: Campaign) -> Iterator[str]:
             yield f"{attempt.name}: {attempt.record}: named by {known[attempt.record]} attempts"
     for folder in sorted(path for path in campaign.path.iterdir() if path.is_dir() and path.name not in known):
         if _is_run(folder):
-            yield f"{folder.name}: a run in the campaign's folder that its journal does not know"
+            yield f"{folder.name}: a run in the campaign's folder that is not in its journal"
 
 
 def _is_run(folder: Path) -> bool:
@@ -283,7 +280,7 @@ def _is_run(folder: Path) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether runs are trials of one thing: one recipe but for the seed, one data set, one system, as many ranks.
+# Whether runs are comparable trials: the same recipe except for the seed, data set, system and number of ranks.
 
 
 SEED = "hyperparameters.seed"
@@ -295,9 +292,9 @@ def recipe_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str |
 
 
 def difference(one: Record, other: Record) -> str | None:
-    """A sentence that says why the two are not trials of one thing, or None.
+    """A sentence that says why the two are not comparable trials, or None.
 
-    What really ran decides: equal recipes do not help runs on other ranks, systems or data.
+    What really ran decides: with equal recipes, ranks, systems or data may still differ.
     """
     field = recipe_difference(one.tables, other.tables)
     if field:
@@ -324,7 +321,7 @@ def _system(record: Record) -> Mapping[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the `result.json` of a record is what its events give. If not, it was edited, or the events were.
+# Whether the `result.json` of a record follows from its events. If not, one of them was edited.
 
 
 RESULT = "result.json"
@@ -339,9 +336,9 @@ def differing_keys(written: Mapping[str, Any], computed: Mapping[str, Any]) -> l
 
     A file of an older version lacks keys that are derived today; that is no difference.
     """
-    older = {*_by_fewer_rules(written, computed), *_held_against_any_target(written, computed)}
+    older = {*_by_fewer_rules(written, computed), *_by_other_target(written, computed)}
     if "parallel_efficiency_note" not in written:
-        # An older version gave an estimate by its fastest steps, however uncertain.
+        # An older version estimated it from its fastest steps, however uncertain.
         older.add("parallel_efficiency")
     return sorted(key for key in written if key not in older and not _same(computed.get(key), written[key]))
 
@@ -368,7 +365,7 @@ def written_result_reasons(outcome: Outcome, rules: Mapping[str, Any]) -> Iterat
         return
     except (RecursionError, *ODD) as error:
         if outcome.error is None:
-            yield f"{place} is of no known form: {type(error).__name__} {error}"
+            yield f"{place} is malformed: {type(error).__name__} {error}"
         return
     if keys:
         more = f" ({len(keys)} keys differ)" if len(keys) > 1 else ""
@@ -391,8 +388,8 @@ def _by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> 
             yield "rankable"
 
 
-def _held_against_any_target(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
-    """VFLOPS keys that an older version computed against a target other than the edition's."""
+def _by_other_target(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
+    """VFLOPS keys that an older version computed with a target other than the edition's."""
     for valid, rate in (("vflops", "flops"), ("vflops_per_watt", "flops_per_watt")):
         withheld = computed[valid] is None and computed[rate] is not None
         if withheld and _same(computed[rate] * computed["penalty_coefficient"], written.get(valid)):
@@ -445,11 +442,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Standing:
-    """Whether a campaign may be ranked.
+    """Whether a campaign is rankable.
 
     Attributes:
-        rankable: whether there are no reasons against it.
-        reasons: against it, one sentence each.
+        rankable: whether there are no `reasons`.
+        reasons: why it is not rankable, one sentence each.
         rows: all attempts, in the order of their trials.
         least_runs: finished runs that the edition requires; None for a benchmark that it does not know.
     """
@@ -483,7 +480,7 @@ def standing(campaign: Campaign, edition: str | None = None) -> Standing:
 def reasons_against(
     campaign: Campaign, outcomes: Sequence[Outcome], rules: Mapping[str, Any], least: int | None, edition: str
 ) -> tuple[str, ...]:
-    """Why the runs of a campaign are not what was planned and nothing else: a sentence each.
+    """Why the runs of a campaign are not exactly what was planned, one sentence each.
 
     Args:
         campaign: what was planned.
@@ -518,7 +515,7 @@ def _plan_reasons(campaign: Campaign) -> Iterator[str]:
     ):
         for value, times in Counter(found).items():
             if times > 1:
-                yield f"{name} {value} is planned {times} times: each run needs one of its own"
+                yield f"{name} {value} is planned {times} times: each run needs its own"
     planned = {one.trial for one in campaign.trials}
     for attempt in campaign.attempts:
         if attempt.trial not in planned:
@@ -532,26 +529,23 @@ def _number_reasons(campaign: Campaign, outcomes: Sequence[Outcome], least: int 
     if least is None:
         yield f"edition {edition} has no benchmark {campaign.benchmark}"
     elif finished < least:
-        yield f"{finished} finished run{'' if finished == 1 else 's'}; edition {edition} wants {least} at least"
+        yield f"{finished} finished run{'' if finished == 1 else 's'}; edition {edition} requires at least {least}"
     by_trial: dict[int, list[Attempt]] = {one.trial: [] for one in campaign.trials}
     for attempt in campaign.attempts:
         by_trial.setdefault(attempt.trial, []).append(attempt)
     if never := [str(trial) for trial, attempts in by_trial.items() if not attempts]:
         many = len(never) > 1
-        yield (
-            f"trial{'s' * many} {', '.join(never)} {'were' if many else 'was'} planned, and no attempt at "
-            f"{'them' if many else 'it'} was made"
-        )
+        yield f"trial{'s' * many} {', '.join(never)} {'were' if many else 'was'} planned but never attempted"
     for trial, attempts in by_trial.items():
         if not attempts:
             continue
         if trial not in done and attempts[-1].status != "running":
-            yield f"{attempts[-1].name}: the latest at this trial, and it has not come to its end"
+            yield f"{attempts[-1].name}: the last attempt at this trial is not complete"
         if [one.attempt for one in attempts] != list(range(1, len(attempts) + 1)):
             yield f"trial {trial}: its attempts are numbered {', '.join(str(one.attempt) for one in attempts)}"
         first = next((place for place, one in enumerate(attempts) if one.status == "done"), len(attempts))
         for again in attempts[first + 1 :]:
-            yield f"{again.name}: begun although attempt {attempts[first].attempt} had come to its end"
+            yield f"{again.name}: started although attempt {attempts[first].attempt} was complete"
 
 
 def _own_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
@@ -565,11 +559,11 @@ def _own_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
         planned = next((one.seed for one in campaign.trials if one.trial == outcome.attempt.trial), None)
         seed = record.tables["hyperparameters"]["seed"]
         if planned is not None and seed != planned:
-            yield f"{name}: ran with the seed {seed}; planned was {planned}"
+            yield f"{name}: ran with the seed {seed}; the plan has {planned}"
         if field := recipe_difference(campaign.tables, record.tables):
             yield f"{name}: its recipe differs from the campaign's in {field}"
     except ODD as error:
-        yield f"{name}: its recipe or system lacks something: {type(error).__name__} {error}"
+        yield f"{name}: its recipe or system is malformed: {type(error).__name__} {error}"
 
 
 def _selection_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -580,8 +574,8 @@ def _selection_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"{attempt.name}: diverged ({outcome.diverged}), which is a result of this recipe"
         elif last and attempt.status != "done" and any(_is_later(other.attempt, attempt) for other in outcomes):
             yield (
-                f"{attempt.name}: given up after epoch {last.epoch} with {last.metric} {last.value:.4f} and begun anew "
-                "instead of gone on with: the better of the two could have been chosen"
+                f"{attempt.name}: given up after epoch {last.epoch} with {last.metric} {last.value:.4f} and started "
+                "again instead of resumed: the better of the two could have been chosen"
             )
 
 
@@ -591,9 +585,9 @@ def _lost_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
         return
     for outcome in outcomes:
         if outcome.lost:
-            told = ", ".join(f"epoch {one.epoch} with {one.metric} {one.value:.4f}" for one in outcome.lost[:4])
+            lost = ", ".join(f"epoch {one.epoch} with {one.metric} {one.value:.4f}" for one in outcome.lost[:4])
             yield (
-                f"{outcome.attempt.name}: trained again after it was evaluated: {told}"
+                f"{outcome.attempt.name}: trained again after it was evaluated: {lost}"
                 f"{' …' if outcome.lost[4:] else ''}: the better ones could have been chosen"
             )
 
@@ -603,29 +597,29 @@ def _is_later(one: Attempt, other: Attempt) -> bool:
 
 
 def _unlike_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Finished runs that share a seed, or are not trials of one thing."""
+    """Finished runs that share a seed, or are not comparable trials."""
     done = [(one.attempt, one.record) for one in outcomes if one.attempt.status == "done" and one.record]
     seeds: dict[Any, Attempt] = {}
     for attempt, record in done:
         try:
             seed = str(record.tables["hyperparameters"]["seed"])
             if (first := seeds.setdefault(seed, attempt)) is not attempt:
-                yield f"{attempt.name}: has {SEED} {seed}, as {first.name} has"
+                yield f"{attempt.name}: has {SEED} {seed}, like {first.name}"
             if record is not done[0][1] and (sentence := difference(done[0][1], record)):
                 yield f"{attempt.name}: {sentence}"
         except ODD as error:
-            yield f"{attempt.name}: its recipe or events lack something: {type(error).__name__} {error}"
+            yield f"{attempt.name}: its recipe or events are malformed: {type(error).__name__} {error}"
 
 
 def _shared_reasons(campaign: Campaign, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Reasons against finished runs. One that holds for all of them, as most do, is told once."""
-    told: dict[str, list[str]] = {}
+    """Reasons against finished runs; one that holds for all of them, as most do, is given once."""
+    by_reason: dict[str, list[str]] = {}
     done = [one for one in outcomes if one.attempt.status == "done" and one.result]
     for outcome in done:
         assert outcome.result
         for reason in (*_code_reasons(campaign, outcome), *outcome.result.reasons):
-            told.setdefault(reason, []).append(outcome.attempt.name)
-    for reason, names in told.items():
+            by_reason.setdefault(reason, []).append(outcome.attempt.name)
+    for reason, names in by_reason.items():
         if len(names) == len(done) > 1:
             yield f"all {len(done)} finished runs: {reason}"
         else:
@@ -633,22 +627,22 @@ def _shared_reasons(campaign: Campaign, outcomes: Sequence[Outcome]) -> Iterator
 
 
 def _code_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
-    """Where the code that ran is not the code that the plan fixed."""
+    """Where the code that ran is not the code in the plan."""
     assert outcome.record
     try:
         installation = outcome.record.system.get("installation") or {}
-        brought = {"name": None, **(campaign.start.get("plugin") or {})}
+        plugin = {"name": None, **(campaign.start.get("plugin") or {})}
         ran = {one["name"]: one.get("code_sha256") for one in installation.get("plugins") or []}
         codes = (
             ("hpcai500", campaign.start.get("code_sha256"), (installation.get("package") or {}).get("code_sha256")),
-            (f"the plug-in {brought['name']}", brought.get("code_sha256"), ran.get(brought["name"])),
+            (f"the plug-in {plugin['name']}", plugin.get("code_sha256"), ran.get(plugin["name"])),
         )
     except ODD as error:
-        yield f"system.json lacks something: {type(error).__name__} {error}"
+        yield f"system.json is malformed: {type(error).__name__} {error}"
         return
     for what, planned, code in codes:
         if code is not None and planned not in (None, code):
-            yield f"ran other code of {what} than was planned (code_sha256 {str(code)[:12]}…, not {str(planned)[:12]}…)"
+            yield f"ran other code of {what} than planned (code_sha256 {str(code)[:12]}…, not {str(planned)[:12]}…)"
 
 
 def _row(campaign: Campaign, outcome: Outcome) -> Row:

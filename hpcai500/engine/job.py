@@ -82,6 +82,15 @@ def campaign_of(record: Record) -> Mapping[str, Any] | None:
     return campaign
 
 
+def resume_command(job: Job) -> str:
+    """The command that resumes the run if it is stopped; in a campaign, it also runs the remaining trials."""
+    record = job.journal.path
+    # The command of an ensemble's member says itself how to resume it.
+    if job.campaign is not None and job.recipe.ensemble is None:
+        return f"hpcai500 campaign run {record.parent}"
+    return f"hpcai500 {job.recipe.benchmark} --resume --out {record}"
+
+
 def data_of(record: Record) -> Path:
     """Folder of the data that the run was started with.
 
@@ -345,6 +354,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 checkpoints=checkpoints if ranks.leads else None,
                 console=console,
                 stop=stop,
+                resume_command=resume_command(job),
                 sink=costs.sink,
                 groups=groups,
             )

@@ -43,6 +43,7 @@ class Trainer:
 
     Args:
         checkpoints: None on ranks that write none.
+        resume_command: for the message of a run that a signal stops.
         sink: receives the times of steps and all-reduces.
         groups: the ranks that share a model with this one; None if it has a whole model.
 
@@ -62,12 +63,14 @@ class Trainer:
         checkpoints: CheckpointStore | None,
         console: Console,
         stop: StopRequest,
+        resume_command: str,
         sink: SpanSink | None,
         groups: StageGroups | None = None,
     ) -> None:
         self._recipe, self._workload, self._place, self._ranks = recipe, workload, place, ranks
         self._precision, self._journal, self._checkpoints = precision, journal, checkpoints
         self._console, self._stop, self._sink = console, stop, sink
+        self._resume_command = resume_command
         self._epochs = recipe.problem.epochs
         self._steps = workload.steps_per_epoch
         self._bare = workload.model.to(place.device)
@@ -351,8 +354,7 @@ class Trainer:
         # Wait for rank 0: a launcher that sees another rank end may kill it while it writes.
         self._place.communicator.barrier()
         raise StoppedError(
-            f"stopped by {name} at epoch {epoch}, step {step}; nothing is lost: "
-            f"go on with `hpcai500 {self._recipe.benchmark} --resume --out {self._journal.path}`"
+            f"stopped by {name} at epoch {epoch}, step {step}; nothing is lost: go on with `{self._resume_command}`"
         )
 
     def _whole_tally(self) -> EpochTally:

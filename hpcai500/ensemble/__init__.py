@@ -1,6 +1,5 @@
-"""Ensembles (V3.0): many base models that vote, each trained by a job of its own.
+"""Ensembles (V3.0): many base models that vote, each trained by its own job.
 
-In the order of its life: `planning` (with `mapping`) fixes the plan in `journal`; `local` or `slurm` runs members,
-each by `member`; `members` and `status` say how they stand; `collect` (with `counting` and `result`) makes one
-result of them.
+In order of use: `planning` (with `mapping`) writes the plan to `journal`; `local` or `slurm` runs members with
+`member`; `members` and `status` report their state; `collect` (with `counting` and `result`) computes the result.
 """

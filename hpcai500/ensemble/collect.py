@@ -1,7 +1,7 @@
-"""Collects an ensemble: which members count, which are missing, their vote, and the result; and how that is shown.
+"""Collects an ensemble: which members count, which are missing, their vote, the result and the report on it.
 
 Collecting the same members again gives the same result. Only one process collects an ensemble at a time. Members are
-read one after the other, so that ten thousand need no more memory than their rows of the table.
+read one at a time, so memory grows only by one table row for each.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hpcai500.ensemble.counting import (
     counted_before,
     examine,
     hold_vote,
-    of_other_data,
     refused_by_vote,
     run_vote,
+    trained_on_other_data,
 )
 from hpcai500.ensemble.figures import PICTURES, draw_ensemble
 from hpcai500.ensemble.journal import DONE, RESULT, VOTE, Ensemble, append, read_ensemble
@@ -43,7 +43,7 @@ from hpcai500.streams import say
 from hpcai500.text import aligned, scaled
 
 # ----------------------------------------------------------------------------------------------------
-# The lock on the ensemble's folder, and the files that a collection writes there.
+# The lock on the ensemble's folder, and the files that are written there.
 
 
 _LOCK = ".collect.lock"
@@ -54,27 +54,27 @@ class CannotWriteError(RecordError):
 
 
 @contextmanager
-def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Be the only process that collects the ensemble in `folder`; wait for another one, after saying so once.
+def collection_lock(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock for collecting the ensemble in `folder`; if another process holds it, say so once and wait.
 
-    The lock ends with the process, however that ends. Where the file system has no locks, nobody is waited for.
+    The lock is released when the process ends, however it ends. On a file system without locks there is no waiting.
 
     Raises:
-        CannotWriteError: the lock's file cannot be made.
+        CannotWriteError: the lock's file cannot be created.
     """
 
     def on_wait() -> None:
-        say(f"{folder}: is being collected by another process: waiting for its end")
+        say(f"{folder}: another process is collecting this ensemble: waiting for it")
 
     with ExitStack() as stack:
-        with written(folder):
+        with write_errors(folder):
             stack.enter_context(turn_of(folder / _LOCK, on_wait))
         yield
 
 
 @contextmanager
-def written(folder: Path) -> Iterator[None]:
-    """Tell an error of writing within the block in one line, with what to do.
+def write_errors(folder: Path) -> Iterator[None]:
+    """Report an error of writing within the block in one line, with what to do.
 
     Raises:
         CannotWriteError: for every OSError.
@@ -83,13 +83,13 @@ def written(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CannotWriteError(
-            f"{error.filename or folder}: cannot be written: {error.strerror}; mend it, or copy the ensemble to where "
-            "you may write, and collect there"
+            f"{error.filename or folder}: cannot be written: {error.strerror}; fix that, or copy the ensemble to a "
+            "folder that you may write and collect there"
         ) from error
 
 
-def forget(folder: Path) -> None:
-    """Remove the files of an earlier collection, which do not hold while another one is going on.
+def remove_results(folder: Path) -> None:
+    """Remove the files of an earlier collection, which are not valid while a new one runs.
 
     Raises:
         OSError: one cannot be removed.
@@ -104,7 +104,7 @@ def forget(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class CollectOrder:
-    """What the user asked for; with `accept_incomplete`, the members that are there vote even if some are missing."""
+    """What the user asked for; with `accept_incomplete`, members vote even if others are missing."""
 
     folder: Path
     accept_incomplete: bool = False
@@ -112,7 +112,7 @@ class CollectOrder:
 
 @dataclass(frozen=True)
 class Collected:
-    """An ensemble that was collected; `missing` has the members that do not count, with what helps."""
+    """A collected ensemble; `missing` has the members that do not count, with what to do about each."""
 
     ensemble: Ensemble
     result: EnsembleResult
@@ -123,35 +123,35 @@ class Collected:
 def collect_ensemble(
     order: CollectOrder, tracker: Tracker = silent, voting: Voting = run_vote, say: Callable[[str], None] = say
 ) -> Collected:
-    """Collect what is there, and write vote.json, result.json, pictures, the event `collect` and DONE.
+    """Collect the members, and write vote.json, result.json, pictures, the event `collect` and DONE.
 
-    Where members are missing and that is not accepted, there is no vote: result.json names them with the reasons. Where
-    another process collects, its end is waited for, after `say` is told so. Where nothing can be written, an earlier
-    collection is returned if it still holds.
+    If members are missing and that is not accepted, there is no vote, and result.json names them with the reasons. If
+    another process is collecting, say so with `say` and wait for it. If nothing can be written, return the earlier
+    collection if it is still valid.
 
     Raises:
         HpcAi500Error: there is no ensemble, the vote failed, or the folder cannot be written.
     """
     read_ensemble(order.folder)
     try:
-        with alone(order.folder, say):
+        with collection_lock(order.folder, say):
             return _collect(order, tracker, voting)
     except CannotWriteError as error:
         if (before := _collected_before(order.folder)) is None:
             raise
-        say(f"{error}; this is what was collected before, and it still holds")
+        say(f"{error}; showing the earlier collection, which is still valid")
         return before
 
 
 def _collect(order: CollectOrder, tracker: Tracker, voting: Voting) -> Collected:
     ensemble = read_ensemble(order.folder)
     rules = rulebook(str(ensemble.start["edition"]), str(ensemble.start["benchmark"]))
-    with written(ensemble.path):
-        forget(ensemble.path)
+    with write_errors(ensemble.path):
+        remove_results(ensemble.path)
     vote, members, missing = _voted(ensemble, read_members(ensemble, rules, tracker), order, voting)
     result = derive_ensemble(ensemble, members, missing, vote, rules)
     content = (json.dumps(result.as_json(), indent=1) + "\n").encode()
-    told = {
+    value = {
         "status": "incomplete" if missing else "complete",
         "missing": [one.number for one in missing],
         "heads": {str(one.number): one.head for one in members},
@@ -159,9 +159,9 @@ def _collect(order: CollectOrder, tracker: Tracker, voting: Voting) -> Collected
         "result_sha256": hashlib.sha256(content).hexdigest(),
     }
     pictures = draw_ensemble(result) if members else {}
-    with written(ensemble.path):
+    with write_errors(ensemble.path):
         write_atomically(ensemble.path / RESULT, content)
-        ensemble = _told(ensemble, told)
+        ensemble = _append_collect(ensemble, value)
         for name, picture in pictures.items():
             write_atomically(ensemble.path / name, picture)
         if vote:
@@ -172,7 +172,7 @@ def _collect(order: CollectOrder, tracker: Tracker, voting: Voting) -> Collected
 def _voted(
     ensemble: Ensemble, found: tuple[list[Member], list[Missing]], order: CollectOrder, voting: Voting
 ) -> tuple[Vote | None, list[Member], list[Missing]]:
-    """The vote, if one is held, the members that count in it, and the missing ones, also those that it refuses."""
+    """The vote, if there is one, the members that count in it, and the missing ones, with those that it refused."""
     members, missing = found
     while members and (order.accept_incomplete or not missing):
         try:
@@ -187,13 +187,13 @@ def _voted(
 
 
 def _collected_before(folder: Path) -> Collected | None:
-    """The collection in `folder`, if its journal has had no event since."""
+    """The collection in `folder`, if the journal has no later event."""
     ensemble = read_ensemble(folder)
     last = ensemble.events[-1]
     try:
         done, content = (folder / DONE).read_text(encoding="utf-8").strip(), (folder / RESULT).read_bytes()
-        is_it = last["key"] == "collect" and last["value"]["result_sha256"] == hashlib.sha256(content).hexdigest()
-        if done != ensemble.head or not is_it:
+        is_last = last["key"] == "collect" and last["value"]["result_sha256"] == hashlib.sha256(content).hexdigest()
+        if done != ensemble.head or not is_last:
             return None
         result = EnsembleResult.of_json(json.loads(content))
     except (OSError, *ODD):
@@ -217,16 +217,16 @@ def read_members(
             else:
                 missing.append(found)
             progress.advance()
-    strangers = of_other_data(members)
-    numbers = {one.number for one in strangers}
+    others = trained_on_other_data(members)
+    numbers = {one.number for one in others}
     members = [one for one in members if one.number not in numbers]
-    return members, sorted([*missing, *strangers], key=lambda one: one.number)
+    return members, sorted([*missing, *others], key=lambda one: one.number)
 
 
-def _told(ensemble: Ensemble, told: Mapping[str, Any]) -> Ensemble:
-    """Append the event `collect` unless the journal ends with the same one: once for each state of the members."""
+def _append_collect(ensemble: Ensemble, value: Mapping[str, Any]) -> Ensemble:
+    """Append the event `collect` unless the journal ends with the same one."""
     last = ensemble.events[-1]
-    return ensemble if last["key"] == "collect" and last["value"] == told else append(ensemble, "collect", told)
+    return ensemble if last["key"] == "collect" and last["value"] == value else append(ensemble, "collect", value)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -240,11 +240,11 @@ _MOST_MISSING = 8
 
 @dataclass(frozen=True)
 class CollectReport:
-    """What `hpcai500 ensemble collect` says.
+    """What `hpcai500 ensemble collect` prints.
 
     Attributes:
-        collected: None where an error ended it.
-        accepted: whether the user has accepted that members are missing.
+        collected: None after an error.
+        accepted: whether the user accepts missing members.
     """
 
     collected: Collected | None
@@ -254,7 +254,7 @@ class CollectReport:
 
     @property
     def exit_code(self) -> int:
-        """The error's; 1 where members are missing and that was not accepted; 2 for a missed target; else 0."""
+        """The error's; 1 if members are missing and that was not accepted; 2 if the target was missed; else 0."""
         if self.collected is None:
             return self.error_code
         result = self.collected.result
@@ -264,7 +264,7 @@ class CollectReport:
 
     @property
     def verdict(self) -> str:
-        """PASS; FAIL where the target was missed; INVALID where there is no valid result."""
+        """PASS; FAIL if the target was missed; INVALID if there is no valid result."""
         return {ExitCode.PASS: "PASS", ExitCode.WRONG_ANSWER: "FAIL"}.get(ExitCode(self.exit_code), "INVALID")
 
     def lines(self) -> Iterator[str]:
@@ -311,7 +311,7 @@ def summary_lines(result: EnsembleResult) -> Iterator[str]:
         f"{result.scale} accelerators"
     )
     if result.level_changes is not None:
-        yield f"level       {result.level or 'none'} by its recipe"
+        yield f"level       {result.level or 'none'} (from the recipe)"
     if result.quality.achieved is not None:
         yield from _quality_lines(result)
     if result.flops is not None:
@@ -343,16 +343,16 @@ def missing_lines(collected: Collected, *, accepted: bool) -> Iterator[str]:
 def _advice(collected: Collected, *, accepted: bool) -> Iterator[str]:
     folder = shlex.quote(str(collected.ensemble.path))
     by_remedy = {
-        remedy: [one.number for one in collected.missing if one.remedy == remedy] for remedy in ("run", "told", "none")
+        remedy: [one.number for one in collected.missing if one.remedy == remedy] for remedy in ("run", "fix", "none")
     }
     if runs := by_remedy["run"]:
         yield f"hpcai500 ensemble run {folder} (or submit {folder}), for {_named(runs)}; then collect again"
-    if told := by_remedy["told"]:
-        yield f"{_named(told)}: what is said there; then collect again"
+    if fixes := by_remedy["fix"]:
+        yield f"{_named(fixes)}: do what the line above says; then collect again"
     if final := by_remedy["none"]:
-        yield f"{_named(final)}: diverged, which is final: this ensemble will not be complete"
+        yield f"{_named(final)}: diverged, which is final: this ensemble cannot be completed"
     if collected.result.members_done and not accepted:
-        yield f"or without them, never rankable: hpcai500 ensemble collect {folder} --accept-incomplete"
+        yield f"or without them (never rankable): hpcai500 ensemble collect {folder} --accept-incomplete"
 
 
 def _named(numbers: Sequence[int]) -> str:
@@ -426,7 +426,7 @@ def _rate_lines(result: EnsembleResult) -> Iterator[str]:
     yield f"slowest     {slowest_words(slowest)}"
     yield f"utilisation {result.utilisation:.1%} of the accelerators' time was spent in training steps"
     if result.restarts:
-        yield f"restarts    {result.restarts}, counted as time"
+        yield f"restarts    {result.restarts}; the time includes them"
 
 
 def _shown(result: EnsembleResult) -> Sequence[MemberResult]:

@@ -1,8 +1,8 @@
 """Which members of an ensemble count, why others are missing, and the vote of those that count.
 
-A member counts only if its record is the one that its campaign's journal vouches for, has this ensemble's recipe, seed
-and data, and holds its predictions. What is wrong beyond that leaves it counted, and the ensemble not rankable. The
-vote is held in a process of the in-job half (`engine.vote`).
+A member counts only if its record is the one that its campaign's journal names, has this ensemble's recipe, seed and
+data, and has predictions. With any other problem the member counts, but the ensemble is not rankable. The vote runs in
+a process of the in-job half (`engine.vote`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from hpcai500.record import Event, Record, iterate, json_object
 # Members that count, and members that are missing.
 
 
-# Time servers keep clocks far closer; Slurm's own credentials are refused from 5 minutes on.
+# NTP keeps clocks much closer than this; Slurm refuses credentials only from 5 minutes on.
 _CLOCK_SECONDS = 5.0
 _WORLD = {"world_size": "number of ranks", "nodes": "number of nodes", "backend": "backend", "library": "library"}
 
@@ -68,10 +68,10 @@ class Member:
         head: hash of the last event of its record.
         hosts: that it ran on, before and after restarts.
         epochs_by_host: epochs that ended on each host, by the host of rank 0.
-        result: its own: what one model alone is worth.
-        out_of_bag: its quality on samples that it has not drawn; None where that was not asked for.
+        result: of this model alone.
+        out_of_bag: its quality on samples that it did not draw; None if not requested.
         data: fingerprint of its data set.
-        likeness: what all members must have in common, by a name for people.
+        common: facts that must be equal for all members, by display name.
         reasons: why an ensemble with it may not be ranked.
     """
 
@@ -85,7 +85,7 @@ class Member:
     result: Result
     out_of_bag: float | None
     data: str | None
-    likeness: Mapping[str, Any]
+    common: Mapping[str, Any]
     reasons: tuple[str, ...]
 
     @property
@@ -93,21 +93,21 @@ class Member:
         return self.times.member
 
 
-# What helps a missing member: to run it; nothing, because it diverged; what its reason says.
-Remedy = Literal["run", "none", "told"]
+# What to do about a missing member: run it; nothing, because it diverged; what its reason says.
+Remedy = Literal["run", "none", "fix"]
 
 
 @dataclass(frozen=True)
 class Missing:
     number: int
     reason: str
-    remedy: Remedy = "told"
+    remedy: Remedy = "fix"
 
 
 def examine(
     ensemble: Ensemble, number: int, rules: Mapping[str, Any], counted: Mapping[int, str] | None = None
 ) -> Member | Missing:
-    """What member `number` is now; whatever is in its folder, nothing is raised.
+    """Whether member `number` counts, and why not. Raises nothing, whatever is in its folder.
 
     `counted` has the heads of the records with which members were collected before (`counted_before`).
     """
@@ -128,11 +128,11 @@ def examine(
 
 
 def refused_by_vote(member: Member, reason: str) -> Missing:
-    """A member that counted until the vote refused what it says."""
-    return Missing(member.number, f"{member.record}: {reason}{_run_anew(member.folder)}")
+    """A member whose predictions the vote refused."""
+    return Missing(member.number, f"{member.record}: {reason}{_run_again(member.folder)}")
 
 
-def of_other_data(members: Sequence[Member]) -> list[Missing]:
+def trained_on_other_data(members: Sequence[Member]) -> list[Missing]:
     """The members that were trained on other data than most."""
     known = Counter(one.data for one in members if one.data is not None)
     if len(known) < 2:
@@ -143,7 +143,7 @@ def of_other_data(members: Sequence[Member]) -> list[Missing]:
         Missing(
             one.number,
             f"{one.record}: trained on other data than member {first}: their fingerprints differ"
-            + _run_anew(one.folder),
+            + _run_again(one.folder),
         )
         for one in members
         if one.data not in (None, data)
@@ -158,9 +158,9 @@ def members_reasons(ensemble: Ensemble, members: Sequence[Member]) -> Iterator[t
         for reason in one.reasons:
             yield reason, one.number
         if counted.get(one.number, one.head) != one.head:
-            yield "was collected with another record before: a member is trained once, whatever came out", one.number
-        for what, value in one.likeness.items():
-            if first is not None and value != first.likeness.get(what):
+            yield "was collected with another record before: a member may be trained only once", one.number
+        for what, value in one.common.items():
+            if first is not None and value != first.common.get(what):
                 yield f"differs from member {first.number} in {what}", one.number
 
 
@@ -173,9 +173,9 @@ def counted_before(ensemble: Ensemble) -> Mapping[int, str]:
     return found
 
 
-def _run_anew(folder: str) -> str:
-    """What to do about a member that is done and does not count; without that, it would stay so."""
-    return f": move {shlex.quote(folder)} away, and it is run anew"
+def _run_again(folder: str) -> str:
+    """What to do about a member that is done and does not count."""
+    return f": move {shlex.quote(folder)} away to run the member again"
 
 
 def _with_remedy(reason: str, folder: Path) -> str:
@@ -183,22 +183,22 @@ def _with_remedy(reason: str, folder: Path) -> str:
     if "move that folder away" in reason:
         return reason
     first = "; or" if "restore it" in reason else ": restore it, or"
-    return f"{reason}{first} move {shlex.quote(str(folder))} away, and it is run anew"
+    return f"{reason}{first} move {shlex.quote(str(folder))} away to run the member again"
 
 
 def _not_begun(number: int, folder: Path, head: str | None) -> Missing:
     if head is None:
-        return Missing(number, "; ".join(["has not begun", *_failed_before_it_began(folder)]), "run")
+        return Missing(number, "; ".join(["has not started", *_early_failures(folder)]), "run")
     what = "its journal" if folder.is_dir() else "its folder"
     return Missing(
         number,
-        f"was collected with the record {head[:12]}…, and {what} is gone: restore {shlex.quote(str(folder))}; if it is "
-        "run anew instead, the ensemble stays not rankable",
+        f"was collected with the record {head[:12]}…, but {what} is missing: restore {shlex.quote(str(folder))}; if "
+        "the member is run again instead, the ensemble is not rankable",
     )
 
 
-def _failed_before_it_began(folder: Path) -> Iterator[str]:
-    """What is known of why the jobs of a member failed before it began."""
+def _early_failures(folder: Path) -> Iterator[str]:
+    """Why the member's jobs failed before it started, as far as known."""
     failures, problem = read_failures(folder)
     if problem:
         yield problem
@@ -215,10 +215,10 @@ def _failed_before_it_began(folder: Path) -> Iterator[str]:
 def _unfinished(number: int, campaign: Campaign, rules: Mapping[str, Any]) -> Missing:
     last = campaign.attempts[-1]
     if last.status == "running":
-        told = "runs still, or was killed: its journal tells no end (see `hpcai500 ensemble status`)"
-        return Missing(number, told, "run")
+        reason = "is running, or was killed: its journal has no end (see `hpcai500 ensemble status`)"
+        return Missing(number, reason, "run")
     if last.status == "failed" and (diverged := read_outcome(campaign, last, rules).diverged):
-        return Missing(number, f"diverged: {diverged}: that is final: no other attempt takes it back", "none")
+        return Missing(number, f"diverged: {diverged}: this is final", "none")
     why = f": {last.reason}" if last.reason else ""
     return Missing(number, f"{last.status}{why}", "run")
 
@@ -247,14 +247,14 @@ def _finished(
         result=result,
         out_of_bag=_out_of_bag(record),
         data=_dataset(record).get("fingerprint"),
-        likeness=_likeness(record),
+        common=_common(record),
         reasons=(*(reason.removeprefix(own) for reason in against), *_planned_reasons(ensemble, record, start)),
     )
 
 
 def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outcome) -> Iterator[str]:
     """Why a finished record does not count in this ensemble."""
-    name, anew = f"{outcome.attempt.name}: ", _run_anew(str(campaign.path))
+    name, again = f"{outcome.attempt.name}: ", _run_again(str(campaign.path))
     for reason in binding_reasons(campaign, outcome):
         yield _with_remedy(reason.removeprefix(name), campaign.path)
     if outcome.error:
@@ -263,39 +263,39 @@ def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outc
     if record is None:
         return
     if field := recipe_difference(ensemble.tables, record.tables):
-        yield f"{record.path}: its recipe is not the ensemble's: {field} differs{anew}"
+        yield f"{record.path}: its recipe is not the ensemble's: {field} differs{again}"
     seed = record.tables["hyperparameters"]["seed"]
     if seed != ensemble.seed(number):
-        yield f"{record.path}: {SEED} is {seed}; member {number} was planned with {ensemble.seed(number)}{anew}"
-    told = vouched(record.events)
+        yield f"{record.path}: {SEED} is {seed}; member {number} was planned with {ensemble.seed(number)}{again}"
+    files = vouched(record.events)
     for kind in expected_kinds(record.tables):
-        if kind not in told:
-            yield f"{record.path}: holds no predictions, {kind}, so it cannot vote{anew}"
-        elif wrong := _wrong_with(record.path / file_of(kind), str(told[kind]["sha256"])):
-            yield f"{record.path / file_of(kind)}: {wrong}, so it cannot vote: restore it, or{anew.lstrip(':')}"
+        if kind not in files:
+            yield f"{record.path}: has no {kind} predictions, so it cannot vote{again}"
+        elif wrong := _wrong_with(record.path / file_of(kind), str(files[kind]["sha256"])):
+            yield f"{record.path / file_of(kind)}: {wrong}, so it cannot vote: restore it, or{again.lstrip(':')}"
 
 
 def _wrong_with(path: Path, sha256: str) -> str | None:
-    """What is wrong with a file of predictions, whose hash the record's events name."""
+    """What is wrong with a file of predictions; `sha256` is its hash in the record's events."""
     try:
         with path.open("rb") as stream:
             found = file_digest(stream, "sha256").hexdigest()
     except FileNotFoundError:
-        return "is gone"
+        return "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    return None if found == sha256 else "was changed: its hash is not the one that its record names"
+    return None if found == sha256 else "was changed: its hash is not the one in its record"
 
 
 def _planned_reasons(ensemble: Ensemble, record: Record, start: Event) -> Iterator[str]:
-    """Where a member differs from what was planned, or contradicts it."""
+    """Where a member differs from the plan."""
     planned = ensemble.start.get("code_sha256")
     code = ((record.system.get("installation") or {}).get("package") or {}).get("code_sha256")
     if code is not None and planned not in (None, code):
-        yield f"ran other code of hpcai500 than the ensemble was planned with ({str(code)[:12]}…)"
+        yield f"ran other hpcai500 code than the ensemble was planned with ({str(code)[:12]}…)"
     late = (ensemble.events[0]["time_ms"] - start["time_ms"]) / 1000
     if late > _CLOCK_SECONDS:
-        yield "began before the ensemble was planned: the clock of its host is wrong, or that of who planned"
+        yield "started before the ensemble was planned: the clock of its host or of the planning host is wrong"
 
 
 def _times(number: int, record: Record, result: Result, start: Event) -> MemberTimes:
@@ -314,21 +314,21 @@ def _times(number: int, record: Record, result: Result, start: Event) -> MemberT
 
 
 def _hosts(record: Record) -> tuple[str, ...]:
-    told = [event["value"].get("hosts", ()) for event in record.events if event["key"] in ("run_start", "run_resume")]
-    return tuple(dict.fromkeys(str(host) for hosts in told for host in hosts))
+    starts = [event["value"].get("hosts", ()) for event in record.events if event["key"] in ("run_start", "run_resume")]
+    return tuple(dict.fromkeys(str(host) for hosts in starts for host in hosts))
 
 
 def _out_of_bag(record: Record) -> float | None:
-    told = next(iterate(reversed(record.events), "out_of_bag"), None)
-    return float(told["value"]["value"]) if told and told["value"].get("value") is not None else None
+    event = next(iterate(reversed(record.events), "out_of_bag"), None)
+    return float(event["value"]["value"]) if event and event["value"].get("value") is not None else None
 
 
-def _likeness(record: Record) -> dict[str, Any]:
-    told = world(record)
+def _common(record: Record) -> dict[str, Any]:
+    start = world(record)
     system = system_identity(record.system) if record.system else {}
     return {
-        **{name: told.get(key) for key, name in _WORLD.items()},
-        # The kinds of its nodes count, not how many there are.
+        **{name: start.get(key) for key, name in _WORLD.items()},
+        # Only the kinds of its nodes matter, not how many there are.
         **{name: _kinds(value) for name, value in system.items()},
     }
 
@@ -343,7 +343,7 @@ def _kinds(value: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The vote, held in a process of the in-job half.
+# The vote, in a process of the in-job half.
 
 
 _LIST = "members.tsv"
@@ -351,7 +351,7 @@ _REFUSED = "refused.json"
 
 
 class RefusedError(RunError):
-    """The vote refuses what a member says; `member` is its number, `reason` why."""
+    """The vote refuses a member's predictions; `member` is its number."""
 
     def __init__(self, message: str, member: int, reason: str) -> None:
         super().__init__(message)
@@ -368,7 +368,7 @@ class CurvePoint(BaseModel):
 
 
 class OutOfBag(BaseModel):
-    """The quality of the vote on training samples, each judged by the members that have not drawn it."""
+    """The quality of the vote on training samples, each predicted by the members that did not draw it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -382,9 +382,9 @@ class Vote:
     """The result of a vote.
 
     Attributes:
-        per_class: the same by class, where there are classes.
+        per_class: `value` by class, where there are classes.
         curve: quality of the first members together, as more are added.
-        out_of_bag: None where no sample was kept for it.
+        out_of_bag: None if no sample was kept for it.
     """
 
     value: float
@@ -397,10 +397,10 @@ class Vote:
 
 
 class Voting(Protocol):
-    """Holds a vote."""
+    """Runs a vote."""
 
     def __call__(self, ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
-        """Have `members` vote, and write the result to `out`.
+        """Let `members` vote, and write the result to `out`.
 
         Raises:
             RefusedError: the predictions of a member cannot be counted.
@@ -409,7 +409,7 @@ class Voting(Protocol):
 
 
 def run_vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
-    """Hold the vote from the predictions in the members' records.
+    """Run the vote on the predictions in the members' records.
 
     Raises:
         RefusedError: the predictions of a member cannot be counted.
@@ -419,29 +419,29 @@ def run_vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
     with scratch_folder(os.environ, ensemble.path) as folder:
         listed, refused = Path(folder, _LIST), Path(folder, _REFUSED)
         try:
-            # Relative paths, so that the vote of an ensemble that was moved gives the same file.
+            # Relative paths, so that the vote of a moved ensemble gives the same file.
             listed.write_text("".join(f"{one.number}\t{one.record}\n" for one in members), encoding="utf-8")
             options = VoteOptions((ensemble.path / RECIPE).absolute(), listed, out.absolute(), refused)
             code = run_to_end(module_command("engine.vote_command", as_argument(options)), hold=True)
         except OSError as error:
-            raise RunError(f"{listed}: cannot be written: {error.strerror}; mend it, then collect again") from error
+            raise RunError(f"{listed}: cannot be written: {error.strerror}; fix that, then collect again") from error
         if code and refused.is_file():
-            told = json_object(refused)
+            refusal = json_object(refused)
             raise RefusedError(
-                f"{ensemble.path}: the vote failed: member {told['member']}: {told['reason']}",
-                int(told["member"]),
-                str(told["reason"]),
+                f"{ensemble.path}: the vote failed: member {refusal['member']}: {refusal['reason']}",
+                int(refusal["member"]),
+                str(refusal["reason"]),
             )
     if code:
         raise RunError(f"{ensemble.path}: the vote failed (see above)")
 
 
 def hold_vote(ensemble: Ensemble, members: Sequence[Member], voting: Voting) -> Vote:
-    """Hold the vote of `members`, and read its file.
+    """Run the vote of `members`, and read its file.
 
     Raises:
         RefusedError: the predictions of a member cannot be counted.
-        RunError: the vote failed, or its file is not of these members.
+        RunError: the vote failed, or its file is of other members.
     """
     path = ensemble.path / VOTE
     voting(ensemble, members, path)
@@ -453,10 +453,10 @@ def hold_vote(ensemble: Ensemble, members: Sequence[Member], voting: Voting) -> 
 
 
 def read_vote(path: Path, members: Sequence[Member]) -> Vote:
-    """The vote in the file `path`, which must be of these members.
+    """The vote in the file `path`.
 
     Raises:
-        RunError: it is not, or it is no vote.
+        RunError: it is not a vote of `members`.
     """
     try:
         document = json_object(path)
@@ -476,7 +476,7 @@ def read_vote(path: Path, members: Sequence[Member]) -> Vote:
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         )
     except (RecordError, *ODD) as error:
-        raise RunError(f"{path}: no vote of ours: {type(error).__name__} {error}; collect again") from error
+        raise RunError(f"{path}: not a valid vote: {type(error).__name__} {error}; collect again") from error
     if voters != [one.number for one in members]:
-        raise RunError(f"{path}: not of the {len(members)} members that were collected; collect again")
+        raise RunError(f"{path}: not the vote of the {len(members)} members that count; collect again")
     return vote

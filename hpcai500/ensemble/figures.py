@@ -16,7 +16,7 @@ _INK = "#1a1a1a"
 
 
 def draw_ensemble(result: EnsembleResult) -> dict[str, bytes]:
-    """`quality.svg` and `.png` if the members have voted, `training.svg` and `.png` if one is done."""
+    """`quality.svg` and `.png` if the members voted, `training.svg` and `.png` if any member counts."""
     files: dict[str, bytes] = {}
     if result.curve:
         files |= figure_files(lambda figure: _draw_quality(figure, result), "quality", (7.5, 4.5))
@@ -88,14 +88,14 @@ def _set_quality_axes(axes: Axes, result: EnsembleResult, counts: list[int]) -> 
 # ----------------------------------------------------------------------------------------------------
 # When each member trained: one strip for each, from its start to its stop, with gaps for its downtime.
 #
-# Strips are in the order of the members and fill the picture, however many they are. The slowest one is coloured and
-# named, and the time until the last start is shaded: both are visible even where strips are thinner than a line.
+# Strips are in the order of the members and fill the picture. The slowest one is coloured and named, and the time until
+# the last start is shaded; both are visible even if strips are thinner than a line.
 
 
 _TRAINED, _SLOWEST, _SKEW = "#4f8fc0", "#d55e00", "#f0c75e"
 # Up to this number, strips stand apart and each has its label.
 _FEW = 24
-# Least height of the slowest member's strip, as a part of the picture's height.
+# Minimum height of the slowest member's strip, as a fraction of the picture's height.
 _THINNEST = 0.006
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
@@ -114,16 +114,16 @@ def _draw_training(figure: Figure, result: EnsembleResult) -> None:
     axes.set_xlim(-0.015 * span / factor, 1.015 * span / factor)
     _set_training_axes(axes, result)
     slowest = result.slowest_member
-    told = [
+    notes = [
         f"slowest: {slowest_words(slowest)}",
         f"last start after {result.start_skew_seconds or 0:.1f} s; accelerators trained {result.utilisation or 0:.1%} "
         "of the time shown",
     ]
-    figure.supxlabel("\n".join([f"{unit} after the first member's start", *told]), fontsize=9)
+    figure.supxlabel("\n".join([f"{unit} after the first member's start", *notes]), fontsize=9)
 
 
 def _draw_strips(axes: Axes, result: EnsembleResult, factor: float) -> None:
-    """All strips as one collection: ten thousand are drawn in a second, and are one object of the SVG."""
+    """Draw all strips as one collection: ten thousand take a second, and are one object in the SVG."""
     # Imported late, because it takes longer to load than everything else here.
     from matplotlib.collections import PolyCollection
 

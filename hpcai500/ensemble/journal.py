@@ -1,7 +1,7 @@
 """The journal of an ensemble: its plan, fixed before the first member, and what was submitted, cancelled, collected.
 
-Only those who plan, submit, cancel and collect write it; members do not, so ten thousand that begin at once share no
-file.
+Only the commands that plan, submit, cancel and collect write it. Members do not, so ten thousand that start at once
+share no file.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from hpcai500.toml_source import parse_toml
 #     collect          {status: complete|incomplete, missing: [number], heads: {number: head}, vote_sha256,
 #                       result_sha256}
 #
-# Each member's journal begins with `campaign_start`, which carries {ensemble: {id, member}} with this journal's
-# identity, so that no member can be made to fit another ensemble later.
+# Each member's journal begins with `campaign_start`, which has {ensemble: {id, member}} with this journal's identity,
+# so a member cannot be moved to another ensemble later.
 
 
 SCHEMA = "hpcai500-ensemble-1"
@@ -65,7 +65,7 @@ PLAN = "plan.toml"
 VOTE = "vote.json"
 RESULT = "result.json"
 DONE = "DONE"
-# In a member's folder, written by whoever runs it: its output, and how its jobs failed.
+# In a member's folder, written by the process that runs it: its output, and how its jobs failed.
 OUTPUT = "output.txt"
 FAILURES = "failures.jsonl"
 _MEMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
@@ -73,7 +73,7 @@ _MEMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 @dataclass(frozen=True)
 class Ensemble:
-    """An ensemble on disk; the chain of its journal was checked.
+    """An ensemble on disk; the hash chain of its journal was checked.
 
     Attributes:
         identity: hash of the journal's first line, the plan.
@@ -101,7 +101,7 @@ class Ensemble:
 
     @property
     def stage(self) -> str | None:
-        """Folder on each node for copies of samples, with variables for the node's shell; None: nothing is staged."""
+        """Folder on each node for copies of samples, may have shell variables; None: nothing is staged."""
         stage = self.start["stage"]
         return None if stage is None else str(stage)
 
@@ -126,7 +126,7 @@ class Ensemble:
         if campaign.start.get("ensemble") != {"id": self.identity, "member": member}:
             raise RecordError(
                 f"{folder}: not member {member} of this ensemble: its journal names another plan; move that folder "
-                "away, and the member is run anew"
+                "away to run the member again"
             )
         return campaign
 
@@ -169,15 +169,15 @@ def read_ensemble(folder: Path) -> Ensemble:
             raise RecordError(f"{folder / RECIPE}: not the recipe that the ensemble was planned with: its hash differs")
         if start["plan_sha256"] != sha256(plan).hexdigest():
             raise RecordError(
-                f"{folder / PLAN}: was changed; it tells what was planned, and a change of it does nothing: "
-                "restore it, or plan another ensemble in another folder"
+                f"{folder / PLAN}: was changed after planning, which has no effect: restore it, or plan another "
+                "ensemble in another folder"
             )
         shape = Shape(*(int(start[key]) for key in ("members", "degree", "per_node")))
         if min(shape.members, shape.degree, shape.per_node) < 1:
             raise ValueError(f"no ensemble has {shape.members} members of {shape.degree} on nodes of {shape.per_node}")
         str(start["data"]), int(start["first_seed"]), start["stage"]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise RecordError(f"{path}: an event lacks something: {type(error).__name__} {error}") from error
+        raise RecordError(f"{path}: an event is malformed: {type(error).__name__} {error}") from error
     first = whole[: whole.index(b"\n")]
     return Ensemble(folder, line_hash(first), last_hash(whole), tables, start, shape, tuple(events))
 
@@ -214,10 +214,10 @@ _HEADER = """\
 def create_ensemble(
     folder: Path, recipe: Recipe, shape: Shape, places: Sequence[MemberPlace], data: Path, stage: str | None
 ) -> Ensemble:
-    """Fix a new ensemble in `folder`, which must be empty or absent.
+    """Write the plan of a new ensemble to `folder`, which must be empty or absent.
 
     `recipe` is the resolved one of member 0. `stage` is the folder on each node for copies of samples; None: samples
-    are read where they lie.
+    are read in place.
 
     Raises:
         RecordError: the folder is not empty or cannot be written.
@@ -253,7 +253,7 @@ def create_ensemble(
 
 
 def require_new(folder: Path) -> None:
-    """Refuse a folder in which an ensemble cannot be fixed.
+    """Refuse a folder that cannot hold a new ensemble.
 
     Raises:
         RecordError: it holds an ensemble or anything else, or cannot be listed.
@@ -261,17 +261,17 @@ def require_new(folder: Path) -> None:
     try:
         if is_ensemble(folder):
             raise RecordError(
-                f"{folder}: holds an ensemble already: go on with it by `hpcai500 ensemble run "
+                f"{folder}: already holds an ensemble: continue it with `hpcai500 ensemble run "
                 f"{shlex.quote(str(folder))}`, or give another folder"
             )
         if folder.exists() and any(folder.iterdir()):
-            raise RecordError(f"{folder}: not empty; give another folder: an ensemble is fixed before its first member")
+            raise RecordError(f"{folder}: not empty; give an empty or new folder for the ensemble")
     except OSError as error:
         raise RecordError(f"{folder}: cannot be used: {error.strerror}; give another folder") from error
 
 
 def append(ensemble: Ensemble, key: str, value: Mapping[str, Any]) -> Ensemble:
-    """Add one event to the journal, which is on disk when this returns; returns the ensemble as it is then.
+    """Append one event to the journal, sync it to disk, and return the updated ensemble.
 
     Raises:
         RecordError: the journal cannot be written.
@@ -281,7 +281,7 @@ def append(ensemble: Ensemble, key: str, value: Mapping[str, Any]) -> Ensemble:
 
 
 def begin_member(ensemble: Ensemble, member: int) -> Campaign:
-    """The campaign of a member, made now if it has none: one trial, with the member's seed.
+    """The campaign of a member, created if it has none: one trial, with the member's seed.
 
     Raises:
         RecordError: it belongs to another plan, or cannot be written.
@@ -294,7 +294,7 @@ def begin_member(ensemble: Ensemble, member: int) -> Campaign:
             1,
             ensemble.data,
             ensemble={"id": ensemble.identity, "member": member},
-            # A crash between the two files of a campaign leaves the first one, which is written again alike.
+            # A crash may have left the recipe without a journal; it is written again, unchanged.
             beside=(OUTPUT, FAILURES, RECIPE),
         )
     campaign = ensemble.campaign(member)
@@ -317,7 +317,7 @@ def _plan_text(shape: Shape, places: Sequence[MemberPlace]) -> str:
         "scale": shape.scale,
         "accelerators_per_node": shape.per_node,
     }
-    # One line for each member: ten thousand of them are searched by eye and by grep.
+    # One line for each member, so that grep finds it.
     lines = [
         f"    {{ member = {place.member}, seed = {place.seed}, nodes = {json.dumps(place.nodes)}, "
         f"accelerators = {json.dumps(place.accelerators)} }},"

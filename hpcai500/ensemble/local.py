@@ -1,4 +1,4 @@
-"""Runs an ensemble on this machine: members are processes side by side, each on cores or accelerators of its own."""
+"""Runs an ensemble on this machine: members are processes side by side, each with its own cores or accelerators."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from hpcai500.text import count
 # Whether a failed member is tried again: the same on a cluster and on one machine.
 
 
-# Failures, apart from time that ran out, after which a member is given up.
+# A member is given up after this many failures, not counting time limits.
 MOST_FAILURES = 3
 
 
 def may_be_tried_again(exit_code: int, failures: int) -> bool:
-    """Whether a member is worth another try after its `failures`-th failure, with this exit code.
+    """Whether to try a member again after its `failures`-th failure, with this exit code.
 
-    A member that diverged, or cannot be run as planned, would end the same way again. Codes that are not ours come from
-    a signal or a launcher.
+    A member that diverged, or cannot be run as planned, would end the same way again. Codes other than ours come from a
+    signal or a launcher.
     """
     final = (ExitCode.WRONG_ANSWER, ExitCode.USAGE, ExitCode.ENVIRONMENT)
     return exit_code not in final and failures < MOST_FAILURES
@@ -43,15 +43,15 @@ def may_be_tried_again(exit_code: int, failures: int) -> bool:
 # The scheduler of one machine.
 
 
-# The last line of a member's output is looked for in so much of its end.
+# How much of the end of a member's output is searched for its last line.
 _LAST_LINE_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class Slot:
-    """The share of this machine that one running member has.
+    """One running member's share of this machine.
 
-    `devices` are the accelerators that it sees, by CUDA's names; None where the recipe needs none.
+    `devices` are the accelerators that it sees, by CUDA's names; None if the recipe needs none.
     """
 
     cores: Sequence[int]
@@ -70,21 +70,20 @@ class _Running:
 
     @property
     def waits_for_another(self) -> bool:
-        """Whether its last words, before those of a signal, say that another process runs the member."""
+        """Whether its last line, except that of a signal, says that another process runs the member."""
         try:
             with self.output.open("rb") as stream:
                 end = stream.seek(0, os.SEEK_END)
                 stream.seek(max(self.offset, end - _LAST_LINE_BYTES))
                 lines = stream.read(_LAST_LINE_BYTES).rstrip().splitlines()
         except OSError:
-            # The member runs, even if nobody can read its output.
-            return False
+            return False  # the member runs, even if its output cannot be read
         lines = [line for line in lines if b"error: stopped by " not in line]
         return bool(lines) and BEING_RUN.encode() in lines[-1]
 
 
 class LocalScheduler:
-    """Runs members as processes of this one, which must live as long as they do: `jobs` starts the next ones.
+    """Runs members as child processes, which end with this process; `jobs` starts waiting ones.
 
     `relay` passes signals on to them. `power` is the value of --power.
     """
@@ -105,19 +104,19 @@ class LocalScheduler:
         self.codes: dict[int, int] = {}
 
     def submit(self, ensemble: Ensemble, members: Sequence[int], *, at_once: int | None = None) -> Sequence[str]:
-        """Have `members` run here, as many at a time as there is room for, or `at_once`."""
+        """Queue `members` to run here, `at_once` at a time, or as many as fit."""
         self._slots = slots(ensemble, at_once)
         self._waiting += members
         return [self._name]
 
     def jobs(self, ensemble: Ensemble) -> Mapping[int, MemberJob]:
-        """How the members stand; starts waiting ones where there is room."""
+        """The state of the members; starts waiting ones while there are free slots."""
         for member, running in list(self._running.items()):
             code = running.process.poll()
             if code is not None:
                 self._slots.append(running.slot)
                 self._end(ensemble, member, code)
-        while self._waiting and self._slots and not self._relay.heard:
+        while self._waiting and self._slots and not self._relay.has_signal:
             self._start(ensemble, self._waiting.pop(0), self._slots.pop(0))
         return {
             **{member: self._job(member, "waiting") for member in self._waiting},
@@ -126,7 +125,7 @@ class LocalScheduler:
         }
 
     def close(self) -> None:
-        """Kill what still runs; the next `ensemble run` resumes the records."""
+        """Kill running members; the next `ensemble run` resumes them."""
         for running in self._running.values():
             running.process.kill()
             running.process.wait()
@@ -147,7 +146,7 @@ class LocalScheduler:
                 process = start_child(command, environment=environment, cores=slot.cores, output=output.fileno())
         except OSError as error:
             raise RunError(
-                f"{error.filename or folder}: cannot be written: {error.strerror}; mend it, then go on"
+                f"{error.filename or folder}: cannot be written: {error.strerror}; fix that, then run this again"
             ) from error
         self._relay.add(process)
         self._running[member] = _Running(process, slot, folder / OUTPUT, offset, began_ms)
@@ -159,7 +158,7 @@ class LocalScheduler:
         if code == ExitCode.PASS:
             self._ended[member] = self._job(member, "ended")
             return
-        if self._relay.heard:
+        if self._relay.has_signal:
             self._ended[member] = self._stopped(member, is_elsewhere=waited)
             return
         failures = self._failures[member] = self._failures.get(member, 0) + 1
@@ -174,7 +173,7 @@ class LocalScheduler:
             self._ended[member] = self._job(member, "failed", why)
 
     def _note(self, ensemble: Ensemble, member: int, code: int) -> str:
-        """Write a failure into the member's folder, for `ensemble status`; returns why that was impossible."""
+        """Write a failure into the member's folder, for `ensemble status`; return the error, or an empty string."""
         failure = Failure(self._host, code, _now_ms(), self._name)
         try:
             note_failure(ensemble.folder(member), failure, self._restarts.get(member, 0))
@@ -184,8 +183,8 @@ class LocalScheduler:
 
     def _stopped(self, member: int, *, is_elsewhere: bool) -> MemberJob:
         if is_elsewhere:
-            # The local job does not know how the member stands.
-            why = "waited for another process, which goes on"
+            # The local job does not know the member's state.
+            why = "waited for another process, which still runs it"
             return replace(self._job(member, "unknown", why), is_elsewhere=True)
         return self._job(member, "stopped", "stopped with this command")
 
@@ -193,7 +192,7 @@ class LocalScheduler:
         job = self._job(member, "running")
         if not self._running[member].waits_for_another:
             return job
-        return replace(job, reason="is being run by another process: waiting for its end", is_elsewhere=True)
+        return replace(job, reason="is being run by another process: waiting for it", is_elsewhere=True)
 
     def _job(self, member: int, state: State, reason: str = "") -> MemberJob:
         running = self._running.get(member)
@@ -207,7 +206,7 @@ def _now_ms() -> int:
 
 
 def _was_stopped(ensemble: Ensemble, member: int, since_ms: int) -> bool:
-    """Whether an attempt at the member has ended on request, with a checkpoint, since `since_ms`."""
+    """Whether an attempt at the member was stopped on request, with a checkpoint, since `since_ms`."""
     try:
         campaign = ensemble.campaign(member)
     except HpcAi500Error:
@@ -219,7 +218,7 @@ def _was_stopped(ensemble: Ensemble, member: int, since_ms: int) -> bool:
 
 
 def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:
-    """Equal shares of this machine, one for each member that runs side by side: as many as there is room for.
+    """Equal shares of this machine, one for each member that runs at the same time: `at_once`, or as many as fit.
 
     Raises:
         EnvironmentLacksError: there are too few accelerators.
@@ -233,7 +232,7 @@ def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:
     room = len(devices) // degree
     if room < (at_once or 1):
         raise EnvironmentLacksError(
-            f"{len(devices)} accelerators are seen here, and {count(at_once or 1, 'member')} of {degree} take "
+            f"{len(devices)} accelerators are visible here, but {count(at_once or 1, 'member')} of {degree} need "
             f"{(at_once or 1) * degree}: plan a lower --degree, or give a lower --at-once"
         )
     slots = min(members, at_once or room)
@@ -258,7 +257,7 @@ class RunOrder:
 
     Attributes:
         members: those to run, as in `0-3,7`; None: all.
-        at_once: members that run side by side; None: as many as there is room for.
+        at_once: members that run at the same time; None: as many as fit.
         power: value of --power.
     """
 
@@ -270,11 +269,11 @@ class RunOrder:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How the members stand after everything that could be run has run.
+    """The state of the members at the end of the command.
 
     Attributes:
         jobs: of the members that were run.
-        stopped: whether a signal ended it early, so that the same command resumes it.
+        stopped: whether a signal ended it early; the same command resumes it.
     """
 
     ensemble: Ensemble
@@ -295,37 +294,37 @@ def run_ensemble(
     """Run the members that are not done, resuming attempts, and call `on_poll` several times a second.
 
     `on_start` is called with the members to be run before the first of them starts. A member that fails is tried again
-    (`may_be_tried_again`); one that another process runs already fails, and says so.
+    (`may_be_tried_again`); one that another process already runs fails, with that reason.
 
     Raises:
         HpcAi500Error: there is no such ensemble, member or accelerator, or the folder cannot be written.
     """
     ensemble = read_ensemble(order.folder)
-    wanted = parse_members(order.members, ensemble) if order.members else ensemble.members
-    left = [member for member in wanted if not is_done(ensemble, member)]
+    chosen = parse_members(order.members, ensemble) if order.members else ensemble.members
+    left = [member for member in chosen if not is_done(ensemble, member)]
     if not left:
         return RunEnd(ensemble, {}, stopped=False)
     with SignalRelay() as relay:
         scheduler = LocalScheduler(relay, order.power)
         jobs = scheduler.submit(ensemble, left, at_once=order.at_once)
-        told = {
+        value = {
             "scheduler": scheduler.name,
             "jobs": list(jobs),
             "members": left,
             "at_once": order.at_once,
             "exclude": [],
         }
-        ensemble = append(ensemble, "submit", told)
+        ensemble = append(ensemble, "submit", value)
         on_start(left)
         try:
             states = _to_the_end(scheduler, ensemble, relay, on_poll)
         finally:
             scheduler.close()
-        return RunEnd(ensemble, states, stopped=relay.heard)
+        return RunEnd(ensemble, states, stopped=relay.has_signal)
 
 
 def is_done(ensemble: Ensemble, member: int) -> bool:
-    """Whether an attempt at the member came to its end."""
+    """Whether an attempt at the member is complete."""
     campaign = ensemble.campaign(member)
     return campaign is not None and bool(campaign.done())
 
@@ -335,7 +334,7 @@ def starting_line(ensemble: Ensemble, members: Sequence[int]) -> str:
     total = ensemble.shape.members
     many = f"{len(members)} of {total}" if len(members) < total else str(total)
     return (
-        f"starting {many} member{'s' * (total > 1)} of {ensemble.path}, what they print is in "
+        f"starting {many} member{'s' * (total > 1)} of {ensemble.path}; their output is in "
         f"{ensemble.path}/members/NNNNN/{OUTPUT}"
     )
 
@@ -347,6 +346,6 @@ def _to_the_end(
         jobs = scheduler.jobs(ensemble)
         on_poll(ensemble, jobs)
         states: Sequence[str] = [job.state for job in jobs.values()]
-        if "running" not in states and ("waiting" not in states or relay.heard):
+        if "running" not in states and ("waiting" not in states or relay.has_signal):
             return jobs
         time.sleep(_POLL_SECONDS)

@@ -25,7 +25,7 @@ def in_ranges(numbers: Iterable[int]) -> str:
 
 
 def in_short(numbers: Iterable[int], most: int = 12) -> str:
-    """As `in_ranges`, for a sentence: of many runs the first `most`, and how many numbers there are."""
+    """As `in_ranges`, shortened for a sentence: the first `most` ranges, and how many numbers there are."""
     numbers = set(numbers)
     runs = _runs(numbers)
     return ",".join(runs) if len(runs) <= most else f"{','.join(runs[:most])},… ({len(numbers)} in all)"
@@ -44,7 +44,7 @@ def _runs(numbers: Iterable[int]) -> list[str]:
 
 
 _MOST_NEAREST = 3
-# Ten times the largest machine; a typing error is refused before it fills the memory.
+# Ten times the largest machine; a typing error must not fill the memory.
 _MOST_ACCELERATORS = 10**6
 
 
@@ -79,7 +79,7 @@ class Shape:
 
     @property
     def members_a_node(self) -> int:
-        """Members that a node holds side by side; 1 where a member takes whole nodes."""
+        """Members that run side by side on a node; 1 if a member takes whole nodes."""
         return max(1, self.per_node // self.degree)
 
     @property
@@ -107,9 +107,9 @@ class MemberPlace:
 def shape_of(
     per_node: int, *, scale: int | None = None, members: int | None = None, degree: int | None = None
 ) -> Shape:
-    """The shape that Equation 5 leaves: of scale, members and degree, one that is not given follows from the others.
+    """The shape by Equation 5: scale, members or degree, if not given, follows from the others.
 
-    Where only one is given, P_degree is the accelerators of a node (Table 2).
+    If only one is given, P_degree is the accelerators of a node (Table 2).
 
     Raises:
         UsageError: no such ensemble is possible; the message has the nearest ones that are.
@@ -120,7 +120,7 @@ def shape_of(
             raise UsageError(f"{name}: expected {expected}, got {value}")
     if scale is None:
         if members is None:
-            raise UsageError("how large? Give --members M or --scale S (and --degree P: the accelerators of a member)")
+            raise UsageError("no size: give --members M or --scale S (and --degree P, the accelerators of a member)")
         return _checked(Shape(members, per_node if degree is None else degree, per_node))
     if degree is None:
         degree = scale // members if members and scale % members == 0 else None if members else min(per_node, scale)
@@ -139,10 +139,10 @@ def member_places(shape: Shape, first_seed: int, hosts: Sequence[str] = ()) -> t
         UsageError: there are fewer hosts than needed, or one is named twice.
     """
     if twice := [host for host, count in Counter(hosts).items() if count > 1]:
-        raise UsageError(f"--hosts: {twice[0]} stands there twice: its accelerators would belong to two members")
+        raise UsageError(f"--hosts: {twice[0]} is named twice: its accelerators would belong to two members")
     if hosts and len(hosts) < shape.nodes:
         raise UsageError(
-            f"--hosts: {shape.members} members of {shape.degree} accelerators take {shape.nodes} nodes of "
+            f"--hosts: {shape.members} members of {shape.degree} accelerators need {shape.nodes} nodes of "
             f"{shape.per_node}, got {len(hosts)}: name more, or plan fewer members"
         )
     names = hosts or [f"node-{number}" for number in range(1, shape.nodes + 1)]

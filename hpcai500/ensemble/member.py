@@ -1,7 +1,4 @@
-"""Runs one member of an ensemble on the ranks that were started for it, from a copy of its data on its nodes if asked.
-
-A member is begun, resumed, or found to be done.
-"""
+"""Starts or resumes one member of an ensemble on the ranks that were started for it, with staged data if asked."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from hpcai500.streams import say
 from hpcai500.system.process import owner_of
 
 # ----------------------------------------------------------------------------------------------------
-# Staging: what a member reads is copied to the storage of its nodes before it trains, and removed after.
+# Staging: what a member reads is copied to the storage of its nodes before it trains, and removed afterwards.
 #
 # The job on every rank is `python -m hpcai500.data stage`: one rank of a node copies while the others wait, and all end
 # together. Members side by side on a node share one folder, and the samples in it.
@@ -42,10 +39,9 @@ BENCHMARKS = ("ic", "ewa")
 def staged(
     ensemble: Ensemble, member: int, launcher: Launcher, recipe: Recipe, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Path]:
-    """The folder that a member trains on: the data set, or a copy on its nodes of what it reads, within the block.
+    """The folder that a member trains on: the data set, or within the block a copy on its nodes of what it reads.
 
-    A member that is killed leaves its copy, which its next attempt on that node uses; whoever needs the space removes
-    it.
+    A killed member leaves its copy for its next attempt on that node; another member removes it if it needs the space.
 
     Args:
         ensemble: its `stage` may name $VARIABLES, which are read here, on a node.
@@ -54,7 +50,7 @@ def staged(
 
     Raises:
         UsageError: the folder is not absolute, or data of this benchmark cannot be staged.
-        HpcAi500Error: it could not be staged, as the ranks have said.
+        HpcAi500Error: staging failed; the ranks printed why.
     """
     if ensemble.stage is None:
         yield ensemble.data
@@ -63,14 +59,14 @@ def staged(
     folder = f"{ensemble.stage}/{_folder_name(ensemble, recipe)}"
     root = Path(expand_variables(folder, environment))
     if not root.is_absolute():
-        raise UsageError(f"--stage {ensemble.stage}: is {root.parent} here; give a folder from the root on, as /tmp")
+        raise UsageError(f"--stage {ensemble.stage}: is {root.parent} here; give an absolute folder, as /tmp")
     name = f"{ensemble.identity[:12]}-member-{member:05d}"
     common = StageOptions(ensemble.data, Path(folder), name=name, expand=root)
-    wanted = replace(common, recipes=(str(ensemble.folder(member) / RECIPE),), owner=owner_of(os.getpid()))
+    options = replace(common, recipes=(str(ensemble.folder(member) / RECIPE),), owner=owner_of(os.getpid()))
     try:
-        code = _stage(launcher, recipe, wanted)
+        code = _stage(launcher, recipe, options)
         if code != ExitCode.PASS:
-            raise error_kind(code)(f"member {member}: what it reads could not be staged into {root} (see above)")
+            raise error_kind(code)(f"member {member}: its data could not be staged into {root} (see above)")
         yield root
     finally:
         _release(launcher, recipe, replace(common, release=True), member, root)
@@ -81,20 +77,20 @@ def _stage(launcher: Launcher, recipe: Recipe, options: StageOptions) -> int:
 
 
 def require_stageable(recipe: Recipe) -> None:
-    """Refuse the data of a plug-in, which alone knows the files of a sample.
+    """Refuse the data of a plug-in: only the plug-in knows the files of a sample.
 
     Raises:
         UsageError: it is a plug-in's.
     """
     if recipe.benchmark not in BENCHMARKS:
         raise UsageError(
-            f"ensemble: data of {recipe.benchmark} cannot be staged, only of {' and '.join(BENCHMARKS)}: plan it "
-            "without --stage"
+            f"ensemble: data of {recipe.benchmark} cannot be staged, only of {' and '.join(BENCHMARKS)}: plan without "
+            "--stage"
         )
 
 
 def _release(launcher: Launcher, recipe: Recipe, options: StageOptions, member: int, root: Path) -> None:
-    """Release the copy; a failure is only said, because the member's own end counts for more."""
+    """Release the copy; a failure is only printed, because the member's own end matters more."""
     try:
         released = _stage(launcher, recipe, options) == ExitCode.PASS
     except HpcAi500Error as error:
@@ -105,7 +101,7 @@ def _release(launcher: Launcher, recipe: Recipe, options: StageOptions, member: 
 
 
 def _folder_name(ensemble: Ensemble, recipe: Recipe) -> str:
-    """One name for each data folder: ensembles on the same data share copies, others do not meet."""
+    """One name for each data folder: ensembles on the same data share copies, others do not."""
     place = hashlib.sha256(os.fsencode(ensemble.data)).hexdigest()[:12]
     return f"hpcai500-{recipe.benchmark}-{place}"
 
@@ -117,7 +113,7 @@ def _folder_name(ensemble: Ensemble, recipe: Recipe) -> str:
 # Ranks whose command was killed stop with a checkpoint in less time; NFS keeps the locks of a dead node for 90 s.
 _PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 1.0
-# Said while another process runs the member, and as the error where that goes on for too long.
+# Printed while another process runs the member, and in the error if that takes too long; `local` looks for it.
 BEING_RUN = "is being run by another process"
 
 
@@ -131,10 +127,10 @@ class MemberOrder:
 
 
 def run_member(order: MemberOrder, launcher: Launcher) -> int:
-    """Run what is not done of a member; returns 0 when it is done, whatever its quality.
+    """Run a member, unless it is done; return 0 when it is done, whatever its quality.
 
-    Other codes tell a scheduler what to do: 1: it may be run again; 2: it diverged, which no other attempt changes; 64
-    and 69: it cannot be run like this, or not here.
+    Other codes are for a scheduler: 1: it may be run again; 2: it diverged, which is final; 64 and 69: it cannot be run
+    with these options, or not on this node.
 
     Raises:
         HpcAi500Error: with one of these exit codes.
@@ -147,12 +143,12 @@ def run_member(order: MemberOrder, launcher: Launcher) -> int:
 
 
 def _run(ensemble: Ensemble, order: MemberOrder, launcher: Launcher) -> int:
-    """Called while no other process runs the member, writes its journal or uses its copy."""
+    """Run the member, whose lock the caller holds (`_turn`)."""
     campaign = begin_member(ensemble, order.member)
     recipe = read_resolved(campaign.path / RECIPE)
     launcher.check(recipe, 1)
     if campaign.done():
-        say(f"member {order.member} of {order.folder} is done already: {campaign.record(campaign.done()[0])}")
+        say(f"member {order.member} of {order.folder} is already done: {campaign.record(campaign.done()[0])}")
         return ExitCode.PASS
     with staged(ensemble, order.member, launcher, recipe) as data:
         (outcome,) = run_campaign(campaign.path, launcher, data=data, power=order.power)
@@ -160,26 +156,26 @@ def _run(ensemble: Ensemble, order: MemberOrder, launcher: Launcher) -> int:
         campaign = begin_member(ensemble, order.member)
         if campaign.attempts and campaign.attempts[-1].status == "stopped":
             folder = shlex.quote(str(order.folder))
-            say(f"member {order.member} was stopped: go on with it by `hpcai500 ensemble run {folder}`, or submit")
+            say(f"member {order.member} was stopped: continue with `hpcai500 ensemble run {folder}`, or submit it")
         return ExitCode.WRONG_ANSWER if _diverged(campaign) else outcome.exit_code
     if not begin_member(ensemble, order.member).done():
-        raise RunError(f"member {order.member}: its job ended well, but its record is not complete: {outcome.record}")
+        raise RunError(f"member {order.member}: its job succeeded, but its record is not complete: {outcome.record}")
     return ExitCode.PASS
 
 
 @contextmanager
 def _turn(ensemble: Ensemble, member: int) -> Iterator[None]:
-    """Wait until no other process runs the member, and keep others from it within the block.
+    """Hold the member's lock within the block; wait for another process that runs the member.
 
     Raises:
-        RunError: another process still runs it after the wait, or the member's folder cannot be made.
+        RunError: another process still runs it after the wait, or the member's folder cannot be created.
     """
     folder = ensemble.folder(member)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{folder}: cannot be made: {error.strerror}; mend it, then go on") from error
-    end_s, is_told = time.monotonic() + _PATIENCE_SECONDS, False
+        raise RunError(f"{folder}: cannot be created: {error.strerror}; fix that, then try again") from error
+    end_s, is_announced = time.monotonic() + _PATIENCE_SECONDS, False
     while True:
         with turn_at(folder, ALL_TRIALS) as turn:
             if turn != "taken" and not _is_written(ensemble, member):
@@ -187,14 +183,14 @@ def _turn(ensemble: Ensemble, member: int) -> Iterator[None]:
                 return
         if time.monotonic() > end_s:
             raise RunError(f"{folder}: member {member} {BEING_RUN}: wait for it, or stop it")
-        if not is_told:
-            say(f"{folder}: {BEING_RUN}: waiting up to {_PATIENCE_SECONDS:g} s for its end")
-            is_told = True
+        if not is_announced:
+            say(f"{folder}: {BEING_RUN}: waiting up to {_PATIENCE_SECONDS:g} s for it")
+            is_announced = True
         time.sleep(_POLL_SECONDS)
 
 
 def _is_written(ensemble: Ensemble, member: int) -> bool:
-    """Whether ranks whose command was killed still write their checkpoint."""
+    """Whether the ranks of a killed command are still writing their checkpoint."""
     campaign = ensemble.campaign(member)
     return campaign is not None and any(
         attempt.status == "running" and is_written(campaign.record(attempt)) for attempt in campaign.attempts

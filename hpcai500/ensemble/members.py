@@ -1,7 +1,7 @@
-"""How the members of an ensemble stand: what each has left in its folder, what its scheduler says, what follows.
+"""The state of each member of an ensemble, from the files in its folder and from its scheduler.
 
-A look neither locks nor writes a member's files, so that it cannot disturb the runs. What one poll opens and reads is
-bounded, and every member is looked at within a bounded number of polls.
+Reading takes no locks and writes nothing, so it cannot disturb the runs. One poll opens and reads a bounded amount, and
+every member is read within a bounded number of polls.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from hpcai500.run_progress import PROGRESS, Progress, parse_progress
 from hpcai500.system.process import is_alive, is_gone
 
 # ----------------------------------------------------------------------------------------------------
-# Reading a member's files, which may be damaged, huge, or no files at all.
+# Reading a member's files, which may be damaged, huge, or not regular files.
 
 
-# Of a journal, of progress.json, and of a record of an older version; a record grows, so only its end is read.
+# Read at most of a journal, of progress.json, and of the end of an older version's record.
 _MOST_BYTES = 2**20
-# Of what only its last lines are wanted of.
+# Read at most of a file whose last lines are enough.
 _END_BYTES = 2**14
-# UNIX milliseconds that no honest clock shows, and from which on a float is not exact.
-_NO_MOMENT_MS = 2**53
+# UNIX milliseconds from which on a time is certainly wrong, and a float not exact.
+_WRONG_TIME_MS = 2**53
 
 
 @dataclass(slots=True)
 class Meter:
-    """What reading has cost so far."""
+    """The cost of reading so far."""
 
     files: int = 0
     read_bytes: int = 0
@@ -50,24 +50,24 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a file, and whether that is all of it."""
+    """The end of a file; `is_whole`: that is all of it."""
 
     content: bytes
     is_whole: bool
 
     @property
     def lines(self) -> bytes:
-        """The whole lines in it."""
+        """The complete lines in it."""
         lines = self.content[: self.content.rfind(b"\n") + 1]
         return lines if self.is_whole else lines[lines.find(b"\n") + 1 :]
 
 
 def _read(path: str, most: int, meter: Meter) -> _End | None:
-    """The last `most` bytes of a file; None if it is not there.
+    """The last `most` bytes of a file; None if it does not exist.
 
     Raises:
         OSError: it cannot be read.
-        RecordError: it is no file.
+        RecordError: it is not a regular file.
     """
     meter.files += 1
     try:
@@ -81,7 +81,7 @@ def _read(path: str, most: int, meter: Meter) -> _End | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error  # reading names no file
+        raise OSError(error.errno, error.strerror, path) from error  # errors of reading have no file name
     meter.read_bytes += len(found.content)
     return found
 
@@ -99,12 +99,12 @@ def _end_of(path: str, most: int) -> _End:
 
 
 def _read_if_there(path: str, most: int, meter: Meter) -> _End | None:
-    """As `_read`, for a file that most members do not have: that costs nothing."""
+    """As `_read`, for a file that most members do not have: a missing file costs nothing."""
     return _read(path, most, meter) if os.path.lexists(path) else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# What stands beside a member's record: its failures, as its batch script or the local runner noted them; its output.
+# Files beside a member's record: its failures, written by its batch script or the local runner, and its output.
 
 
 _MOST_WORDS = 400
@@ -112,18 +112,18 @@ _LONGEST_REASON = 600
 _ERROR = "hpcai500: error: "
 # Ending of an error that only points to the one printed before it.
 _SEE_ABOVE = "(see above)"
-# First line of each job's output: what stands before it is from an earlier job.
+# First line of each job's output: what is before it is from an earlier job.
 _BEGUN = re.compile(r"hpcai500: member \d+: job .*, restart \d+$")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure of a member's own.
+    """One failure of a member, which its record need not show.
 
     Attributes:
         host: that it ran on; several are separated by commas.
-        time_ms: UNIX time; 0 where unknown.
-        job: the scheduler's name for it, as in the journal's `submit`; empty where unknown.
+        time_ms: UNIX time; 0 if unknown.
+        job: the scheduler's name for it, as in the journal's `submit`; empty if unknown.
     """
 
     host: str
@@ -138,26 +138,26 @@ def begun_line(member: int, job: str, host: str, restarts: int) -> str:
 
 
 def note_failure(folder: Path, failure: Failure, restart: int) -> None:
-    """Write a failure down in a member's folder, as the batch script does.
+    """Append a failure to the file in a member's folder, as the batch script does.
 
     Raises:
         OSError: it cannot be written.
     """
-    told = {
+    row = {
         "time_ms": failure.time_ms, "host": failure.host, "exit_code": failure.exit_code, "restart": restart,
         "job": failure.job,
     }  # fmt: skip
     descriptor = os.open(folder / FAILURES, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        os.write(descriptor, json.dumps(told, separators=(",", ":")).encode() + b"\n")
+        os.write(descriptor, json.dumps(row, separators=(",", ":")).encode() + b"\n")
     finally:
         os.close(descriptor)
 
 
 def read_failures(folder: Path, meter: Meter | None = None) -> tuple[tuple[Failure, ...], str | None]:
-    """The failures noted in a member's folder, oldest first, and what is wrong with their file, if something is.
+    """The failures noted in a member's folder, oldest first, and what is wrong with the file, or None.
 
-    Of very many, only the last ones. A last line that a crash cut off is ignored.
+    Only the end of a long file is read. A last line that a crash cut off is ignored.
     """
     path = folder / FAILURES
     found: list[Failure] = []
@@ -176,12 +176,12 @@ def read_failures(folder: Path, meter: Meter | None = None) -> tuple[tuple[Failu
             )
             found.append(failure)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            problem = f"{path}: a line is none of a failed member: {type(error).__name__} {error}"
+            problem = f"{path}: a line is malformed: {type(error).__name__} {error}"
     return tuple(found), problem
 
 
 def last_error(folder: Path, meter: Meter | None = None) -> str | None:
-    """The last error that a member's last job printed; None where it printed none.
+    """The last error that a member's last job printed; None if it printed none.
 
     Raises:
         RecordError: its output cannot be read.
@@ -196,20 +196,20 @@ def last_error(folder: Path, meter: Meter | None = None) -> str | None:
         if _BEGUN.search(line):
             break
         _, sign, words = line.partition(_ERROR)
-        told = words.strip()[:_MOST_WORDS]
-        if sign and told and not words.rstrip().endswith(_SEE_ABOVE):
-            return told
-        pointer = pointer or told or None
+        text = words.strip()[:_MOST_WORDS]
+        if sign and text and not words.rstrip().endswith(_SEE_ABOVE):
+            return text
+        pointer = pointer or text or None
     return pointer
 
 
 # ----------------------------------------------------------------------------------------------------
-# What was ordered for an ensemble, as its journal has it: members and scheduler of each `submit`, `cancel`, `collect`.
+# The `submit`, `cancel` and `collect` events in an ensemble's journal.
 
 
 @dataclass(frozen=True)
 class Order:
-    """One `submit`: names of its jobs, and its UNIX time."""
+    """One `submit`: the names of its jobs, and its UNIX time."""
 
     jobs: frozenset[str]
     time_ms: int
@@ -217,14 +217,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Orders:
-    """All orders of an ensemble together.
+    """All `submit`, `cancel` and `collect` events of an ensemble.
 
     Attributes:
-        scheduler: of the last `submit`; None where there was none.
+        scheduler: of the last `submit`; None if there was none.
         submitted: members that were ever submitted.
-        cancelled: whether the last order was to cancel.
+        cancelled: whether `cancel` came after the last `submit`.
         collected: members that were collected, and not submitted again since.
-        last: the order that last submitted each member.
+        last: the last `submit` of each member.
     """
 
     scheduler: str | None
@@ -236,7 +236,7 @@ class Orders:
     def is_of_the_last(self, member: int, failure: Failure) -> bool:
         """Whether `failure` happened after the member was submitted last."""
         order = self.last.get(member)
-        # Clocks of two hosts may differ, so the job's name decides where it is known.
+        # Clocks of two hosts may differ, so the job's name decides if it is known.
         return order is None or failure.job in order.jobs or failure.time_ms >= order.time_ms
 
 
@@ -244,7 +244,7 @@ def orders_of(ensemble: Ensemble) -> Orders:
     """The orders in the journal of `ensemble`.
 
     Raises:
-        RecordError: an event lacks something.
+        RecordError: an event is malformed.
     """
     scheduler, cancelled = None, False
     last, collected = dict[int, Order](), set[int]()
@@ -263,29 +263,29 @@ def orders_of(ensemble: Ensemble) -> Orders:
                 collected.update(map(int, value.get("heads", ())))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             place = f"{ensemble.path / JOURNAL}:{event['seq'] + 1}"
-            raise RecordError(f"{place}: {key} lacks something: {type(error).__name__} {error}") from error
+            raise RecordError(f"{place}: {key} is malformed: {type(error).__name__} {error}") from error
     return Orders(scheduler, frozenset(last), cancelled, frozenset(collected), last)
 
 
 # ----------------------------------------------------------------------------------------------------
-# One look at a member: its journal tells of its attempts, progress.json how far the last one is.
+# Reading one member: its attempts from its journal, the progress of the last one from progress.json.
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of one member, and when.
+    """What was read of one member, and when.
 
     Attributes:
-        looked: number of the poll that looked at it.
+        looked: number of the poll that read it.
         looked_s: UNIX seconds.
-        job: how its scheduler saw it then; None where there was none to ask.
+        job: its state in the scheduler then; None without a scheduler.
         attempts: how many were begun.
         attempt: the last one.
         started_ms: when that began or was resumed (UNIX time).
-        ended_ms: when it ended; None while it goes on.
-        last_error: that its last job printed; None where its record says why it failed, or it did not fail.
-        is_held: whether a process here runs it, as its lock tells, be it before its first attempt.
-        is_gone: whether the process that wrote its record ran here, and has ended without a word.
+        ended_ms: when it ended; None while it runs.
+        last_error: that its last job printed; None if its record says why it failed, or it did not fail.
+        is_held: whether a process here holds its lock, perhaps before its first attempt.
+        is_gone: whether the process that wrote its record ran here, and died without writing an end.
         broken: what is wrong with the contents of its files; None: nothing.
         unreadable: why files of it could not be read; None: they could.
     """
@@ -307,33 +307,33 @@ class Seen:
 
     @property
     def status(self) -> Status | None:
-        """Of the last attempt, as the journal tells; None before the first."""
+        """Of the last attempt, by the journal; None before the first."""
         return self.attempt.status if self.attempt else None
 
 
 def look(folder: Path, plan: Mapping[str, Any], job: MemberJob | None, before: Seen, meter: Meter) -> Seen:
-    """Look at the member in `folder`.
+    """Read the member in `folder`.
 
     Args:
-        plan: what its journal must carry as `campaign_start.ensemble`.
-        job: how its scheduler sees it; None where there is none to ask.
-        before: what was seen of it last.
-        meter: is told the cost.
+        plan: what its journal must have as `campaign_start.ensemble`.
+        job: its state in the scheduler; None without a scheduler.
+        before: what was read of it last.
+        meter: counts the cost.
     """
     seen = replace(before, job=job, broken=None, unreadable=None)
     is_at_work = job is not None and job == before.job and job.state in ("running", "unknown")
     is_steady = is_at_work and not (before.broken or before.unreadable)
     try:
         if before.attempt and before.status == "running" and is_steady:
-            # The journal has nothing new as long as the attempt goes on. A job that Slurm has put back into its queue
-            # may have given it up for another one: then this one is silent.
+            # The journal does not change while the attempt runs. But a job that Slurm has requeued may have given it
+            # up for another one: then its progress no longer changes.
             progress = _read_progress(folder / before.attempt.record, meter)
             goes_on = progress is not None and progress.phase != "ended"
             if progress is not None and goes_on and not (job and job.restarts and progress == before.progress):
                 return replace(seen, progress=progress)
         found = _with_failures(folder, _with_attempt(folder, plan, seen, meter), meter)
         if found.is_gone:
-            # Its end may have come into the journal since that was read.
+            # Its end may have been written since the journal was read.
             found = _with_failures(folder, _with_attempt(folder, plan, seen, meter), meter)
         return found
     except RecordError as error:
@@ -345,18 +345,18 @@ def look(folder: Path, plan: Mapping[str, Any], job: MemberJob | None, before: S
 def _with_attempt(
     folder: Path, plan: Mapping[str, Any], before: Seen, meter: Meter, *, is_second_look: bool = False
 ) -> Seen:
-    """Read the journal, and how far its last attempt is."""
+    """Read the journal, and the progress of its last attempt."""
     path = folder / CAMPAIGN_JOURNAL
     content = _read(str(path), _MOST_BYTES, meter)
     if content is None:
         if before.attempt:
-            raise RecordError(f"{path}: it was there, and is gone")
+            raise RecordError(f"{path}: was there before, and is missing now")
         return before
     if not content.is_whole:
         raise RecordError(f"{path}: longer than {_MOST_BYTES >> 20} MiB: not the journal of a member")
     journal = parse_campaign(content.content, folder, {})
     if journal.start.get("ensemble") != plan:
-        raise RecordError(f"{path}: not of this member of this ensemble: it names another plan")
+        raise RecordError(f"{path}: not the journal of this member of this ensemble: it names another plan")
     if not journal.attempts:
         return replace(before, attempts=0, attempt=None)
     attempt = journal.attempts[-1]
@@ -367,24 +367,24 @@ def _with_attempt(
         raise RecordError(f"{record}: the record of another campaign")
     if None not in (head, attempt.head) and head != attempt.head:
         if not is_second_look:
-            # Somebody may have gone on with the attempt since the journal was read.
+            # The attempt may have been resumed since the journal was read.
             return _with_attempt(folder, plan, before, meter, is_second_look=True)
-        raise RecordError(f"{record}: not the record that the campaign's journal vouches for: its last line differs")
-    moments = [(event["key"], event["time_ms"]) for event in journal.events[1:]]
-    if not all(0 <= moment < _NO_MOMENT_MS for _, moment in moments):
-        raise RecordError(f"{path}: a time_ms is no moment")
+        raise RecordError(f"{record}: not the record that the campaign's journal names: its last line differs")
+    times = [(event["key"], event["time_ms"]) for event in journal.events[1:]]
+    if not all(0 <= time_ms < _WRONG_TIME_MS for _, time_ms in times):
+        raise RecordError(f"{path}: a time_ms is out of range")
     return replace(
         before,
         attempts=len(journal.attempts),
         attempt=attempt,
-        started_ms=max((moment for key, moment in moments if key != "attempt_stop"), default=None),
-        ended_ms=None if attempt.status == "running" else moments[-1][1],
+        started_ms=max((time_ms for key, time_ms in times if key != "attempt_stop"), default=None),
+        ended_ms=None if attempt.status == "running" else times[-1][1],
         progress=progress,
     )
 
 
 def _read_progress(record: Path, meter: Meter) -> Progress | None:
-    """None also where it is damaged, as by a crash of the node: the log tells the same."""
+    """None also if it is damaged, as by a crash of the node: the log has the same facts."""
     path = f"{record}/{PROGRESS}"
     found = _read_if_there(path, _MOST_BYTES, meter)
     try:
@@ -394,9 +394,9 @@ def _read_progress(record: Path, meter: Meter) -> Progress | None:
 
 
 def _read_record(record: Path, attempt: Attempt, before: Progress | None, meter: Meter) -> tuple[Progress, str | None]:
-    """How far a record is, and the hash of its last line if the journal vouches for one.
+    """The progress of a record, and the hash of its last line if the journal has one.
 
-    `before` is what was seen of it last.
+    `before` is what was read of it last.
     """
     progress = _read_progress(record, meter)
     if progress is not None and attempt.status == "running":
@@ -406,7 +406,7 @@ def _read_record(record: Path, attempt: Attempt, before: Progress | None, meter:
     if end is None:
         # An attempt that has just begun has no log yet.
         if attempt.head not in (None, NO_EVENTS) or (before is not None and before.last_ms is not None):
-            raise RecordError(f"{path}: it was there, and is gone")
+            raise RecordError(f"{path}: was there before, and is missing now")
         return Progress(), None
     lines = end.lines
     if progress is None:
@@ -416,10 +416,10 @@ def _read_record(record: Path, attempt: Attempt, before: Progress | None, meter:
 
 
 def _with_failures(folder: Path, seen: Seen, meter: Meter) -> Seen:
-    """Read what the member's files beside its record tell, where the record does not tell all."""
+    """Read the member's files beside its record, if the record does not say enough."""
     job, status, progress = seen.job, seen.status, seen.progress
     if job is None and status == "running":
-        # While it is held, its process writes the end into the journal, or another one is about to try it again.
+        # While its lock is held, its process is writing the end into the journal, or another one is about to retry.
         return replace(seen, is_gone=is_gone(progress.owner) and not _is_held(folder, meter))
     seen = replace(seen, is_held=False, is_gone=False)
     if status == "done" or not (job is None or job.restarts or job.state in ("failed", "ended")):
@@ -428,10 +428,10 @@ def _with_failures(folder: Path, seen: Seen, meter: Meter) -> Seen:
         seen = replace(seen, is_held=_is_held(folder, meter))
     failures, problem = read_failures(folder, meter)
     has_failed = failures or status == "failed" or (job is not None and job.state == "failed")
-    is_told = progress.error is not None or progress.diverged is not None
+    is_explained = progress.error is not None or progress.diverged is not None
     error = None
     try:
-        error = last_error(folder, meter) if has_failed and not is_told else None
+        error = last_error(folder, meter) if has_failed and not is_explained else None
     except RecordError as other:
         problem = problem or str(other)
     return replace(seen, failures=failures, last_error=error, unreadable=problem)
@@ -443,32 +443,32 @@ def _is_held(folder: Path, meter: Meter) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a member stands.
+# The state of a member.
 #
 #     done, diverged       its record says so
 #     waiting, running,
-#     cancelled, failed    its scheduler says so; where none does, its journal, its failures and the locks here
+#     cancelled, failed    its scheduler says so; without one, its journal, its failures and the locks here
 #     stopped              ended on request, with a checkpoint
 #     lost                 its record cannot be used, or no process runs it and its record has no end
-#     unread               its job has ended, and nobody has read its record since
+#     unread               its job has ended, and its record was not read since
 
 
 MemberState = Literal[
     "waiting", "running", "done", "stopped", "cancelled", "failed", "diverged", "lost", "unread"
 ]  # fmt: skip
 STATES: tuple[MemberState, ...] = get_args(MemberState)
-# These members do not reach their end by themselves.
+# These members will not finish by themselves.
 GIVEN_UP: tuple[MemberState, ...] = ("failed", "diverged", "lost")
 
-# States where the scheduler decides; how an ended job ended is told by the record.
+# States that the scheduler decides; how an ended job ended is in the record.
 _SCHEDULED: dict[State, MemberState] = {
     "waiting": "waiting", "running": "running", "stopped": "stopped", "cancelled": "cancelled", "failed": "failed",
 }  # fmt: skip
-# Reasons of members that will run in the end: https://slurm.schedmd.com/job_reason_codes.html
+# Reasons of members that will run sooner or later: https://slurm.schedmd.com/job_reason_codes.html
 _USUAL_REASONS = {
     "", "None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency", "Prolog", "Cleaning",
 }  # fmt: skip
-# What follows in the message of a stopped run is advice for a run that stands alone.
+# What follows in the message of a stopped run is advice that is wrong for a member.
 _ADVICE = "; nothing is lost"
 
 
@@ -481,7 +481,7 @@ def _state(job: MemberJob | None, seen: Seen, member: int, orders: Orders) -> tu
     if seen.progress.diverged:
         return "diverged", seen.progress.diverged
     if job is not None and (state := _SCHEDULED.get(job.state)):
-        # A job whose time was up is a failure to its scheduler; its attempt was stopped in good order.
+        # A job whose time was up has failed for its scheduler, but its attempt was stopped with a checkpoint.
         is_stop = state == "failed" and seen.status == "stopped" and job == seen.job
         return "stopped" if is_stop else state, _wrong_with_job(job, seen)
     if seen.looked == 0 or (job is not None and job != seen.job):
@@ -490,42 +490,42 @@ def _state(job: MemberJob | None, seen: Seen, member: int, orders: Orders) -> tu
 
 
 def _by_records(job: MemberJob | None, seen: Seen, member: int, orders: Orders) -> tuple[MemberState, str | None]:
-    """Of a member whose scheduler does not know it, or only that its job has ended."""
+    """The state of a member that its scheduler does not know, or knows only as ended."""
     if seen.status == "running":
         return _without_end(job, seen)
     if _has_failed(seen, member, orders):
         if seen.is_held:
-            # It is tried again, and before its first event: it stages data, or waits for its ranks.
+            # It is tried again and has no event yet: it stages data, or waits for its ranks.
             return "running", seen.unreadable or _failed_how_often(seen)
         why = _why(seen) if seen.status == "failed" else None
-        told = _joined([why, _failed_how_often(seen), f"see members/{member:05d}/{OUTPUT}", seen.last_error])
-        return "failed", seen.unreadable or told
+        wrong = _joined([why, _failed_how_often(seen), f"see members/{member:05d}/{OUTPUT}", seen.last_error])
+        return "failed", seen.unreadable or wrong
     if seen.status is not None:
         return seen.status, seen.unreadable or _past(seen)
     return _not_begun(job, seen, member, orders)
 
 
 def _without_end(job: MemberJob | None, seen: Seen) -> tuple[MemberState, str | None]:
-    """Of a member whose journal has an attempt without end."""
+    """The state of a member whose journal has an attempt without an end."""
     if job is not None and job.state == "ended":
-        return "lost", "its job has ended, and its record tells no end: it was killed, or its node went down"
+        return "lost", "its job has ended, but its record has no end: it was killed, or its node went down"
     if seen.is_gone:
-        return "lost", f"killed: nothing on {socket.gethostname()} runs it any more, and its journal tells no end"
+        return "lost", f"killed: no process on {socket.gethostname()} runs it, and its journal has no end"
     return "running", seen.unreadable or (job.reason or None if job and job.is_elsewhere else None)
 
 
 def _not_begun(job: MemberJob | None, seen: Seen, member: int, orders: Orders) -> tuple[MemberState, str | None]:
     if job is not None and job.state == "ended":
-        return "lost", seen.unreadable or "its job has ended before it began: see the job's output"
+        return "lost", seen.unreadable or "its job ended before the member started: see the job's output"
     if member in orders.collected and seen.unreadable is None:
-        return "lost", f"members/{member:05d}: it was there when it was collected, and is gone: restore it"
+        return "lost", f"members/{member:05d}: was collected, but is missing now: restore it"
     if orders.cancelled and member in orders.submitted:
         return "cancelled", seen.unreadable
     return "running" if seen.is_held else "waiting", seen.unreadable
 
 
 def _has_failed(seen: Seen, member: int, orders: Orders) -> bool:
-    """Whether a job of the member failed after its last attempt ended, or before it began any."""
+    """Whether a job of the member failed after its last attempt ended, or before its first began."""
     if not seen.failures or not orders.is_of_the_last(member, seen.failures[-1]):
         return False
     return seen.ended_ms is None or seen.failures[-1].time_ms >= seen.ended_ms
@@ -561,11 +561,11 @@ def _failed_how_often(seen: Seen) -> str | None:
         return None
     last = seen.failures[-1]
     times = f"{len(seen.failures)} times" if len(seen.failures) > 1 else "once"
-    return f"failed {times} by itself, last on {last.host} (exit code {last.exit_code})"
+    return f"failed {times}, last on {last.host} (exit code {last.exit_code})"
 
 
 def _joined(words: Sequence[str | None]) -> str | None:
-    """Sentences in one; what another sentence already contains is left out."""
+    """All sentences in one, without those that another one contains."""
     found: list[str] = []
     for word in words:
         if word and not any(word in other for other in found):
@@ -585,7 +585,7 @@ class MemberStatus:
         hosts: that it runs on, or ran on last.
         job: the scheduler's name for it.
         restarts: how often the scheduler has restarted it; None without a scheduler.
-        attempts: how many were begun; None where nobody has looked.
+        attempts: how many were begun; None before the first look.
         epoch: the current one, from 1; None before the first.
         epochs_done: epochs trained and evaluated.
         step: updates done in this epoch, at the last event.
@@ -595,8 +595,8 @@ class MemberStatus:
         pace_seconds: of the last epoch, evaluation and checkpoint included.
         started_ms: when the last attempt began or was resumed (UNIX time).
         last_ms: its last sign of life (UNIX time).
-        looked_s: when it was looked at last (UNIX seconds).
-        wrong: what is wrong; None: nothing that is known.
+        looked_s: when it was read last (UNIX seconds).
+        wrong: what is wrong, as far as known.
         submitted: whether it was ever submitted or run.
         elsewhere: whether its runner here waits, or has waited, for another process that runs it.
     """
@@ -659,9 +659,9 @@ class MemberStatus:
 
 
 def member_status(member: int, job: MemberJob | None, seen: Seen, epochs: int, orders: Orders) -> MemberStatus:
-    """The row of one member; `epochs` are those that it has to do.
+    """The row of one member; `epochs` is how many it has to do.
 
-    `job` is None where no scheduler knows a job of the member.
+    `job` is None if no scheduler knows a job of the member.
     """
     hosts, name, restarts = (job.hosts, job.job, job.restarts) if job else ((), "", None)
     state, wrong = _state(job, seen, member, orders)
@@ -691,17 +691,17 @@ def member_status(member: int, job: MemberJob | None, seen: Seen, epochs: int, o
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which members a poll looks at: never more than its bounds allow.
+# Which members a poll reads, within its bounds.
 #
-# Members that wait, or have ended and were read, cost nothing: the scheduler's one answer names them. The others form
-# two queues, jobs that ended or began and the rest; within each, the longest unseen come first. A poll takes one of
-# each in turn, so that neither keeps the other waiting for ever.
+# Members that wait, or have ended and were read, cost nothing: the scheduler's answer covers them. The others form two
+# queues, jobs that ended or began and the rest; in each, those that were not read for longest come first. A poll takes
+# from each in turn, so that neither starves.
 
 
 # Bounds of one poll.
 MOST_FILES = 256
 MOST_BYTES = 2**26
-# Files that one look opens at most: journal, progress and record, all twice at worst; lock, failures and output.
+# Files that reading one member opens at most: journal, progress and record, each twice; lock, failures and output.
 _FILES_A_LOOK = 9
 
 Jobs = Mapping[int, MemberJob]
@@ -710,12 +710,12 @@ _NEVER = Seen()
 
 @dataclass(frozen=True)
 class Poll:
-    """What one poll has cost.
+    """The cost of one poll.
 
     Attributes:
         number: of the poll, from 1.
         cpu_seconds: of this process.
-        left: members that it would have looked at without its bounds.
+        left: members that it would have read without its bounds.
     """
 
     number: int
@@ -728,11 +728,11 @@ class Poll:
 
 
 class Memory:
-    """The members of one ensemble, as they were seen last.
+    """The members of one ensemble, as they were read last.
 
     Args:
         files: that one poll opens at most.
-        read_bytes: that one poll reads at most; the last member looked at may exceed it.
+        read_bytes: that one poll reads at most; the last member may exceed it.
         clock: UNIX seconds.
 
     Attributes:
@@ -753,14 +753,14 @@ class Memory:
         return self._members.get(member, _NEVER)
 
     def poll(self, ensemble: Ensemble, jobs: Jobs | None, *, only_unread: bool = False) -> Poll:
-        """Look at the members that need it most.
+        """Read the members that need it most.
 
-        `jobs` is None where there is no scheduler to ask: then all members may have changed. `only_unread` leaves out
-        members that were looked at since their job changed.
+        `jobs` is None without a scheduler: then any member may have changed. `only_unread` leaves out members that were
+        read since their job changed.
         """
         start, cpu = time.perf_counter(), time.process_time()
         self.now_s, number, meter, looked = self._clock(), self.last.number + 1 if self.last else 1, Meter(), 0
-        queues = self._wanted(ensemble, jobs, only_unread=only_unread)
+        queues = self._queues(ensemble, jobs, only_unread=only_unread)
         for member in (member for both in zip_longest(*queues) for member in both if member is not None):
             if meter.files + _FILES_A_LOOK > self._files or meter.read_bytes >= self._bytes:
                 break
@@ -774,17 +774,17 @@ class Memory:
         return self.last
 
     def catch_up(self, ensemble: Ensemble, jobs: Jobs | None) -> Iterator[Poll]:
-        """Poll until every member that may have news was looked at."""
+        """Poll until every member that may have changed was read."""
         yield self.poll(ensemble, jobs, only_unread=True)
         while self.last and self.last.left:
             yield self.poll(ensemble, jobs, only_unread=True)
 
-    def _wanted(self, ensemble: Ensemble, jobs: Jobs | None, *, only_unread: bool) -> tuple[list[int], list[int]]:
-        """Members whose job ended or began, and others that may have news; the longest unseen first."""
+    def _queues(self, ensemble: Ensemble, jobs: Jobs | None, *, only_unread: bool) -> tuple[list[int], list[int]]:
+        """Members whose job ended or began, and others that may have changed; those not read for longest first."""
         news, steady = list[int](), list[int]()
         for member in ensemble.members:
             seen, job = self.member(member), _job(jobs, member)
-            if _is_idle(seen, job, is_told=jobs is not None):
+            if _is_idle(seen, job, has_scheduler=jobs is not None):
                 continue
             if job is not None and (seen.looked == 0 or seen.job != job):
                 news.append(member)
@@ -799,13 +799,13 @@ def _job(jobs: Jobs | None, member: int) -> MemberJob | None:
     return jobs.get(member) if jobs is not None else None
 
 
-def _is_idle(seen: Seen, job: MemberJob | None, *, is_told: bool) -> bool:
-    """Whether a look could tell nothing new; `is_told`: whether a scheduler has told of all members."""
+def _is_idle(seen: Seen, job: MemberJob | None, *, has_scheduler: bool) -> bool:
+    """Whether reading the member again would show nothing new."""
     if job is not None and job.state == "waiting":
         return True
     if seen.looked == 0 or seen.job != job or seen.unreadable:
         return False
-    if job is None and not is_told:
+    if job is None and not has_scheduler:
         return seen.status == "done"
-    # Of a member that was not submitted: if somebody runs it by hand, that has begun by now.
+    # A member that was not submitted may be run by hand, but then it has begun by now.
     return seen.status != "running" and (job is None or job.state not in ("running", "unknown"))

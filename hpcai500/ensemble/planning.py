@@ -12,7 +12,7 @@ from hpcai500.ensemble.mapping import MemberPlace, Shape, member_places, shape_o
 from hpcai500.ensemble.member import require_stageable
 from hpcai500.errors import DataError, UsageError
 from hpcai500.hosts import expand_hosts
-from hpcai500.launch.made_data import make_data
+from hpcai500.launch.synthetic_data import make_data
 from hpcai500.layers import SEEDS, Recipe
 from hpcai500.recipe import ENSEMBLE, load_edition, load_recipe
 from hpcai500.text import next_lines
@@ -33,7 +33,7 @@ class PlanRequest:
         scale: accelerators of all.
         per_node: accelerators of a node.
         hosts: names of the nodes in Slurm's notation; None: a scheduler chooses.
-        data: folder of the data set; None: made, for a recipe with a synthetic one.
+        data: folder of the data set; None: generated, if the recipe's is synthetic.
         stage: folder on each node for copies of what its members read.
     """
 
@@ -102,7 +102,7 @@ class Planned:
 
 
 def plan_ensemble(request: PlanRequest) -> Planned:
-    """Fix the ensemble of `request`.
+    """Plan the ensemble of `request`.
 
     Raises:
         UsageError: no such ensemble is possible, or recipe, data or folder cannot be used.
@@ -111,7 +111,7 @@ def plan_ensemble(request: PlanRequest) -> Planned:
     if request.stage is not None:
         _check_stage(request.stage, recipe)
     require_new(request.folder)
-    # An impossible mapping must fail before data is made, which may take long.
+    # An impossible mapping must fail before data is generated, which may take long.
     places = member_places(shape, recipe.hyperparameters.seed, expand_hosts(request.hosts) if request.hosts else ())
     ensemble = create_ensemble(request.folder, recipe, shape, places, _data(request, recipe), request.stage)
     return Planned(ensemble, places)
@@ -122,7 +122,7 @@ def _fitted(request: PlanRequest) -> tuple[Recipe, Shape]:
     for text in request.overrides:
         field = text.partition("=")[0].strip()
         if field.startswith("hardware.") or field == "ensemble.members":
-            raise UsageError(f"--set {text}: a plan follows from --members, --degree, --scale and --node-accelerators")
+            raise UsageError(f"--set {text}: use --members, --degree, --scale and --node-accelerators instead")
     plain = load_recipe(request.recipe)
     edition = plain.edition if ENSEMBLE in load_edition(plain.edition) else _EDITION
     per_node = request.per_node or plain.hardware.accelerators_per_node
@@ -140,21 +140,21 @@ def _fitted(request: PlanRequest) -> tuple[Recipe, Shape]:
         f"hardware.accelerators_per_node={shape.ranks_a_node}",
         f"communication.backend={'local' if shape.degree == 1 else 'torch' if backend == 'local' else backend}",
     ]
-    # The user's settings come last: what does not fit the ranks of a member is refused, not changed.
+    # The user's settings come last: a value that does not fit the ranks of a member is refused, not changed.
     recipe = load_recipe(request.recipe, [*fixed, *request.overrides], edition)
     if recipe.hyperparameters.seed + shape.members > SEEDS:
         raise UsageError(
-            f"hyperparameters.seed: {shape.members} members take one each from {recipe.hyperparameters.seed} on, and "
-            f"the last there is is {SEEDS - 1}: give a lower one"
+            f"hyperparameters.seed: {shape.members} members need seeds from {recipe.hyperparameters.seed} on, but the "
+            f"last one is {SEEDS - 1}: give a lower seed"
         )
     return recipe, shape
 
 
 def _check_stage(stage: str, recipe: Recipe) -> None:
-    """Refuse now what every node would refuse after hours in the queue."""
+    """Refuse now what would fail on every node after hours in the queue."""
     require_stageable(recipe)
     if not stage.startswith(("/", "$")):
-        raise UsageError(f"--stage {stage}: give a folder of each node from the root on, as /tmp, or as '$TMPDIR'")
+        raise UsageError(f"--stage {stage}: give an absolute folder on each node, as /tmp or '$TMPDIR'")
 
 
 def _data(request: PlanRequest, recipe: Recipe) -> Path:

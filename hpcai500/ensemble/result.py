@@ -32,16 +32,16 @@ class MissingMember(_Frozen):
 
 
 class ParallelComputation(_Frozen):
-    """APC: operations of one update, of one member (V3.0 Eq. 3) and of all members side by side (Eq. 4)."""
+    """APC: operations of one update, for one member (V3.0 Eq. 3) and for all members together (Eq. 4)."""
 
     member: float
     ensemble: float
 
 
 class Slowest(_Frozen):
-    """The member that took longest; `slowdown` is its excess over the others' median, as a fraction of that.
+    """The member that took longest; `slowdown` is its excess over the others' median, as a fraction of the median.
 
-    `host` ran most of its epochs. `down_seconds` lie between its starts; `running_slowdown` leaves them out.
+    `host` ran most of its epochs. `down_seconds` is its downtime between starts; `running_slowdown` leaves it out.
     """
 
     member: int
@@ -54,20 +54,20 @@ class Slowest(_Frozen):
 
 def slowest_words(slowest: Slowest) -> str:
     """`member 1 on n2, 46.3 s, +25.3% against the others' median; 12.0 s of it down between starts, +1.2% without`."""
-    said = f"member {slowest.member} on {slowest.host}, {slowest.seconds:.1f} s"
+    text = f"member {slowest.member} on {slowest.host}, {slowest.seconds:.1f} s"
     if slowest.slowdown is not None:
-        said += f", {slowest.slowdown:+.1%} against the others' median"
+        text += f", {slowest.slowdown:+.1%} against the others' median"
     if slowest.down_seconds >= _SHOWN_SECONDS:
-        said += f"; {slowest.down_seconds:.1f} s of it down between starts"
+        text += f"; {slowest.down_seconds:.1f} s of it down between starts"
         if slowest.running_slowdown is not None:
-            said += f", {slowest.running_slowdown:+.1%} without"
-    return said
+            text += f", {slowest.running_slowdown:+.1%} without"
+    return text
 
 
 class MemberResult(_Frozen):
     """One member; `intervals` are when it ran, in seconds after the first member's start.
 
-    `host` ran most of its epochs, `epochs_by_host` has all; `down_seconds` of its `seconds` lie between its starts.
+    `host` ran most of its epochs, `epochs_by_host` has all; `down_seconds` of its `seconds` lie between starts.
     """
 
     member: int
@@ -91,8 +91,8 @@ class MemberResult(_Frozen):
 class EnsembleResult(_Frozen):
     """All numbers of one ensemble; unknown is None, never 0. Times in seconds, rates a second, FLOPS unscaled.
 
-    `members` were planned, `members_done` count; an ensemble that is not `complete` is never rankable. `seconds` go
-    from the first start to the last stop. `flops` is by V3.0 Eq. 6, `flops_of_members` the sum of the members' own
+    `members` were planned, `members_done` count; an ensemble that is not `complete` is never rankable. `seconds` is the
+    time from the first start to the last stop. `flops` is by V3.0 Eq. 6, `flops_of_members` the sum of the members' own
     rates, `sustained_flops` all operations divided by `seconds`. `start` is the first start (UNIX seconds).
     """
 
@@ -149,7 +149,7 @@ class EnsembleResult(_Frozen):
         """The result in a document of `as_json`.
 
         Raises:
-            ValidationError: it is no such document.
+            ValidationError: it is not such a document.
         """
         return cls.model_validate({"schema_": document.get("schema"), **document})
 
@@ -166,7 +166,7 @@ def derive_ensemble(
     vote: Vote | None,
     rules: Mapping[str, Any],
 ) -> EnsembleResult:
-    """The result of `members`, which count, and `missing` ones; `vote` is None where none was held.
+    """The result of `members`, which count, and `missing` ones; `vote` is None if there was none.
 
     `rules` are those of the ensemble's edition.
     """
@@ -243,20 +243,20 @@ def _parallel_computation(ensemble: Ensemble, members: Sequence[Member]) -> Para
 
 
 def _power(members: Sequence[Member], numbers: EnsembleNumbers | None, coefficient: float | None) -> dict[str, Any]:
-    """The sum over the members, if each part was measured once; the mean is over the slowest member's time."""
+    """The sum over the members, if no part was measured twice; the mean is over the slowest member's time."""
     results = [one.result for one in members]
-    told: dict[str, Any] = {
+    power: dict[str, Any] = {
         "power_source": ", ".join(sorted({one.power_source for one in results if one.power_source})) or None,
         "power_scope": ", ".join(sorted({one.power_scope for one in results if one.power_scope})) or None,
         "power_note": next(_why_no_power(members), None),
         **dict.fromkeys(("energy_joules", "watts", "flops_per_watt", "vflops_per_watt")),
     }
-    if numbers is None or told["power_note"]:
-        return told
+    if numbers is None or power["power_note"]:
+        return power
     joules = math.fsum(one.energy_joules or 0.0 for one in results)
     watts = joules / numbers.slowest.seconds
     per_watt = numbers.flops / watts if watts > 0 else None
-    return told | {
+    return power | {
         "energy_joules": joules,
         "watts": watts,
         "flops_per_watt": per_watt,
@@ -275,7 +275,7 @@ def _why_no_power(members: Sequence[Member]) -> Iterator[str]:
         for host in one.hosts:
             other = measured_by.setdefault(host, one.number)
             if other != one.number:
-                yield f"members {other} and {one.number} shared {host}, and each has measured the power of both"
+                yield f"members {other} and {one.number} shared {host}, and each measured the power of both"
                 return
     if len(scopes) > 1:
         yield f"scopes differ between members: {', '.join(sorted(map(str, scopes)))}"
@@ -326,10 +326,10 @@ def _reasons(
 
 def _shared(found: Iterable[tuple[str, int]], members: int) -> Iterator[str]:
     """Each sentence once, with the members that it is about."""
-    told: dict[str, list[int]] = {}
+    by_sentence: dict[str, list[int]] = {}
     for sentence, number in found:
-        told.setdefault(sentence, []).append(number)
-    for sentence, numbers in told.items():
+        by_sentence.setdefault(sentence, []).append(number)
+    for sentence, numbers in by_sentence.items():
         names = sorted(set(numbers))
         if len(names) == members > 1:
             yield f"all members: {sentence}"

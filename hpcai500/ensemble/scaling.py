@@ -1,4 +1,4 @@
-"""Weak scaling of ensembles on this machine, beside one model on the same ranks (V3.0 Fig. 5, 7 and 9).
+"""Weak scaling of ensembles on this machine, compared with one model on the same ranks (V3.0 Fig. 5, 7 and 9).
 
 FOLDER/
     scale.json                     what is run, so that an interrupted scaling can be resumed
@@ -82,7 +82,7 @@ def run_ensemble_scaling(
     """Run what is not finished in `folder`: one model and an ensemble on each number of ranks, then the trade-off.
 
     The trade-off has ensembles of fewer and larger members on the ranks of the largest point. A rank has as many cores
-    at every point as at the largest one, which takes all of them. Tests replace `run_one`, which runs one model.
+    at every point as at the largest one, which uses all cores. Tests replace `run_one`, which runs one model.
 
     Raises:
         HpcAi500Error: the request makes no sense, `folder` holds another scaling, or a run failed.
@@ -117,7 +117,7 @@ def fewer_members(most: int) -> list[int]:
 def cores_of(ranks: int, most: int) -> Iterator[None]:
     """Restrict processes started within the block to the share of this process's cores that `ranks` of `most` have.
 
-    Otherwise a rank of a smaller point would have more of the machine: idle cores for its input, say.
+    Otherwise a rank of a smaller point would have more of the machine, as idle cores for its input.
     """
     before = os.sched_getaffinity(0)
     each = max(1, len(before) // most)
@@ -131,17 +131,17 @@ def cores_of(ranks: int, most: int) -> Iterator[None]:
 def _points(request: ScaleRequest, degree: int) -> Points:
     if load_recipe(request.recipe_name).ensemble is not None:
         raise UsageError(
-            f"{request.recipe_name}: a recipe of an ensemble; give that of one model, as in --recipe "
-            f"{request.benchmark}/reference: the ensembles are made of it"
+            f"{request.recipe_name}: a recipe of an ensemble; give that of one member, as in --recipe "
+            f"{request.benchmark}/reference"
         )
     points = settle(request)
     if request.procs is None:
         points = replace(points, processes=[ranks for ranks in points.processes if ranks % degree == 0])
         if len(points.processes) < 2:
-            raise UsageError(f"--degree {degree}: this machine has no two multiples of it: name some with --procs")
+            raise UsageError(f"--degree {degree}: this machine is too small for two multiples of it: give --procs")
     odd = [str(ranks) for ranks in points.processes if ranks % degree]
     if odd:
-        raise UsageError(f"--procs: {', '.join(odd)}: members of {degree} ranks (--degree) need multiples of that")
+        raise UsageError(f"--procs: {', '.join(odd)}: members of {degree} ranks (--degree) need multiples of {degree}")
     return points
 
 
@@ -154,7 +154,7 @@ def _run_one(points: Points, folder: Path, ranks: int) -> None:
 
 
 def _run_ensemble(points: Points, folder: Path, own: Sequence[str], members: int, degree: int) -> Path:
-    """Plan, run and collect one ensemble, as far as that is not done."""
+    """Plan, run and collect one ensemble, unless it is done."""
     place = folder / f"ensemble-{members}x{degree}"
     if not is_ensemble(place):
         request = points.request
@@ -176,7 +176,7 @@ def _run_ensemble(points: Points, folder: Path, own: Sequence[str], members: int
     with Live(ensemble, members) as live:
         end = run_ensemble(RunOrder(place, power="none"), lambda _, jobs: live.update(jobs))
     if end.stopped:
-        raise RunError("stopped; nothing is lost: the same command with the same --out goes on")
+        raise RunError("stopped; nothing is lost: the same command with the same --out continues")
     result = collect_ensemble(CollectOrder(place)).result
     if not result.complete:
         first = result.missing[0]
@@ -185,7 +185,7 @@ def _run_ensemble(points: Points, folder: Path, own: Sequence[str], members: int
 
 
 # ----------------------------------------------------------------------------------------------------
-# The tables: weak scaling of ensembles beside data parallelism, and quality against speed.
+# The tables: weak scaling of ensembles and of data parallelism, and quality against speed.
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,11 @@ class EnsemblePoint:
         ranks: of all members together.
         images_per_second: of all members together.
         flops: of all members together (Eq. 6).
-        vflops: `flops` times the penalty coefficient of the vote; None where the target is not the edition's.
+        vflops: `flops` times the penalty coefficient of the vote; None if the target is not the edition's.
         member_images_per_second: of the slowest member in its epoch: the speed of V3.0 Fig. 7.
         at_once: most members that ran at the same moment.
-        overlap: the slowest member's time as a part of that from the first start to the last stop.
-        efficiency: FLOPS of a rank relative to the smallest point; None where it was not compared.
+        overlap: the slowest member's time as a fraction of that from the first start to the last stop.
+        efficiency: FLOPS of a rank relative to the smallest point; None if it was not compared.
     """
 
     folder: str
@@ -260,18 +260,18 @@ class EnsembleScaling:
             )  # fmt: skip
         yield from aligned(rows, right=range(9))
         yield f"quality against speed on {self.trade_off[0].ranks} ranks (V3.0 Fig. 7): speed is that of one model"
-        told = [("members", "ranks of each", self.metric, "speed, images/s")]
-        told += [
+        trade_off = [("members", "ranks of each", self.metric, "speed, images/s")]
+        trade_off += [
             (str(one.members), str(one.degree), f"{one.quality:.4f}", f"{one.member_images_per_second:.1f}")
             for one in self.trade_off
         ]
-        yield from aligned(told, right=range(4))
+        yield from aligned(trade_off, right=range(4))
 
     def doubts(self) -> Iterator[str]:
-        """Points whose rate was not reached at any moment, because their members did not run side by side."""
+        """Points whose rate was never reached, because their members did not run at the same time."""
         for point in {one.folder: one for one in (*self.points, *self.trade_off)}.values():
             for reason in overlap_reasons(point.members, point.at_once, point.overlap):
-                yield f"{point.folder}: {reason}: train longer, as by --set problem.epochs=N, on an idle machine"
+                yield f"{point.folder}: {reason}: train longer (--set problem.epochs=N) on an idle machine"
 
     def figure_of_merit_lines(self) -> Iterator[str]:
         """The stable lines for harnesses, for all points but the base and those in doubt."""
@@ -295,7 +295,7 @@ class EnsembleScaling:
 
 
 def read_ensemble_scaling(runs: ScaledRuns, degree: int) -> EnsembleScaling:
-    """What was run, as tables.
+    """The tables of what was run.
 
     Raises:
         HpcAi500Error: a record or an ensemble is not complete, or was changed.
@@ -320,26 +320,26 @@ def read_result(folder: Path) -> EnsembleResult:
         RecordError: it was not collected, its journal has a later event, or its result was changed.
     """
     ensemble = read_ensemble(folder)
-    done, told = folder / DONE, ensemble.events[-1]
-    if not done.is_file() or done.read_text(encoding="utf-8").strip() != ensemble.head or told["key"] != "collect":
-        raise RecordError(f"{folder}: not collected as it is now: hpcai500 ensemble collect {folder}")
-    if hashlib.sha256((folder / RESULT).read_bytes()).hexdigest() != told["value"].get("result_sha256"):
-        raise RecordError(f"{folder / RESULT}: not the one that was collected: hpcai500 ensemble collect {folder}")
+    done, last = folder / DONE, ensemble.events[-1]
+    if not done.is_file() or done.read_text(encoding="utf-8").strip() != ensemble.head or last["key"] != "collect":
+        raise RecordError(f"{folder}: not collected in its current state: hpcai500 ensemble collect {folder}")
+    if hashlib.sha256((folder / RESULT).read_bytes()).hexdigest() != last["value"].get("result_sha256"):
+        raise RecordError(f"{folder / RESULT}: changed since it was collected: hpcai500 ensemble collect {folder}")
     try:
         return EnsembleResult.of_json(json_object(folder / RESULT))
     except ValidationError as error:
-        raise RecordError(f"{folder / RESULT}: no result of an ensemble: {error.errors()[0]['msg']}") from error
+        raise RecordError(f"{folder / RESULT}: not the result of an ensemble: {error.errors()[0]['msg']}") from error
 
 
 def point_of(folder: Path, result: EnsembleResult) -> EnsemblePoint:
     """One ensemble as a point.
 
     Raises:
-        RecordError: it has no quality.
+        RecordError: its members did not vote.
     """
     if result.quality.achieved is None or result.penalty_coefficient is None or result.flops_per_image is None:
         raise RecordError(f"{folder}: its members have not voted: hpcai500 ensemble collect {folder}")
-    # Images that fill up the last batch of an epoch are work, too. All have the same number of epochs, which cancels
+    # Images that pad the last batch of an epoch are work, too. The number of epochs is the same for all and cancels
     # out.
     work = [float(one.images + one.padded_images) for one in result.member_results]
     seconds = [one.training_seconds for one in result.member_results]
@@ -373,7 +373,7 @@ def compared(points: Sequence[EnsemblePoint]) -> tuple[EnsemblePoint, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The pictures: FLOPS over ranks beside data parallelism, and quality against speed.
+# The pictures: FLOPS over ranks, compared with data parallelism, and quality against speed.
 
 
 _ENSEMBLE, _ONE, _VALID, _IDEAL = "#0072b2", "#d55e00", "#56b4e9", "#999999"

@@ -1,4 +1,4 @@
-"""How what runs the members of an ensemble sees them: Slurm on a cluster, processes on one machine."""
+"""The interface of what runs the members of an ensemble: Slurm on a cluster, processes on one machine."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Literal, Protocol
 
 from hpcai500.ensemble.journal import Ensemble
 
-# `ended`: by itself, and the record says how; `stopped`: on request, and can be resumed.
+# `ended`: by itself, the record says how; `stopped`: on request, it can be resumed.
 State = Literal["waiting", "running", "ended", "stopped", "failed", "cancelled", "unknown"]
 
 
 @dataclass(frozen=True)
 class MemberJob:
-    """A member, as its scheduler sees it.
+    """The state of a member in its scheduler.
 
     Attributes:
         job: the scheduler's name for it.
         hosts: that it runs on, or ran on last.
         restarts: how often the scheduler has restarted it.
-        reason: why it waits or has failed, in the scheduler's words.
+        reason: why it waits or failed, in the scheduler's words.
         is_elsewhere: whether its job waits, or has waited, for another process that runs the member.
     """
 
@@ -34,10 +34,10 @@ class MemberJob:
 
 
 class Scheduler(Protocol):
-    """What says how members stand."""
+    """Reports the state of members."""
 
     def jobs(self, ensemble: Ensemble) -> Mapping[int, MemberJob]:
-        """How all members that were ever submitted stand, from a single question to the scheduler.
+        """The state of all members that were ever submitted, from one query of the scheduler.
 
         Raises:
             EnvironmentLacksError: there is no such scheduler here.

@@ -1,7 +1,7 @@
-"""Slurm as the scheduler of an ensemble: members run as elements of job arrays, and a job behind them collects.
+"""Slurm as the scheduler of an ensemble: members run as elements of job arrays, and a job after them collects.
 
-Before anything is queued, plan, site and recipe are checked against each other. The job that collects may have missing
-members run again, once. Jobs that are cancelled end with checkpoints.
+Before anything is queued, plan, site and recipe are checked against each other. The job that collects submits missing
+members again, once. Jobs that are cancelled stop with checkpoints.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Submitted:
 
     Attributes:
         arrays: number of each array, by the member whose element number is, or would be, 0.
-        at_once: members side by side at most.
+        at_once: most members that run at the same time.
         exclude: hosts that must not be used.
-        after: the collecting job that submitted it; None: a person did.
+        after: the collecting job that submitted it; None: the user did.
     """
 
     arrays: Mapping[int, str]
@@ -80,14 +80,16 @@ def submissions(ensemble: Ensemble) -> list[Submitted]:
     """All that was ever submitted to Slurm, in order.
 
     Raises:
-        RecordError: an event lacks something.
+        RecordError: an event is malformed.
     """
     cancels = [event["seq"] for event in ensemble.events if event["key"] == "cancel"]
-    told = [event for event in ensemble.events if event["key"] == "submit" and event["value"]["scheduler"] == "slurm"]
+    submits = [
+        event for event in ensemble.events if event["key"] == "submit" and event["value"]["scheduler"] == "slurm"
+    ]
     try:
-        return [_submitted(event["value"], event["seq"] < max(cancels, default=-1)) for event in told]
+        return [_submitted(event["value"], event["seq"] < max(cancels, default=-1)) for event in submits]
     except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"{ensemble.path}: an event submit lacks something: {error}") from error
+        raise RecordError(f"{ensemble.path}: an event submit is malformed: {error}") from error
 
 
 def _submitted(value: Mapping[str, Any], is_cancelled: bool) -> Submitted:
@@ -105,12 +107,12 @@ def _submitted(value: Mapping[str, Any], is_cancelled: bool) -> Submitted:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the collecting job asks: which members are missing and may be run again, and which hosts to avoid.
+# What the collecting job needs to know: which missing members may be run again, and which hosts to avoid.
 
 
 @dataclass(frozen=True)
 class Again:
-    """What is left to do after all elements have ended; members run `at_once` side by side at most, as before."""
+    """What is left to do after all elements have ended; at most `at_once` members run at the same time, as before."""
 
     members: Sequence[int] = ()
     at_once: int | None = None
@@ -118,15 +120,17 @@ class Again:
 
 
 def again_after(ensemble: Ensemble, collector: str) -> Again:
-    """What may be run again behind the job `collector`: once, and only if it belongs to the last submission.
+    """What may be run again after the job `collector`: once, and only if it belongs to the last submission.
 
     Raises:
-        RecordError: what a member has left cannot be read.
+        RecordError: a member's files cannot be read.
     """
-    told = submissions(ensemble)
-    if not told or told[-1].is_cancelled or told[-1].collector != collector or told[-1].after:
+    submitted = submissions(ensemble)
+    if not submitted:
         return Again()
-    last = told[-1]
+    last = submitted[-1]
+    if last.is_cancelled or last.collector != collector or last.after:
+        return Again()
     failed = {member: failures(ensemble.folder(member), last.arrays.values()) for member in last.members}
     missing = [member for member in last.members if not is_done(ensemble, member) and not _is_given_up(failed[member])]
     if not missing:
@@ -141,22 +145,22 @@ def failures(folder: Path, jobs: Iterable[str]) -> list[Failure]:
     Raises:
         RecordError: they cannot be read.
     """
-    wanted = set(jobs)
+    names = set(jobs)
     found, problem = read_failures(folder)
     if problem:
         raise RecordError(problem)
-    return [failure for failure in found if failure.job in wanted]
+    return [failure for failure in found if failure.job in names]
 
 
-def _is_given_up(told: Sequence[Failure]) -> bool:
-    codes = [failure.exit_code for failure in told]
+def _is_given_up(failed: Sequence[Failure]) -> bool:
+    codes = [failure.exit_code for failure in failed]
     of_nodes = sum(code in OF_THE_NODE for code in codes)
     return ExitCode.WRONG_ANSWER in codes or len(codes) >= MOST_FAILURES or of_nodes >= MOST_NODES
 
 
-def _bad_hosts(ensemble: Ensemble, told: Sequence[Failure]) -> list[str]:
+def _bad_hosts(ensemble: Ensemble, failed: Sequence[Failure]) -> list[str]:
     """Hosts where members have failed too often, if enough other hosts are known to run a member."""
-    counts = Counter(host for failure in told for host in failure.host.split(","))
+    counts = Counter(host for failure in failed for host in failure.host.split(","))
     bad = sorted(host for host, count in counts.items() if count >= MOST_ON_A_HOST)
     if not bad:
         return []
@@ -183,7 +187,7 @@ class SubmitRequest:
     Attributes:
         site: name or file; None: that of the last submission of this ensemble, or the defaults.
         members: as in `0-3,7`; None: all that are not done.
-        at_once: members side by side at most.
+        at_once: most members that run at the same time.
         exclude: hosts that must not be used, in Slurm's notation.
         after: the collecting job that asks which members may be run again.
     """
@@ -198,7 +202,7 @@ class SubmitRequest:
 
 
 def plan_submission(ensemble: Ensemble, request: SubmitRequest) -> Submission | None:
-    """The submission of `request`; None where nothing is left to do.
+    """The submission of `request`; None if nothing is left to do.
 
     Raises:
         UsageError: site, plan, image or data cannot be used, or do not fit together.
@@ -210,8 +214,8 @@ def plan_submission(ensemble: Ensemble, request: SubmitRequest) -> Submission | 
         again = again_after(ensemble, request.after)
         members, at_once, exclude, earlier = again.members, again.at_once, again.exclude, []
     else:
-        wanted = parse_members(request.members, ensemble) if request.members else ensemble.members
-        members = sorted(member for member in wanted if not is_done(ensemble, member))
+        chosen = parse_members(request.members, ensemble) if request.members else ensemble.members
+        members = sorted(member for member in chosen if not is_done(ensemble, member))
         at_once, exclude = request.at_once, expand_hosts(request.exclude) if request.exclude else []
         earlier = [one for one in submissions(ensemble) if not set(members).isdisjoint(one.members)]
     if not members:
@@ -231,7 +235,7 @@ def plan_submission(ensemble: Ensemble, request: SubmitRequest) -> Submission | 
 
 
 def last_site(ensemble: Ensemble) -> Site:
-    """The site of the last submission; the defaults where its file is gone.
+    """The site of the last submission; the defaults if its file is missing.
 
     Raises:
         UsageError: its file cannot be used.
@@ -241,7 +245,7 @@ def last_site(ensemble: Ensemble) -> Site:
 
 
 def warnings_of(submission: Submission) -> list[str]:
-    """What may disturb the measurement, but may be intended."""
+    """What may disturb the measurement, but may be intended by the user."""
     slurm, shape = submission.site.slurm, submission.ensemble.shape
     if slurm.exclusive or shape.members_a_node > 1 or len(submission.members) < 2 or submission.at_once == 1:
         return []
@@ -252,7 +256,7 @@ def warnings_of(submission: Submission) -> list[str]:
 
 
 def write_submission(submission: Submission) -> Path:
-    """Write its scripts in place of earlier ones; returns the one to be called on the host.
+    """Replace earlier scripts by those of `submission`; return the one to call on the host.
 
     Raises:
         RecordError: the folder cannot be written.
@@ -269,7 +273,7 @@ def write_submission(submission: Submission) -> Path:
         for name, text in files.items():
             write_atomically(folder / name, text.encode())
     except OSError as error:
-        raise RecordError(f"{folder}: cannot be written: {error.strerror}; mend it, then go on") from error
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; fix that, then submit again") from error
     return folder / SUBMIT
 
 
@@ -282,20 +286,20 @@ def _check(ensemble: Ensemble, site: Site, request: SubmitRequest) -> None:
             f"tasks = {shape.per_node} in the site file, or plan with --node-accelerators {node.tasks}"
         )
     if node.gpus % node.tasks:
-        raise UsageError(f"[node] gpus is {node.gpus} for {node.tasks} tasks: an ensemble needs as many for each task")
+        raise UsageError(f"[node] gpus is {node.gpus}, no multiple of tasks, {node.tasks}: give each task equally many")
     if node.gpus and shape.members_a_node > 1 and node.gpu_request == "none":
         raise UsageError(
-            'members that share a node must ask for their GPUs: gpu_request = "gres" or "gpus-per-node" under [node] '
-            "of the site file, or plan members of whole nodes: --degree"
+            'members that share a node must request their GPUs: set gpu_request = "gres" or "gpus-per-node" under '
+            "[node] of the site file, or plan members of whole nodes (--degree)"
         )
     check_site(site, ensemble.recipe())
     if find_container(request.environment) is not None:
-        # Inside an image, a path that is not bound here may exist on the host; the scripts check it there.
+        # Inside an image, a path that is not bound here may exist on the host: the scripts check it there.
         return
     if site.container.command != NO_CONTAINER and not Path(site.container.image).exists():
-        raise UsageError(f"[container] image: {site.container.image}: is not there; make it, or correct the site file")
+        raise UsageError(f"[container] image: {site.container.image}: no such image; build it, or fix the site file")
     if not ensemble.data.is_dir():
-        raise DataError(f"{ensemble.data}: the data of this plan is not there: mount it, or plan again with --data DIR")
+        raise DataError(f"{ensemble.data}: the plan's data is not there: mount it, or plan again with --data DIR")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -304,14 +308,14 @@ def _check(ensemble: Ensemble, site: Site, request: SubmitRequest) -> None:
 
 _BASH = "/bin/bash"
 _POLL_SECONDS = 0.5
-# Bound on the difference between the clocks of the journal's host and of Slurm's accounting.
+# Most that the clocks of the journal's host and of Slurm's accounting may differ.
 _CLOCKS = timedelta(hours=1)
-# Least time that members get for a checkpoint, however short the site's warning is.
+# Minimum time that members get for a checkpoint, however short the site's warning is.
 _LEAST_PATIENCE_SECONDS = 60.0
 
 
 class SlurmScheduler:
-    """Runs members as elements of job arrays; `on_change` is told what happens meanwhile."""
+    """Runs members as elements of job arrays; `on_change` gets progress messages."""
 
     name = "slurm"
 
@@ -328,14 +332,14 @@ class SlurmScheduler:
         return find_container(self._environment) is None and has(self._environment, "sbatch")
 
     def queue(self, ensemble: Ensemble, script: Path) -> Sequence[str]:
-        """Run a script that submits; returns the numbers of the arrays and of the job that collects.
+        """Run a script that submits; return the numbers of the arrays and of the job that collects.
 
         Raises:
             EnvironmentLacksError: there is no Slurm here.
             HpcAi500Error: the script failed, by its exit code; nothing is left in the queue.
         """
         if not self.can_submit:
-            raise EnvironmentLacksError(f"no sbatch here: type this on the host: bash {script}")
+            raise EnvironmentLacksError(f"no sbatch here: run this on the host: bash {script}")
         before = len(submissions(ensemble))
         try:
             # Its stdout goes to stderr, because ours carries the result alone.
@@ -346,12 +350,12 @@ class SlurmScheduler:
             raise EnvironmentLacksError(f"{_BASH} cannot be started: {error.strerror}") from error
         if ended.returncode != 0:
             raise error_kind(ended.returncode)(f"{script}: nothing was submitted (see above)")
-        told = submissions(read_ensemble(ensemble.path))[before:]
-        return [] if not told else [*told[-1].arrays.values(), told[-1].collector]
+        new = submissions(read_ensemble(ensemble.path))[before:]
+        return [] if not new else [*new[-1].arrays.values(), new[-1].collector]
 
     def jobs(self, ensemble: Ensemble) -> Mapping[int, MemberJob]:
-        """How all members stand; see `Scheduler.jobs`. One call of squeue, and one of sacct if that leaves gaps."""
-        # What counts of a member is where it was submitted last.
+        """As `Scheduler.jobs`: one call of squeue, and one of sacct for members that it does not list."""
+        # Only a member's last submission counts.
         last = {member: one for one in submissions(ensemble) for member in one.members}
         names = {member: one.element(member) for member, one in last.items()}
         arrays = list(dict.fromkeys(array for array, _ in names.values()))
@@ -378,9 +382,9 @@ class SlurmScheduler:
         return list(dict.fromkeys(element.job for element in self._left(ensemble)))
 
     def cancel(self, ensemble: Ensemble) -> Sequence[str]:
-        """End all jobs, running members with a checkpoint; returns their names when nothing is left in the queue.
+        """End all jobs, running members with a checkpoint; return their names when nothing is left in the queue.
 
-        Jobs that still run after the time that the site's warning gives for a checkpoint are killed.
+        Jobs that still run after the site's warning time are killed.
 
         Raises:
             EnvironmentLacksError: there is no Slurm here.
@@ -398,16 +402,16 @@ class SlurmScheduler:
             ended |= dict.fromkeys(element.name for element in left)
         if left:
             names = [element.name for element in left]
-            self._say(f"{len(names)} jobs have not stopped in time, and are killed: {_some(names)}")
+            self._say(f"{len(names)} jobs did not stop in time and are killed: {_some(names)}")
             call(self._environment, "scancel", *names)
         return list(ended)
 
     def _ask_to_end(self, left: Sequence[Element], collectors: set[str], asked: set[str]) -> Sequence[str]:
-        """Cancel what waits, and ask what runs to stop with a checkpoint; returns the names of those asked now."""
+        """Cancel waiting jobs, and ask running ones to stop with a checkpoint; return the names of those asked now."""
         collecting = [element.name for element in left if element.job in collectors]
         members = [element for element in left if element.job not in collectors]
         waiting = sorted({element.job for element in members if element.state == "waiting"})
-        # What is completing ends by itself.
+        # A job that is completing ends by itself.
         running = [element.name for element in members if element.word in ("RUNNING", "SUSPENDED")]
         new = [name for name in running if name not in asked]
         if collecting:
@@ -417,36 +421,36 @@ class SlurmScheduler:
         if new:
             self._say(f"{len(new)} members are asked to stop with a checkpoint: {_some(new)}")
             try:
-                # Only to the batch script, which tells the ranks: a signal from Slurm to all processes would kill them
-                # first.
+                # Only to the batch script, which passes it on to the ranks: a signal from Slurm to all processes would
+                # kill them first.
                 call(self._environment, "scancel", "--signal=TERM", "--batch", *new)
             except RunError:
-                # Some have ended meanwhile: the others are asked again.
+                # Some have ended meanwhile; the others are asked again.
                 return []
         return new
 
     def _left(self, ensemble: Ensemble) -> Sequence[Element]:
-        """What is in the queue of all that was ever submitted."""
+        """All jobs of this ensemble that are still in the queue."""
         jobs = [job for one in submissions(ensemble) for job in (*one.arrays.values(), one.collector)]
         return list(queued(self._environment, jobs, job_names(ensemble)).values()) if jobs else []
 
     def _accounts(self, ensemble: Ensemble, arrays: Sequence[str]) -> Elements:
         if not self._has_accounts:
             return {}
-        # Job numbers start again when a cluster is set up anew, so older jobs are left out.
+        # A newly installed cluster numbers its jobs from the start, so older jobs are left out.
         first_s = next(event["time_ms"] for event in ensemble.events if event["key"] == "submit") / 1000
         since = datetime.fromtimestamp(first_s, UTC) - _CLOCKS
         try:
             return accounted(self._environment, arrays, job_names(ensemble), since)
         except (RunError, EnvironmentLacksError) as error:
             self._has_accounts = False
-            self._say(f"accounting does not answer, so that squeue and the records alone tell: {error}")
+            self._say(f"accounting does not answer, so the state comes from squeue and the records only: {error}")
             return {}
 
 
 def _member_job(member: int, name: tuple[str, int], queue: Elements, accounts: Elements) -> MemberJob:
     array, task = name
-    # The rest of a cancelled array may be listed as one, without numbers.
+    # The rest of a cancelled array may be listed as one entry, without numbers.
     element = queue.get(name) or accounts.get(name) or queue.get((array, None)) or accounts.get((array, None))
     if element is None:
         return MemberJob(member, "unknown", f"{array}_{task}")

@@ -1,4 +1,4 @@
-"""The batch scripts of an ensemble: an array of members, a job behind it that collects, and one that submits both.
+"""The batch scripts of an ensemble: an array of members, a job after it that collects, and one that submits both.
 
 Everything here is pure: a submission goes in, text comes out.
 """
@@ -30,7 +30,7 @@ from hpcai500.launch.slurm.script import (
     several,
     size_of,
     start_and_wait,
-    told,
+    usage_lines,
     word,
 )
 from hpcai500.launch.slurm.site import NO_CONTAINER, Site
@@ -59,8 +59,8 @@ def first_members(members: Iterable[int]) -> list[int]:
 def job_names(ensemble: Ensemble) -> tuple[str, str]:
     """Names of the jobs of an ensemble: those of its members, and those that collect.
 
-    Only number and name together identify a job of ours: another cluster, or the same one set up anew, gives the number
-    to other jobs.
+    Only number and name together identify a job of ours: another cluster, or the same one after a new installation,
+    uses the number for other jobs.
     """
     benchmark, mark = ensemble.start["benchmark"], ensemble.identity[:12]
     return f"hpcai500-{benchmark}-member-{mark}", f"hpcai500-{benchmark}-collect-{mark}"
@@ -68,13 +68,13 @@ def job_names(ensemble: Ensemble) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Submission:
-    """What shall be submitted.
+    """What to submit.
 
     Attributes:
         site: names the image, unless it uses no container.
         members: ascending.
-        at_once: members side by side at most; None: as many as the cluster has room for.
-        after: the collecting job that has found members to be run again; None: a person asked.
+        at_once: most members that run at the same time; None: as many as the cluster has room for.
+        after: the collecting job that found members to be run again; None: the user asked.
         in_queue: arrays submitted earlier for some of these members; no element of them may be left in the queue.
         submits_inside: whether the submitting host has hpcai500 only in the image.
         rendered_by: the command that asked for it.
@@ -99,13 +99,13 @@ class Submission:
         return self.ensemble.path.absolute()
 
     def container(self, *, with_stage: bool = True) -> list[str]:
-        """The tokens that start hpcai500 in the image; not `with_stage`, with the binds whose sources are on all hosts.
+        """The tokens that start hpcai500 in the image; without `with_stage`, only binds that exist on all hosts.
 
         Raises:
             UsageError: a path cannot be bound into a container, or there is no image.
         """
         data, folder, stage = str(self.ensemble.data), str(self.folder), self.ensemble.stage
-        # Data first: if the ensemble lies in the data folder, its own bind comes on top of that, and is writable.
+        # Data first: if the ensemble is in the data folder, its own bind comes on top of that and is writable.
         binds = [] if self.site.container.command == NO_CONTAINER else [bind_of(data, data, "ro"), bind_of(folder)]
         if binds and with_stage and stage is not None:
             binds.append(_read_by_shell(bind_of(stage)))
@@ -144,7 +144,7 @@ def _filled(template: str, submission: Submission, **values: str | Iterable[str]
 
 
 def _read_by_shell(stage: str) -> Expression:
-    """A path in which the node's shell expands variables, and nothing else."""
+    """A path in which the node's shell expands only variables."""
     text = stage
     for special in ("\\", '"', "`"):
         text = text.replace(special, f"\\{special}")
@@ -152,24 +152,24 @@ def _read_by_shell(stage: str) -> Expression:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A member's script: an element of a job array, which runs one member. One that has not reached its end goes back to the
-# queue, or is given up: its failures are counted, and hosts on which it fails are left out.
+# A member's script: an element of a job array, which runs one member. A member that is not done goes back to the queue,
+# or is given up: its failures are counted, and hosts on which it fails are excluded.
 
 
-# Failures of a member on one host before other hosts are used.
+# Failures of a member on one host before the host is excluded.
 MOST_ON_A_HOST = 2
 # Exit codes for which the node may be to blame (it lacks something, or does not see the data): another node is tried at
 # once.
 OF_THE_NODE = (ExitCode.USAGE, ExitCode.ENVIRONMENT)
-# After this many nodes, such a code is taken for the member's own.
+# After this many nodes, such a code is attributed to the member.
 MOST_NODES = 2
 
 _MEMBER = r"""#!/bin/bash
-# hpcai500 @benchmark@: one element a member, @ranks@ each on @nodes@.
+# hpcai500 @benchmark@: one element for each member, @ranks@ each on @nodes@.
 #
 @usage@
 #
-# Change what you like; what shall stay belongs into the site file. Written by hpcai500 @version@.
+# Edit freely; put lasting changes into the site file. Written by hpcai500 @version@.
 
 @directives@
 
@@ -178,37 +178,37 @@ _MEMBER = r"""#!/bin/bash
 ensemble=@ensemble@
 member=@member@
 folder=$ensemble/members/$(printf %05d "$member")
-# Always both numbers: the number of one element alone is that of the whole array, too.
+# Always both numbers: the number of one element may also be that of the whole array.
 element=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 mkdir -p -- "$folder"
 exec >>"$folder/output.txt" 2>&1
 say "member $member: job $element on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}"
 
-# Failures of this member in this array; and of such lines, how many there are of each host.
-mine() { grep -F "\"job\":\"$SLURM_ARRAY_JOB_ID\"" -- "$folder/failures.jsonl"; }
-hosts_of() { sed 's/.*"host":"\([^"]*\)".*/\1/' | tr , '\n' | sort | uniq -c; }
+# The failures of this member in this array, and the number of such lines for each host.
+failures() { grep -F "\"job\":\"$SLURM_ARRAY_JOB_ID\"" -- "$folder/failures.jsonl"; }
+count_hosts() { sed 's/.*"host":"\([^"]*\)".*/\1/' | tr , '\n' | sort | uniq -c; }
 
-# A failure of the member's own: it is written down, and ends here, or goes back to the queue.
+# Record a failure of the member, then give it up or put it back into the queue.
 fail() {
     local code=$1 hosts faulty count most on_a_host bad exclude
     hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
-    # A device that gave what is no number, while those of all other ranks did not: its host alone is to blame.
+    # If the device of one rank alone gave NaN, only its host is to blame.
     faulty=$(@faulty_host@)
     if [[ $faulty && ,$hosts, == *,$faulty,* ]]; then hosts=$faulty; else faulty=''; fi
     printf '{"time_ms":%s,"host":"%s","exit_code":%s,"restart":%s,"job":"%s"}\n' "$(date +%s%3N)" "$hosts" \
         "$code" "${SLURM_RESTART_COUNT:-0}" "$SLURM_ARRAY_JOB_ID" >>"$folder/failures.jsonl"
     if (( code == 2 )); then
-        say "member $member: it diverged, which no other try takes back"
+        say "member $member: diverged, which is final"
         exit "$code"
     fi
-    count=$(mine | wc -l) most=@most_failures@ on_a_host=@most_on_a_host@
+    count=$(failures | wc -l) most=@most_failures@ on_a_host=@most_on_a_host@
     if (( code == 64 || code == 69 )); then
         # Another node may have what this one lacks.
-        on_a_host=1 most=@most_nodes@ count=$(mine | grep -cE '"exit_code":(64|69),')
+        on_a_host=1 most=@most_nodes@ count=$(failures | grep -cE '"exit_code":(64|69),')
     fi
     if [[ $faulty ]]; then on_a_host=1; fi
     if (( count >= most )); then
-        say "member $member: has failed $count times (the last time with exit code $code): given up"
+        say "member $member: failed $count times, last with exit code $code: given up"
         exit "$code"
     fi
     @try_again@
@@ -229,9 +229,9 @@ ended=''
 
 if (( code == 0 )); then exit 0; fi
 
-# Stopped, with a checkpoint. At an end (scancel, a node that fails), Slurm itself decides what comes then.
+# Stopped with a checkpoint. After SIGTERM (scancel, a failing node), Slurm decides what happens next.
 if [[ $ended ]]; then exit 1; fi
-# Any code but that of a divergence: the signal may have ended an image's file system before the ranks.
+# Any code except that of a divergence: the signal may have ended an image's file system before the ranks.
 @time_is_up@
 
 fail "$code"
@@ -239,45 +239,45 @@ fail "$code"
 _FAULTY_HOST = (
     # Only of this start: older output is from earlier ones.
     'tail -n 200 -- "$folder/output.txt" | '
-    f"""awk '/: job .*, restart [0-9]+$/ {{said = ""}} /{FAULTY_DEVICE}/ {{said = $0}} END {{print said}}' | """
+    f"""awk '/: job .*, restart [0-9]+$/ {{line = ""}} /{FAULTY_DEVICE}/ {{line = $0}} END {{print line}}' | """
     rf"sed -n 's/.* alone, host \([^,.]*\)[,.].*{FAULTY_DEVICE}.*/\1/p'"
 )
 _TRY_AGAIN = """\
-# Hosts on which it has failed too often are left out, unless no others could run it, as sbatch judges.
+# Exclude hosts on which it failed too often, if sbatch can still find others for it.
 exclude=@exclude@
-bad=$(mine | hosts_of | awk -v most="$on_a_host" '$1 >= most {print $2}' | paste -sd,)
+bad=$(failures | count_hosts | awk -v most="$on_a_host" '$1 >= most {print $2}' | paste -sd,)
 if [[ $bad ]]; then
     if sbatch --test-only --exclude="$bad${exclude:+,$exclude}" "$0" 2>/dev/null; then
         exclude=$bad${exclude:+,$exclude}
     elif (( code == 64 || code == 69 )); then
-        say "member $member: cannot be run on $bad (exit code $code), and there is no other node: given up"
+        say "member $member: cannot run on $bad (exit code $code), and there is no other node: given up"
         exit "$code"
     else
         bad=''
     fi
 fi
-# What ends this job must not end what is said to Slurm about it.
+# The end of this job must not interrupt the calls of scontrol.
 trap '' TERM
 if scontrol requeue "$element"; then
     say "member $member: failed (exit code $code, failure $count): job $element goes back to the queue"
     if [[ $bad ]] && scontrol update JobId="$element" ExcNodeList="$exclude"; then
-        say "member $member: no more on $bad"
+        say "member $member: excludes $bad"
     fi
 fi"""
 _TIME_IS_UP = """\
 if [[ $warned ]] && (( code != 2 )); then
-    # What ends this job must not end what is said to Slurm about it.
+    # The end of this job must not interrupt the calls of scontrol.
     trap '' TERM
     most=@most@
     if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
-        say "member $member: has come back $most times already: no more"
+        say "member $member: was requeued $most times already: not requeued again"
     elif scontrol requeue "$element"; then
         say "member $member: time is up: job $element goes back to the queue"
     fi
     exit 1
 fi"""
 _TIME_IS_UP_FOR_GOOD = """\
-# Time is up: the job that collects has it run again.
+# Time is up: the job that collects submits it again.
 if [[ $warned ]] && (( code != 2 )); then exit 1; fi"""
 
 
@@ -287,9 +287,9 @@ def member_script(submission: Submission, first_member: int = 0) -> str:
     folder, stage = shlex.quote(str(submission.folder)), submission.ensemble.stage
     usage = {
         "bash slurm/submit.sh": "submits it, and the job that collects",
-        f"hpcai500 ensemble status {folder}": "how all members stand",
-        f"hpcai500 ensemble cancel {folder}": "ends all, with checkpoints",
-        "scancel --signal=USR1 --batch JOB_3": "stops member 3 with a checkpoint; it comes back through the queue",
+        f"hpcai500 ensemble status {folder}": "shows the state of all members",
+        f"hpcai500 ensemble cancel {folder}": "stops all with checkpoints",
+        "scancel --signal=USR1 --batch JOB_3": "stops member 3 with a checkpoint; it goes back to the queue",
     }
     elements = [member - first_member for member in submission.members if first_of(member) == first_member]
     size = [
@@ -299,16 +299,16 @@ def member_script(submission: Submission, first_member: int = 0) -> str:
         f"--array={in_ranges(elements)}{f'%{submission.at_once}' if submission.at_once else ''}",
         *([f"--exclude={','.join(submission.exclude)}"] if submission.exclude else []),
     ]
-    # A container can only bind a folder that exists, so it is made on every node.
+    # A container can only bind a folder that exists, so it is created on every node.
     needs_stage = stage is not None and site.container.command != NO_CONTAINER
-    made = f'"${{launcher[@]}}" mkdir -p -- {word(_read_by_shell(stage or ""))} || fail 69'
+    make_stage = f'"${{launcher[@]}}" mkdir -p -- {word(_read_by_shell(stage or ""))} || fail 69'
     return _filled(
         _MEMBER,
         submission,
         benchmark=submission.ensemble.start["benchmark"],
         ranks=several(shape.degree, "rank"),
         nodes=several(shape.nodes_a_member, "node"),
-        usage=told(usage),
+        usage=usage_lines(usage),
         directives=directives(slurm, submission.job_names[0], size, "slurm/member-%A-%a.out"),
         member=f"$(({first_member} + SLURM_ARRAY_TASK_ID))" if first_member else "$SLURM_ARRAY_TASK_ID",
         faulty_host=_FAULTY_HOST,
@@ -318,7 +318,7 @@ def member_script(submission: Submission, first_member: int = 0) -> str:
         try_again=fill(_TRY_AGAIN, exclude=word(",".join(submission.exclude))) if slurm.requeue else "",
         checks=checks(site, submission.container(with_stage=False), "fail"),
         launcher=array("launcher", launcher(site, shape.nodes_a_member, shape.ranks_a_node)),
-        stage_folder=made if needs_stage else "",
+        stage_folder=make_stage if needs_stage else "",
         start_and_wait=start_and_wait(
             slurm,
             '"${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member"',
@@ -335,8 +335,8 @@ def member_script(submission: Submission, first_member: int = 0) -> str:
 
 _COLLECT = """\
 #!/bin/bash
-# When all members have ended: those that may be run again are, once; then what the ensemble amounts to.
-# Written by hpcai500 @version@; submit it by submit.sh, or by hand: sbatch slurm/collect.sh
+# Runs when all members have ended: submits missing ones again, once, or collects the ensemble.
+# Written by hpcai500 @version@; submit it with submit.sh, or by hand: sbatch slurm/collect.sh
 
 @directives@
 
@@ -348,13 +348,13 @@ ensemble=@ensemble@
 
 @hpcai500@
 
-# Writes the scripts of another array, if any member may be run again.
+# Writes scripts for another array, if any member may be run again.
 rm -f -- "$ensemble/slurm/submit.sh"
 again=(ensemble submit "$ensemble" --after "$SLURM_JOB_ID" --dry-run)
-"${hpcai500[@]}" "${again[@]}" || say "which members may be run again is not known: see above"
+"${hpcai500[@]}" "${again[@]}" || say "could not find out which members may be run again: see above"
 if [[ -e $ensemble/slurm/submit.sh ]]; then
     if bash "$ensemble/slurm/submit.sh"; then exit 0; fi
-    say 'the members that are missing could not be submitted again'
+    say 'the missing members could not be submitted again'
 fi
 
 exec "${hpcai500[@]}" ensemble collect "$ensemble"
@@ -362,7 +362,7 @@ exec "${hpcai500[@]}" ensemble collect "$ensemble"
 
 
 def collect_script(submission: Submission) -> str:
-    """The script of the job that runs when all elements have ended, in whichever way."""
+    """The script of the job that runs when all elements have ended, however they ended."""
     site, cores = submission.site, submission.site.node.cores_per_task
     size = ["--nodes=1", "--ntasks=1", *([f"--cpus-per-task={cores}"] if cores else [])]
     unwarned = site.slurm.model_copy(update={"warning_seconds": 0})
@@ -376,14 +376,14 @@ def collect_script(submission: Submission) -> str:
 
 _SUBMIT = """\
 #!/bin/bash
-# Submits the members and the job that collects, on a host where Slurm's commands are.
+# Submits the members and the job that collects, on a host that has Slurm's commands.
 # Written by hpcai500 @version@ with:
 #
 @rendered_by@
 
 @prologue@
 
-# A job that submits others must not hand on what it was given itself.
+# A job that submits others must not pass on its own variables.
 for name in "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || unset "$name"; done
 
 ensemble=@ensemble@
@@ -395,13 +395,13 @@ if ! command -v @program@ >/dev/null; then
     exit 69
 fi
 
-@nobody_left@
+@none_left@
 
-# Refuses now what would wait for ever, and queues nothing.
-check() { local said; said=$(sbatch --test-only "$1" 2>&1) || { say "$ensemble/$1: $said"; exit 64; }; }
+# Refuses now what would wait for ever; this queues nothing.
+check() { local reply; reply=$(sbatch --test-only "$1" 2>&1) || { say "$ensemble/$1: $reply"; exit 64; }; }
 @checks@
 
-# What was queued, and the journal does not know, does not stay: also at Ctrl-C.
+# Cancels queued jobs that are not in the journal, also after Ctrl-C.
 queued=()
 trap 'if (( ${#queued[@]} )); then scancel "${queued[@]}"; fi' EXIT
 @arrays@
@@ -409,14 +409,14 @@ arrays=$(IFS=:; echo "${queued[*]}")
 @collector@
 jobs=$(IFS=,; echo "${queued[*]}")
 
-@told@
-if ! "${hpcai500[@]}" "${told[@]}"; then
-    say "the journal of $ensemble cannot tell of jobs $jobs: they are cancelled"
+@record@
+if ! "${hpcai500[@]}" "${record[@]}"; then
+    say "jobs $jobs could not be written into the journal of $ensemble: they are cancelled"
     exit 1
 fi
 queued=()
 """
-_NOBODY_LEFT = r"""# Two jobs at one member would be in each other's way.
+_NONE_LEFT = r"""# Two jobs must not run the same member.
 left=$(squeue --noheader --format=%i --jobs=@jobs@ --name=@name@ 2>/dev/null || true)
 if [[ $left ]]; then
     say "still in the queue: ${left//$'\n'/ }: wait for them, or: hpcai500 ensemble cancel $ensemble"
@@ -425,12 +425,12 @@ fi"""
 
 
 def submit_script(submission: Submission) -> str:
-    """What is called on the host: checks, submits arrays and the job behind them, and has the journal name them."""
+    """What is called on the host: checks, submits arrays and the job after them, and writes both into the journal."""
     files = [f"{FOLDER}/{script_name(first)}" for first in first_members(submission.members)]
     collect = f"{FOLDER}/{COLLECT}"
     here = submission.container() if submission.submits_inside else ["hpcai500"]
-    # With --at-once, arrays run one after the other: each would count its members alone.
-    behind = '--dependency=afterany:"${queued[-1]}" ' if submission.at_once else ""
+    # With --at-once, arrays run one after the other, because Slurm limits each array separately.
+    dependency = '--dependency=afterany:"${queued[-1]}" ' if submission.at_once else ""
     in_queue, name = ",".join(submission.in_queue), submission.job_names[0]
     words = [
         *("ensemble", "submit", Expression("$ensemble"), "--queued", Expression("$jobs")),
@@ -446,11 +446,11 @@ def submit_script(submission: Submission) -> str:
         program_here=array("hpcai500", here),
         program=word(here[0]),
         missing=word(f"{here[0]}: no such command here: put it on PATH"),
-        nobody_left=fill(_NOBODY_LEFT, jobs=in_queue, name=name) if in_queue else "",
+        none_left=fill(_NONE_LEFT, jobs=in_queue, name=name) if in_queue else "",
         checks=[f"check {file}" for file in (*files, collect)],
-        arrays=[_queued(f"{behind if number else ''}{file}") for number, file in enumerate(files)],
+        arrays=[_queued(f"{dependency if number else ''}{file}") for number, file in enumerate(files)],
         collector=_queued(f'--dependency=afterany:"$arrays" {collect}'),
-        told=array("told", words),
+        record=array("record", words),
     )
 
 

@@ -1,7 +1,7 @@
-"""The status of an ensemble: how all members stand, what they come to, and how that is shown to people and programs.
+"""The status of an ensemble: the state of all members, statistics over them, and how both are shown.
 
 It comes from one answer of the scheduler and a bounded look at the members' records (`members`). It can be read once,
-or followed on a terminal as a table that is drawn again, elsewhere as a line now and then.
+or followed: on a terminal as a table that is redrawn, elsewhere as a line now and then.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from hpcai500.streams import say, spelt_out
 from hpcai500.text import aligned, progress_bar
 
 # ----------------------------------------------------------------------------------------------------
-# Statistics over all members: percentiles, who is slow, who is silent, and when the last one will be done. Pure.
+# Statistics over all members: percentiles, which are slow or silent, and when the last one will be done. Pure.
 
 
-# A member is silent after this many epochs' time, and at least this many seconds.
+# A member counts as silent after the time of this many epochs, and at least this many seconds.
 _SILENT_EPOCHS = 3.0
 _LEAST_SILENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of a number over `count` members."""
+    """Percentiles of a number over `count` members."""
 
     count: int
     least: float
@@ -62,7 +62,7 @@ class Percentiles:
 
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:
-    """Percentiles of `values` by the nearest rank, the median of an even number by the mean; None of no values."""
+    """Percentiles of `values` by the nearest rank, except the median, a mean for even counts; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -74,7 +74,7 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
 
 
 def is_stuck(row: MemberStatus, usual: float | None, now_s: float) -> bool:
-    """Whether a running member is silent for longer than three epochs take.
+    """Whether a running member has been silent for longer than three epochs take.
 
     `usual` is the median seconds of an epoch; `now_s` are UNIX seconds.
     """
@@ -87,7 +87,7 @@ def is_stuck(row: MemberStatus, usual: float | None, now_s: float) -> bool:
 def left_seconds(row: MemberStatus, epochs: int, usual: float | None, now_s: float) -> float | None:
     """Estimate of how long a running member still takes, at the pace of its last epoch, or else at the `usual` one.
 
-    None where no pace is known.
+    None if no pace is known.
     """
     pace = usual if row.pace_seconds is None else row.pace_seconds
     if pace is None:
@@ -98,10 +98,10 @@ def left_seconds(row: MemberStatus, epochs: int, usual: float | None, now_s: flo
 
 
 def eta_seconds(rows: Sequence[MemberStatus], epochs: int, usual: float | None, now_s: float) -> float | None:
-    """Estimate of when the last member will be done, if as many go on running as run now; None where that is unknown.
+    """Estimate of when the last member will be done, if as many keep running as run now; None if unknown.
 
-    Waiting members take the places of those that end. The end comes neither before the total work, spread evenly over
-    the running ones, is done, nor before the slowest running one ends.
+    Waiting members take the places of those that end. The estimate is the larger of two times: the total work spread
+    evenly over the running members, and the rest of the slowest running one.
     """
     running = [row for row in rows if row.state == "running"]
     if usual is None or not running:
@@ -112,7 +112,7 @@ def eta_seconds(rows: Sequence[MemberStatus], epochs: int, usual: float | None, 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Bars of characters: how much is done, and how a number is spread over members.
+# Bars of characters: how a number is distributed over members.
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -121,7 +121,7 @@ _WIDTH = 30
 
 
 def spread_bar(values: Sequence[float], *, ascii_only: bool, width: int = _WIDTH) -> str:
-    """A histogram of `values` from the least to the greatest: the higher, the more; a space: none."""
+    """A histogram of `values` from the least to the greatest; higher means more, a space means none."""
     low, high = min(values), max(values)
     counts = [0] * width
     for value in values:
@@ -140,7 +140,7 @@ _MARKS: dict[MemberState, str] = {
     "unread": "?",
 }  # fmt: skip
 STUCK = "!"
-# Where several members share a place, the first of these marks is shown; digits come after them.
+# If several members share a place, the first of these marks is shown; digits come after them.
 _WORST = "LFD!sc"
 _LEAST_WIDTH = 20
 _STATUS_MAP_WIDTH = 100
@@ -158,7 +158,7 @@ def map_lines(
 
     Args:
         stuck: numbers of those that are silent.
-        most_lines: of the map; where members are more than places, several share one, and the worst is shown.
+        most_lines: of the map; if there are more members than places, several share one, and the worst is shown.
             None: a place for each.
     """
     places = max(_LEAST_WIDTH, (width or _STATUS_MAP_WIDTH) - len(str(len(rows))) - 2)
@@ -167,7 +167,7 @@ def map_lines(
     marks = [_mark(row, stuck, epochs) for row in rows]
     shown = "".join(min(marks[first : first + share], key=_badness) for first in range(0, len(marks), share))
     if share > 1:
-        # So that each line begins with a round number.
+        # Each line begins with a round number.
         places -= places % 10
     digits = len(str(len(rows)))
     for first in range(0, len(shown), places):
@@ -186,7 +186,7 @@ def _mark(row: MemberStatus, stuck: Collection[int], epochs: int) -> str:
 
 
 def _badness(mark: str) -> tuple[int, str]:
-    """Order of marks: trouble first, then running ones, slowest first, then waiting, then done."""
+    """Sort key of a mark: trouble first, then running, slowest first, then not read, waiting and done."""
     if mark in _WORST:
         return 0, str(_WORST.index(mark))
     return (1, mark) if mark.isdecimal() else (2 + "?.#".index(mark), mark)
@@ -200,7 +200,7 @@ _MAP_LINES = 8
 _MOST_NAME = 40
 _MOST_HOSTS = 2
 _LEAST_WRONG = 24
-# With fewer members, map and histogram say nothing that the rows do not.
+# With fewer members, the rows show as much as map and histogram.
 _LEAST_PICTURED = 8
 _HEAD = (
     "member", "state", "hosts", "job", "restarts", "attempts", "epoch", "step", "quality", "images/s", "started (UTC)",
@@ -231,7 +231,7 @@ def status_lines(
 
 
 def headline(status: Status) -> str:
-    """All in one line, for where lines go by: `3 of 8 done, 4 running, 1 waiting; …`."""
+    """The whole status in one line: `3 of 8 done, 4 running, 1 waiting; …`."""
     found = [f"{count} {state}" for state, count in status.states.items() if count and state != "done"]
     parts = [f"{status.states['done']} of {len(status.rows)} done", *found]
     if status.stuck:
@@ -243,7 +243,7 @@ def headline(status: Status) -> str:
 
 
 def next_line(status: Status) -> str | None:
-    """The command to type next; None while something runs by itself, or when all is done."""
+    """The command to type next; None while members run, or when all is done."""
     events, states = status.ensemble.events, status.states
     folder = spelt_out(shlex.quote(str(status.ensemble.path)))
     if states["done"] == len(status.rows):
@@ -252,15 +252,15 @@ def next_line(status: Status) -> str | None:
         if events[-1]["key"] == "collect" and events[-1]["value"].get("vote_sha256"):
             return None
         return f"hpcai500 ensemble collect {folder} --accept-incomplete: those that diverged are final"
-    is_told = status.source.name is not None and status.source.problem is None
-    if states["running"] or states["unread"] or (is_told and status.is_going_on):
+    has_answer = status.source.name is not None and status.source.problem is None
+    if states["running"] or states["unread"] or (has_answer and status.is_going_on):
         return None
     command = "submit" if status.source.name == "slurm" else "run"
     if not any(row.submitted for row in status.rows):
         return f"hpcai500 ensemble run {folder} (on this machine), or hpcai500 ensemble submit {folder} (to Slurm)"
     left = [row for row in status.rows if row.state not in ("done", "diverged")]
     goes_on = any(row.can_go_on for row in left)
-    how = "go on from their last checkpoints" if goes_on else "are run"
+    how = "continue from their last checkpoints" if goes_on else "are run"
     final = "; those that diverged are final" if states["diverged"] else ""
     return f"hpcai500 ensemble {command} {folder}: those that are not done {how}{final}"
 
@@ -273,11 +273,11 @@ def trouble(status: Status) -> Iterator[tuple[int, str]]:
         elif row.elsewhere:
             yield row.member, f"member {row.member}: {spelt_out(row.wrong or 'another process runs it')}"
         elif row.member in status.stuck:
-            yield row.member, f"member {row.member} is silent for longer than three epochs take"
+            yield row.member, f"member {row.member} has been silent for longer than three epochs take"
 
 
 def choose(status: Status, most: int | None) -> Sequence[MemberStatus]:
-    """The rows that are shown: all in order where there is room; else those in trouble and the slowest, half each."""
+    """The rows to show: all in order if they fit; else those in trouble and the slowest, half each."""
     rows = status.rows
     if most is None or len(rows) <= most:
         return rows
@@ -299,17 +299,17 @@ def _wrapped(line: str, width: int | None, indent: int) -> Iterator[str]:
 
 
 def cut(line: str, width: int | None) -> str:
-    """The start of `line` that fits, with an ellipsis where it was cut."""
+    """`line`, cut to `width` with an ellipsis."""
     return line if width is None or len(line) <= width else line[: max(1, width - 1)] + "…"
 
 
 def number(value: float) -> str:
-    """At least three digits: `0.0421`, `4.21`, `42.1`, `4210`."""
+    """Three digits or more: `0.0421`, `4.21`, `42.1`, `4210`."""
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def percent(share: float) -> str:
-    """`45 %`, rounded down: never 100 before all is done."""
+    """`45 %`, rounded down, so that 100 means done."""
     return f"{int(100 * share + 1e-9)} %"
 
 
@@ -331,9 +331,9 @@ def _summary(status: Status, *, ascii_only: bool) -> Iterator[str]:
     many = "accelerator" if shape.degree == 1 else "accelerators"
     counts = ", ".join(f"{count} {state}" for state, count in status.states.items() if count)
     silent = f" ({len(status.stuck)} silent)" if status.stuck else ""
-    unasked = sum(not row.submitted for row in status.rows)
-    if unasked:
-        silent += f" ({'none' if unasked == len(status.rows) else f'{unasked} not'} submitted yet)"
+    unsubmitted = sum(not row.submitted for row in status.rows)
+    if unsubmitted:
+        silent += f" ({'none' if unsubmitted == len(status.rows) else f'{unsubmitted} not'} submitted yet)"
     yield f"members    {shape.members} of {shape.degree} {many} each: {counts}{silent}"
     left = f", about {duration(status.eta_seconds)} left" if status.eta_seconds is not None else ""
     yield f"progress   {progress_bar(status.progress)} {percent(status.progress)} of all epochs{_steps(status)}{left}"
@@ -345,7 +345,7 @@ def _summary(status: Status, *, ascii_only: bool) -> Iterator[str]:
 
 
 def _steps(status: Status) -> str:
-    """While no member has ended an epoch: how many steps of the first they have done."""
+    """How many steps of the first epoch are done, while no member has finished it."""
     begun = [row for row in status.rows if row.steps and row.epoch is not None]
     if not begun or any(row.epochs_done for row in status.rows):
         return ""
@@ -361,7 +361,7 @@ def _ranges(status: Status, *, ascii_only: bool) -> Iterator[str]:
         if len(status.rates) >= _LEAST_PICTURED:
             bar = spread_bar(status.rates, ascii_only=ascii_only)
             yield f"           {number(found.least)} |{bar}| {number(found.greatest)}"
-    if len(status.told) > 1 and (found := status.epoch_percentiles):
+    if len(status.begun) > 1 and (found := status.epoch_percentiles):
         yield f"epochs     of {status.epochs}: {_range(found)}"
     if found := status.quality_percentiles:
         yield f"quality    of those done: {_range(found, '.4f')}"
@@ -383,14 +383,14 @@ def _scheduler(status: Status) -> str:
     if source.problem is None:
         return name
     since = f"{clock(1000 * source.answered_s)} UTC" if source.answered_s is not None else None
-    told = f"shown is its answer of {since}" if since else "who runs is told by the records alone"
-    return f"{name}: {spelt_out(source.problem)}; {told}"
+    shown = f"its last answer, of {since}, is shown" if since else "the states come from the records alone"
+    return f"{name}: {spelt_out(source.problem)}; {shown}"
 
 
 def _looked(status: Status) -> str:
     polls, looked = status.polls, [row.looked_s for row in status.rows if row.state == "running" and row.looked_s]
     members = sum(poll.members for poll in polls)
-    oldest = f"; the oldest look at a running one is {duration(status.now_s - min(looked))} old" if looked else ""
+    oldest = f"; the oldest reading of a running one is {duration(status.now_s - min(looked))} old" if looked else ""
     return f"{members} members{oldest}"
 
 
@@ -398,7 +398,7 @@ def _table(status: Status, rows: Sequence[MemberStatus], width: int | None, *, w
     cells = [_HEAD, *(_cells(row, status) for row in rows)]
     wrongs = [(row[0], row[-1]) for row in cells[1:] if row[-1]]
     if whole and width is not None and any(len(wrong) > _LEAST_WRONG for _, wrong in wrongs):
-        # Sentences that people must read to their end are put beneath the table.
+        # Long sentences are printed in full below the table.
         yield from _table_without(cells, {"what is wrong"}, width)
         for member, wrong in wrongs:
             yield from _wrapped(f"  member {member}: {wrong}", width, 4)
@@ -446,7 +446,7 @@ def _hosts(hosts: Sequence[str]) -> str:
 
 
 def clock(time_ms: float) -> str:
-    """`2026-11-22 07:20:13` in UTC; a number where `time_ms` is out of the range of dates."""
+    """`2026-11-22 07:20:13` in UTC; the number if `time_ms` is out of the range of dates."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):
@@ -465,8 +465,8 @@ class Source:
     """The scheduler that says which members run.
 
     Attributes:
-        name: scheduler of the last `submit`; None where nothing was submitted.
-        problem: why it does not answer; None where it does.
+        name: scheduler of the last `submit`; None if nothing was submitted.
+        problem: why it does not answer; None if it does.
         answered_s: when it gave the answer that is shown (UNIX seconds); None: now, or never.
     """
 
@@ -475,12 +475,12 @@ class Source:
     answered_s: float | None = None
 
 
-_NOBODY = Source()
+_NO_SOURCE = Source()
 
 
 @dataclass(frozen=True)
 class Status:
-    """An ensemble as it was seen at one moment, `now_s` (UNIX seconds); `rows` has all members, in order."""
+    """The state of an ensemble at the time `now_s` (UNIX seconds); `rows` has all members, in order."""
 
     ensemble: Ensemble
     rows: Sequence[MemberStatus] = field(repr=False)
@@ -505,12 +505,12 @@ class Status:
 
     @property
     def exit_code(self) -> ExitCode:
-        """2 where a member will not reach its end by itself; 0 otherwise."""
+        """2 if a member will not finish by itself; 0 otherwise."""
         return ExitCode.WRONG_ANSWER if any(self.states[state] for state in GIVEN_UP) else ExitCode.PASS
 
     @cached_property
     def usual_pace(self) -> float | None:
-        """Median seconds of an epoch, over all members that have finished one; None where none has."""
+        """Median seconds of an epoch, over all members that have finished one; None if none has."""
         paces = [row.pace_seconds for row in self.rows if row.pace_seconds is not None]
         return statistics.median(paces) if paces else None
 
@@ -525,15 +525,15 @@ class Status:
         return sum(row.progress for row in self.rows) / (self.epochs * len(self.rows))
 
     @cached_property
-    def told(self) -> Sequence[MemberStatus]:
+    def begun(self) -> Sequence[MemberStatus]:
         """The members that percentiles are over: the running ones, or else all that have begun."""
         running = [row for row in self.rows if row.state == "running" and row.epoch is not None]
         return running or [row for row in self.rows if row.epoch is not None]
 
     @cached_property
     def rates(self) -> list[float]:
-        """Images a second of each of `told`, where known."""
-        return [row.images_per_second for row in self.told if row.images_per_second is not None]
+        """Images a second of each of `begun`, where known."""
+        return [row.images_per_second for row in self.begun if row.images_per_second is not None]
 
     @property
     def rate_percentiles(self) -> Percentiles | None:
@@ -541,7 +541,7 @@ class Status:
 
     @property
     def epoch_percentiles(self) -> Percentiles | None:
-        return percentiles([row.progress for row in self.told])
+        return percentiles([row.progress for row in self.begun])
 
     @property
     def quality_percentiles(self) -> Percentiles | None:
@@ -550,7 +550,7 @@ class Status:
 
     @cached_property
     def eta_seconds(self) -> float | None:
-        """Estimate of the time until the last member is done; None where unknown."""
+        """Estimate of the time until the last member is done; None if unknown."""
         return eta_seconds(self.rows, self.epochs, self.usual_pace, self.now_s)
 
     def lines(
@@ -562,7 +562,7 @@ class Status:
             width: columns of the terminal; None: unlimited.
             rows: of the table, at most; None: one for each member.
             ascii_only: whether bars are drawn in ASCII.
-            whole: whether what is wrong is shown in full, beneath the table if need be, or cut to the table's width.
+            whole: whether what is wrong is shown in full, below the table if needed, or cut to the table's width.
         """
         return status_lines(self, width, rows, ascii_only=ascii_only, whole=whole)
 
@@ -595,18 +595,18 @@ class Status:
         }
 
 
-def read_status(ensemble: Ensemble, jobs: Jobs | None, memory: Memory, source: Source = _NOBODY) -> Status:
-    """How all members stand, after one poll of their records.
+def read_status(ensemble: Ensemble, jobs: Jobs | None, memory: Memory, source: Source = _NO_SOURCE) -> Status:
+    """The state of all members, after one poll of their records.
 
-    `jobs` is None where there is no scheduler to ask: then the records alone tell. `memory` belongs to one ensemble.
+    `jobs` is None without a scheduler: then only the records count. `memory` belongs to one ensemble.
     """
     return status_of(ensemble, jobs, memory, [memory.poll(ensemble, jobs)], source)
 
 
 def status_of(
-    ensemble: Ensemble, jobs: Jobs | None, memory: Memory, polls: Sequence[Poll], source: Source = _NOBODY
+    ensemble: Ensemble, jobs: Jobs | None, memory: Memory, polls: Sequence[Poll], source: Source = _NO_SOURCE
 ) -> Status:
-    """How all members stood after `polls`, from `memory` alone: nothing is read."""
+    """The state of all members after `polls`, from `memory`; reads nothing."""
     orders, epochs, known = orders_of(ensemble), _epochs(ensemble), jobs or {}
     rows = [
         member_status(number, known.get(number), memory.member(number), epochs, orders) for number in ensemble.members
@@ -628,13 +628,13 @@ def _epochs(ensemble: Ensemble) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The status while the ensemble runs: on a terminal a table that is drawn again, elsewhere a line now and then.
+# The status while the ensemble runs: on a terminal a table that is redrawn, elsewhere a line now and then.
 
 
-# Share of the time that looks may cost at most.
+# Largest share of the time that reading the status may take.
 _SHARE = 0.05
 _LEAST_SECONDS = 1.0
-# Lines beside the rows of the table: summary, map and legend, heads and empty lines.
+# Lines other than the rows of the table: summary, map and legend, heads and empty lines.
 _OTHER_LINES = 24
 _LEAST_ROWS = 5
 _MOST_TROUBLES = 10
@@ -651,8 +651,8 @@ def lines_for(stream: TextIO, status: Status) -> Iterator[str]:
 class Screen:
     """Shows one status after the other.
 
-    On a terminal it is a table that is drawn again. On any other `stream` it is a line for all every
-    `interval_seconds`, and one for each member as soon as that gets into trouble; each has `prefix` in front.
+    On a terminal it is a table that is redrawn. On any other `stream` it is a line for all every `interval_seconds`,
+    and one for each member as soon as it gets into trouble; each line begins with `prefix`.
     """
 
     def __init__(
@@ -661,7 +661,7 @@ class Screen:
         self._stream, self._interval_seconds, self._prefix = stream, interval_seconds, prefix
         self._is_terminal = is_terminal(stream)
         self._redrawn = Redrawn(stream, _LOUD)
-        self._told: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str]] = set()
         self._printed_s: float | None = None
         self._last_line = ""
 
@@ -684,7 +684,7 @@ class Screen:
         self._redrawn.draw(lines_for(self._stream, status))
 
     def _print(self, status: Status, *, is_last: bool) -> None:
-        troubles = [sentence for sentence in trouble(status) if sentence not in self._told]
+        troubles = [sentence for sentence in trouble(status) if sentence not in self._reported]
         now = time.monotonic()
         is_early = self._printed_s is not None and now - self._printed_s < self._interval_seconds
         if is_early and not troubles and not is_last:
@@ -692,8 +692,8 @@ class Screen:
         for _, sentence in troubles[:_MOST_TROUBLES]:
             self._say(sentence)
         if len(troubles) > _MOST_TROUBLES:
-            self._say(f"and so {len(troubles) - _MOST_TROUBLES} more")
-        self._told.update(troubles)
+            self._say(f"and {len(troubles) - _MOST_TROUBLES} more members like these")
+        self._reported.update(troubles)
         line = headline(status)
         if line != self._last_line:
             self._say(f"{clock(1000 * status.now_s)} UTC: {line}")
@@ -704,7 +704,7 @@ class Screen:
 
 
 class Live:
-    """Shows how the members of an ensemble stand to whoever runs them.
+    """Shows the state of an ensemble's members while this process runs them.
 
     Args:
         total: how many of its members are run here.
@@ -748,21 +748,21 @@ class Live:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Looks from outside at an ensemble that others run: one question to its scheduler, then a bounded look, once or often.
+# Watching an ensemble that other processes run: one query of its scheduler, then a bounded look, once or repeatedly.
 
 
-# After an answer the scheduler is left alone for this many times as long as the answer took: a slow one is busy.
-_KINDNESS = 10.0
+# After an answer, the scheduler is not asked for this many times as long as the answer took: a slow one is busy.
+_PAUSE_FACTOR = 10.0
 
 
 class Watch:
-    """Looks at the ensemble in one folder; where the scheduler does not answer, the last known state is shown.
+    """Watches the ensemble in one folder; if the scheduler does not answer, the last known state is shown.
 
-    `schedulers` makes, by name, the scheduler that can be asked; each is called once, when it is needed.
+    `schedulers` has a factory for each scheduler that can be asked, by name; each is called once, when needed.
 
     Attributes:
         members: how many the ensemble has.
-        pause_seconds: how long to leave the scheduler alone after its answer, at least.
+        pause_seconds: how long to wait, at least, before the scheduler is asked again.
     """
 
     def __init__(
@@ -809,14 +809,14 @@ class Watch:
         except (EnvironmentLacksError, RunError) as error:
             return self._jobs, Source(name, str(error), self._answered_s)
         finally:
-            self.pause_seconds = _KINDNESS * (time.monotonic() - start)
+            self.pause_seconds = _PAUSE_FACTOR * (time.monotonic() - start)
         return self._jobs, Source(name)
 
 
 def follow(
     watch: Watch, show: Callable[[Status], None], interval_seconds: float, sleep: Callable[[float], None] = time.sleep
 ) -> Status:
-    """Look and show until no member runs or waits any more; returns the last status.
+    """Read and show the status until no member runs or waits any more; return the last one.
 
     Raises:
         RecordError: the ensemble's journal cannot be read any more.

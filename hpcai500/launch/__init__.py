@@ -1,6 +1,5 @@
-"""Starts the in-job half: by token lists, never by shell strings, and without importing what is started.
+"""Starts the in-job half: with token lists, never shell strings, and without importing what it starts.
 
-`runs` is what `ic`, `ewa` and `campaign run` do; a `launcher` runs each job on the ranks there are; `measuring`,
-`examination`, `scale` and `self_test` are the commands that measure. `slurm/` renders batch scripts and reads the
-queue.
+`runs` is behind `ic`, `ewa` and `campaign run`; a `launcher` runs each job on the ranks; `measuring`, `examination`,
+`scale` and `self_test` are behind the commands that measure. `slurm/` renders batch scripts and reads the queue.
 """

@@ -1,4 +1,4 @@
-"""What `hpcai500 doctor` checks and measures: the machine, and what a benchmark's command would run on it."""
+"""The checks of `hpcai500 doctor`: the machine, and what a benchmark's command would run on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from hpcai500.system.doctor import Subject, examine
 _MODULE = "measure.preflight_command"
 # The recipe for measuring a machine alone; its model does not matter.
 _ANY = "ic/smoke"
-# For the ranks to end.
+# Time for the ranks to end.
 _SLACK_SECONDS = 10.0
 # Options that only doctor has, with the number of words that follow.
 _OWN_OPTIONS = {"--json": 0, "--quick": 0, "--machine": 1}
@@ -48,7 +48,7 @@ _OWN_OPTIONS = {"--json": 0, "--quick": 0, "--machine": 1}
 
 @dataclass(frozen=True)
 class Patient:
-    """What the user named on the command line, as for a run; none of it need exist."""
+    """What the user gave on the command line, as for a run; nothing of it need exist."""
 
     benchmark: str | None = None
     recipe: str | None = None
@@ -60,7 +60,7 @@ class Patient:
 
 @dataclass(frozen=True)
 class Findings:
-    """All checks, in the order in which people should mend what they find.
+    """All checks, in the order in which to fix their findings.
 
     `stopped` names what ended doctor before all checks were made.
     """
@@ -93,17 +93,17 @@ def examine_command(patient: Patient, launcher: Launcher) -> Findings:
         _require_fit(load_machine(patient.machine), (setting.recipe if setting else None), launcher)
     looked_at = _looked_at(patient, setting)
     planned = plan(looked_at)
-    without = [name for name in (READING, DISK) if setting is None and name in planned.names]
-    names = [name for name in planned.names if name not in without]
-    of_none = skipped(without, "of a benchmark only: hpcai500 doctor ic …, hpcai500 doctor ewa …")
-    told, ended_by = (
+    left_out = [name for name in (READING, DISK) if setting is None and name in planned.names]
+    names = [name for name in planned.names if name not in left_out]
+    not_measured = skipped(left_out, "only for a benchmark: hpcai500 doctor ic …, hpcai500 doctor ewa …")
+    log, ended_by = (
         _measure(patient, setting or _of_machine(looked_at, launcher), names, launcher) if names else (Told(), None)
     )
     if isinstance(ended_by, UsageError):
         measured: Sequence[Check] = skipped(names, f"not measured: {ended_by}")
     else:
-        measured = concluded(told, names, str(ended_by) if ended_by else None)
-    return Findings(in_order([*looked_at, *measured, *of_none, *planned.skipped]), told.stopped)
+        measured = concluded(log, names, str(ended_by) if ended_by else None)
+    return Findings(in_order([*looked_at, *measured, *not_measured, *planned.skipped]), log.stopped)
 
 
 def _require_fit(machine: Machine, recipe: Recipe | None, launcher: Launcher) -> None:
@@ -114,7 +114,7 @@ def _require_fit(machine: Machine, recipe: Recipe | None, launcher: Launcher) ->
 
 
 def why_unplaced() -> str | None:
-    """Why this process has no place among its ranks, so that nothing can be measured; None where it has one."""
+    """Why the rank of this process is unknown, so that nothing can be measured; None if it is known."""
     try:
         find_placement(os.environ)
     except UsageError as error:
@@ -130,7 +130,7 @@ def _looked_at(patient: Patient, setting: Setting | None) -> list[Check]:
 def _measure(
     patient: Patient, setting: Setting, names: Sequence[str], launcher: Launcher
 ) -> tuple[Told, HpcAi500Error | str | None]:
-    """The log of the ranks, and how they ended if that was not well."""
+    """The log of the ranks, and how they failed, if they did."""
     with scratch_folder(os.environ, Path.cwd()) as folder:
         log = Path(folder, "checks.jsonl")
         options = PreflightOptions(
@@ -145,7 +145,7 @@ def _measure(
         )
         ended_by: HpcAi500Error | str | None = None
         limit_seconds = _limit_seconds(names)
-        say(f"doctor: measures for a minute, and for {limit_seconds:.0f} s at most")
+        say(f"doctor: measuring takes about a minute, at most {limit_seconds:.0f} s")
         try:
             code = launcher.run(setting.recipe, [as_argument(options)], _MODULE, Patience(limit_seconds))
             ended_by = None if code == ExitCode.PASS else f"its processes ended with exit code {code} (see above)"
@@ -157,12 +157,12 @@ def _measure(
 
 
 def _limit_seconds(names: Sequence[str]) -> float:
-    """When ranks that have not ended by themselves are ended; each check has its own limit (docs/doctor.md)."""
+    """When ranks that have not ended by themselves are stopped; each check has its own limit (docs/doctor.md)."""
     return START_SECONDS + CHECK_SECONDS * len(names) + _SLACK_SECONDS
 
 
 def _setting(patient: Patient, launcher: Callable[[], Launcher]) -> Setting | None:
-    """The recipe that the command would run, made to fit `launcher`; None where only the machine is examined."""
+    """The recipe that the command would run, made to fit `launcher`; None if only the machine is examined."""
     if patient.benchmark is None and patient.recipe is None:
         if patient.overrides:
             raise UsageError("--set changes a recipe: name a benchmark too, `hpcai500 doctor ic --set …`")
@@ -174,7 +174,7 @@ def _setting(patient: Patient, launcher: Callable[[], Launcher]) -> Setting | No
     except UsageError as error:
         if why_unplaced() is None:
             raise
-        # The checks explain a launcher's nonsense better; but a recipe for many ranks needs their number.
+        # The checks explain wrong variables of a launcher better, but a recipe for many ranks needs their number.
         try:
             load_recipe(name, overrides)
         except RecipeError:
@@ -196,7 +196,7 @@ def _of_machine(looked_at: Sequence[Check], launcher: Launcher) -> Setting:
 
 
 def _as_run(arguments: Sequence[str], recipe: Recipe | None) -> list[str]:
-    """The arguments of the run that `doctor ARGUMENTS` is about; of doctor itself if it is about none."""
+    """The arguments of the run that `doctor ARGUMENTS` is about; doctor's own if it is about none."""
     if recipe is None or arguments[:1] != ["doctor"]:
         return list(arguments)
     rest = _without_own(arguments[1:])

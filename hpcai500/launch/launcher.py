@@ -1,7 +1,7 @@
 """A `Launcher` runs the jobs of a command: on processes that it starts here, or on the copies of the command that srun,
 mpirun, torchrun or horovodrun has started.
 
-Here is also how a recipe is made to fit the ranks that exist, and how ranks of this host are watched.
+This module also fits a recipe to the ranks that exist, and watches the ranks of this host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcai500.files import with_temporary_folder
 from hpcai500.hosts import LAUNCHER, LISTEN_FD, OVERSUBSCRIBE, Placement, name_ranks, without_placement
 from hpcai500.interpreter import module_command, python_command
 from hpcai500.launch.layout import Layout, cores_for, cores_of_launched, horovodrun, mpirun, visible_devices
-from hpcai500.launch.processes import Patience, SignalRelay, run_to_end, start_child, told_code, wait_for
+from hpcai500.launch.processes import Patience, SignalRelay, checked_code, run_to_end, start_child, wait_for
 from hpcai500.launch.rendezvous import RendezvousServer, listen_at
 from hpcai500.layers import Recipe
 from hpcai500.recipe import find_recipe, is_shipped
@@ -41,7 +41,7 @@ class Outcome:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A recipe and the ranks: what the recipe leaves open follows the ranks, what it states must agree with them.
+# A recipe and the ranks: fields that the recipe leaves open follow the ranks, those that it states must agree.
 
 
 Field = tuple[str, str]
@@ -57,9 +57,9 @@ class World:
     """The ranks that exist, or are asked for.
 
     Attributes:
-        nodes: None where their launcher does not say.
+        nodes: None if their launcher does not say.
         backend: for a recipe that names none, if there are several ranks.
-        source: who determines them, for messages: `--procs 2`, `mpirun`.
+        source: what determines them, for messages: `--procs 2`, `mpirun`.
         fix: what to do where a recipe asks for another number.
     """
 
@@ -99,7 +99,7 @@ def fitting_overrides(name: str | Path, overrides: Sequence[str], world: World) 
 def require_full_rows(recipe: Recipe, size: int, local_size: int | None) -> None:
     """Refuse a 2D torus whose rows `size` ranks do not fill, before any of them starts.
 
-    `local_size` are the ranks on this host, where that is known.
+    `local_size` is the number of ranks on this host, if known.
 
     Raises:
         RecipeError: a row is a node and nodes have different numbers of ranks, or a stated row does not divide them.
@@ -109,8 +109,8 @@ def require_full_rows(recipe: Recipe, size: int, local_size: int | None) -> None
         return
     if way.torus_columns == 0 and local_size is not None and size % local_size:
         raise RecipeError(
-            f"communication.torus_columns: 0 makes a row of each node, but this one has {local_size} of the {size} "
-            "ranks, so that others have another number: start as many on each node, or state the ranks of a row"
+            f"communication.torus_columns: 0 makes each node a row, but this node has {local_size} of the {size} "
+            "ranks, so rows would differ: start as many on each node, or give the ranks of a row"
         )
     if way.torus_columns and size % way.torus_columns:
         raise RecipeError(
@@ -128,7 +128,7 @@ def _stated(path: Path, overrides: Sequence[str]) -> Mapping[Field, Any]:
         except RecipeError:
             tables = {}
         for table, values in tables.items():
-            # What is no table must reach load_recipe as it is.
+            # A value that is not a table must reach load_recipe unchanged.
             fields = (
                 values if isinstance(values, dict) else dict.fromkeys(key for name, key in _FIELDS if name == table)
             )
@@ -141,7 +141,7 @@ def _stated(path: Path, overrides: Sequence[str]) -> Mapping[Field, Any]:
 
 
 def _whole(value: Any) -> int | None:
-    """None for what is not stated or no number, which load_recipe reports."""
+    """None if not stated, or not a number, which load_recipe reports."""
     return int(value) if str(value).isdecimal() else None
 
 
@@ -150,8 +150,8 @@ def _nodes(world: World, per_node: int | None) -> int:
         return world.nodes
     if per_node is None:
         raise UsageError(
-            f"{world.source}: {in_words(world.size)}, and nothing tells on how many nodes: set LOCAL_WORLD_SIZE for "
-            "each rank, or add --set hardware.nodes=N"
+            f"{world.source}: {in_words(world.size)} on an unknown number of nodes: set LOCAL_WORLD_SIZE for each "
+            "rank, or add --set hardware.nodes=N"
         )
     return max(1, world.size // per_node)
 
@@ -165,8 +165,8 @@ def in_words(size: int) -> str:
 # The launchers.
 
 
-# What the other ranks need to say which neighbour they lost, and rank 0 to close the record: when the first rank ends,
-# the monitor has told all of them.
+# Time for the other ranks to report which neighbour they lost, and for rank 0 to close the record; the monitor has
+# informed all of them when the first rank ends.
 _CLOSE_SECONDS = 15.0
 TRAIN = "train"
 
@@ -213,15 +213,15 @@ class Launcher(Protocol):
         """
 
     def end(self, code: int) -> None:
-        """Let all ranks go; `code` is the exit code of the command."""
+        """Let all ranks end; `code` is the exit code of the command."""
 
 
 def launcher_of(placement: Placement, procs: int | None) -> Launcher:
     """The launcher of this command; `procs` is its --procs."""
-    return _StartedHere(procs) if placement.is_alone else _StartedByOthers(placement, procs)
+    return _LocalLauncher(procs) if placement.is_alone else _OuterLauncher(placement, procs)
 
 
-class _StartedHere:
+class _LocalLauncher:
     """Ranks on this host, started for each job."""
 
     is_local = True
@@ -261,7 +261,7 @@ class _StartedHere:
         return run_local_ranks(command, size, grace_seconds=_CLOSE_SECONDS, hold=True, patience=patience)
 
     def end(self, code: int) -> None:
-        """No rank is left to let go."""
+        """The ranks have ended already."""
 
     def _refuse_other_nodes(self, recipe: Recipe) -> None:
         if self.size is None and recipe.hardware.nodes > 1:
@@ -271,7 +271,7 @@ class _StartedHere:
             )
 
 
-class _StartedByOthers:
+class _OuterLauncher:
     """The copies of this command that a launcher has started; this one is rank 0."""
 
     is_local = False
@@ -303,7 +303,7 @@ class _StartedByOthers:
         if jobs > 1 and recipe.communication.backend == "horovod":
             raise UsageError(
                 f"--trials: Horovod starts only once under one {self._placement.launcher}: plan a campaign, and start "
-                "each of its runs by `hpcai500 campaign run DIR --only K`; or use --procs, or --set "
+                "each of its runs with `hpcai500 campaign run DIR --only K`; or use --procs, or --set "
                 "communication.backend=torch"
             )
 
@@ -333,21 +333,21 @@ def require_room(size: int, device: str = "cpu") -> None:
         raise UsageError(f"{size} ranks, but {devices} CUDA device{'s' if devices > 1 else ''} here: --procs {devices}")
     cores = len(os.sched_getaffinity(0))
     if size > cores and not os.environ.get(OVERSUBSCRIBE):
-        raise UsageError(f"{_shared(size, cores)}, or add --oversubscribe ({OVERSUBSCRIBE}=1) to run them all the same")
+        raise UsageError(f"{_shared(size, cores)}, or add --oversubscribe ({OVERSUBSCRIBE}=1) to run them anyway")
 
 
 def _shared(size: int, cores: int) -> str:
     return (
-        f"{size} ranks share {cores} core{'s' if cores > 1 else ''}: this shows that they work together, not how fast; "
-        f"--procs {cores} gives each one of its own"
+        f"{size} ranks share {cores} core{'s' if cores > 1 else ''}: this shows that they work, not how fast they are; "
+        f"--procs {cores} gives each its own core"
     )
 
 
 def _check_size(recipe: Recipe, size: int | None) -> None:
     if size not in (None, recipe.world_size):
         raise UsageError(
-            f"hardware: the runs of this series have {in_words(recipe.world_size)} each, and here are {size}: start as "
-            "many, so that they can be compared"
+            f"hardware: the runs of this series have {in_words(recipe.world_size)} each, but here are {size}: start as "
+            "many, so that the runs are comparable"
         )
 
 
@@ -373,14 +373,14 @@ def run_local_ranks(
 ) -> int:
     """Run `size` ranks of `command` on this host and return the exit code of the job: 0, or the first that failed.
 
-    Each rank has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and cores of its own
+    Each rank has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and its own cores
     (`layout.cores_for`). Rank 0 inherits the socket that already listens at that port, as HPCAI500_LISTEN_FD, so
-    that nobody can take the port in between.
+    that no other process can take the port in between.
 
     Args:
-        grace_seconds: after the first failure, for the others to end by themselves: they say what they lost, and rank 0
-            closes the record. Then they get SIGTERM, and 10 s later SIGKILL.
-        environment: of the ranks, without their places.
+        grace_seconds: after the first failure, for the others to end by themselves: they report what they lost, and
+            rank 0 closes the record. Then they get SIGTERM, and 10 s later SIGKILL.
+        environment: of the ranks, without the variables above.
         hold: as `start_child`'s.
         patience: as `SignalRelay`'s.
 
@@ -398,7 +398,7 @@ def run_local_ranks(
                 placed = without_placement(environment) | _place(rank, size, listener)
                 ranks.append(start_child(command, environment=placed, cores=cores[rank], inherit=inherit, hold=hold))
                 relay.add(ranks[-1])
-            # From here on only rank 0 listens: when it dies, nobody can connect to a dead job.
+            # From here on only rank 0 listens, so that no process can connect after it died.
             listener.close()
             failure = _wait(ranks, grace_seconds)
         finally:
@@ -406,7 +406,7 @@ def run_local_ranks(
                 process.kill()
                 process.wait()
     relay.conclude(process.returncode for process in ranks)
-    return told_code(failure[1], f"rank {failure[0]}") if failure else ExitCode.PASS
+    return checked_code(failure[1], f"rank {failure[0]}") if failure else ExitCode.PASS
 
 
 def _place(rank: int, size: int, listener: socket.socket) -> dict[str, str]:
@@ -425,7 +425,7 @@ def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
         failure = _failure(ranks)
     failure = failure or _failure(ranks)
     if failure and not _end_within(ranks, grace_seconds):
-        say(f"rank {failure[0]} has ended, and {_running(ranks)} did not within {grace_seconds:g} s: stopped (SIGTERM)")
+        say(f"rank {failure[0]} has ended, but {_running(ranks)} did not within {grace_seconds:g} s: stopped (SIGTERM)")
         _send(ranks, signal.SIGTERM)
         if not _end_within(ranks, _KILL_SECONDS):
             say(f"{_running(ranks)} killed (SIGKILL)")
@@ -435,7 +435,7 @@ def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
 
 
 def _failure(ranks: Ranks) -> tuple[int, int] | None:
-    """The failure to report: one by a signal or with a reason of its own, before those that only lost a neighbour."""
+    """The failure to report: one by a signal or with its own reason comes before those that only lost a neighbour."""
     codes = [(rank, process.returncode) for rank, process in enumerate(ranks) if process.poll()]
     secondary = (ExitCode.RUN_FAILED, -signal.SIGALRM)
     return min(codes, key=lambda it: (it[1] in secondary, it[1] > 0, it[0]), default=None)
@@ -463,10 +463,10 @@ def _send(ranks: Ranks, number: signal.Signals) -> None:
 # Ranks for the backend `horovod`, which needs its own kind of launcher.
 
 
-# mpirun takes SIGINT and SIGTERM as "kill all", and keeps SIGURG to itself; SIGUSR1 it passes on to the ranks, where it
-# means "stop with a checkpoint".
+# mpirun takes SIGINT and SIGTERM as "kill all", and does not pass on SIGURG. It passes SIGUSR1 on to the ranks, where
+# it means "stop with a checkpoint".
 _TO_RANKS: dict[int, signal.Signals] = dict.fromkeys((*STOPPING, signal.SIGURG), signal.SIGUSR1)
-# Ranks that measure have nothing to keep.
+# Ranks that measure have no checkpoint to write.
 _KILL_ALL: dict[int, signal.Signals] = dict.fromkeys((*STOPPING, signal.SIGUSR1, signal.SIGURG), signal.SIGTERM)
 # Launchers ask ranks to end, wait a second or two, then kill them.
 _LAUNCHER_SECONDS = 3.0
@@ -481,10 +481,10 @@ def run_horovod_ranks(
     environment: Mapping[str, str] = os.environ,
     patience: Patience | None = None,
 ) -> int:
-    """Run `size` ranks of `python -m hpcai500.MODULE` under mpirun, or under horovodrun where there is none.
+    """Run `size` ranks of `python -m hpcai500.MODULE` under mpirun, or under horovodrun if there is none.
 
-    Returns the exit code of the job. `launcher` allows only that one. `environment` is that of the ranks, without
-    their places, which come from the launcher; `patience` as `SignalRelay`'s.
+    Returns the exit code of the job. `launcher` allows only that one. `environment` is that of the ranks, without the
+    rank variables, which the launcher sets; `patience` as `SignalRelay`'s.
 
     Raises:
         EnvironmentLacksError: there is no launcher.
@@ -500,28 +500,28 @@ def run_horovod_ranks(
     layout = Layout(nodes=1, per_node=size)
     if launcher != "horovodrun" and shutil.which("mpirun"):
         name, tokens = "mpirun", mpirun(layout, command, as_root=os.geteuid() == 0, oversubscribe=True)
-        relay, last_will = SignalRelay(_TO_RANKS), signal.SIGUSR1
+        relay, death_signal = SignalRelay(_TO_RANKS), signal.SIGUSR1
     elif launcher != "mpirun" and (found := _horovodrun()):
         # Its cache in ~/.horovod would need a home folder.
         name, tokens = "horovodrun", [*found, "--disable-cache", *horovodrun(layout, command)[1:]]
-        # One that was found by PATH starts its Python itself, and that one more: none may import from this folder.
+        # A script found on PATH starts its own Python, and that another one: neither may import from this folder.
         environment = {**environment, "PYTHONSAFEPATH": "1"}
-        relay, last_will = SignalRelay(), signal.SIGTERM
+        relay, death_signal = SignalRelay(), signal.SIGTERM
     else:
         raise EnvironmentLacksError(
-            "communication.backend is horovod, but there is no mpirun and no horovodrun here: install Open MPI and "
+            "communication.backend is horovod, but neither mpirun nor horovodrun is here: install Open MPI and "
             "Horovod, or use --set communication.backend=torch"
         )
     if patience:
         patience = replace(patience, grace_seconds=_LAUNCHER_SECONDS)
-        relay, last_will = SignalRelay(_KILL_ALL, patience), signal.SIGTERM
+        relay, death_signal = SignalRelay(_KILL_ALL, patience), signal.SIGTERM
     with relay:
-        child = start_child(tokens, environment=environment, last_will=last_will, own_session=True)
+        child = start_child(tokens, environment=environment, death_signal=death_signal, own_session=True)
         relay.add(child)
         code = wait_for(child)
     relay.conclude()
-    # A launcher turns a rank's signal into an exit code of its own.
-    return told_code(code, name) if code < 0 or code in list(ExitCode) else ExitCode.RUN_FAILED
+    # A launcher turns a rank's signal into its own exit code.
+    return checked_code(code, name) if code < 0 or code in list(ExitCode) else ExitCode.RUN_FAILED
 
 
 def _horovodrun() -> list[str] | None:

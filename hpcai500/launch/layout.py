@@ -29,7 +29,7 @@ def cores_for(local_rank: int, local_size: int) -> list[int] | None:
     wish = os.environ.get(CORES_VARIABLE, "")
     if wish not in ("", "none"):
         raise UsageError(
-            f"{CORES_VARIABLE}={wish}: expected none (all ranks share all cores), or nothing (each has its own)"
+            f"{CORES_VARIABLE}={wish}: expected none (all ranks share all cores), or no value (each has its own)"
         )
     return (
         None if wish or local_size == 1 else share(neighbours_together(os.sched_getaffinity(0)), local_rank, local_size)
@@ -62,7 +62,7 @@ def neighbours_together(cores: Iterable[int], cpus: Path = _CPUS) -> list[int]:
 
 
 def _place(topology: Path) -> tuple[int, int]:
-    """Package, and lowest thread of the core; the same for all where the machine does not say (some containers)."""
+    """Package, and lowest thread of the core; the same for all if the machine does not say (some containers)."""
     return _first_number(topology / "physical_package_id"), _first_number(topology / "thread_siblings_list")
 
 
@@ -72,7 +72,7 @@ def _first_number(path: Path) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Accelerators that processes here may see, by CUDA's names, found without a driver.
+# Accelerators that processes here may use, by CUDA's names, found without a driver.
 
 
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -88,7 +88,7 @@ def visible_devices(environment: Mapping[str, str], folder: Path = Path("/dev"))
 
 
 # ----------------------------------------------------------------------------------------------------
-# One layout, as each launcher is told it. Pure: token lists go out, nothing is started.
+# The command line of each launcher for a layout. Pure: returns token lists, starts nothing.
 
 
 # When a rank fails, and on Ctrl-C, mpirun waits, asks the ranks to end (SIGTERM), waits again, and kills them. Its
@@ -103,7 +103,7 @@ class Layout:
     Attributes:
         hosts: empty leaves the choice to the launcher or the scheduler.
         cores_per_rank: cores that each rank is bound to; None leaves the ranks unbound (ours share a node's cores
-            among themselves, docs/launching.md).
+            among themselves, see docs/launching.md).
         exported: names of variables that every rank gets with the value in the launcher's process.
         interface: network interface for the messages of launcher and MPI, where there are several.
     """
@@ -133,7 +133,7 @@ def mpirun(layout: Layout, command: Sequence[str], *, as_root: bool = False, ove
     cores = layout.cores_per_rank
     binding = ["--bind-to", "core"] if cores else ["--bind-to", "none"]
     mapping = f"ppr:{layout.per_node}:node" + (f":PE={cores}" if cores else "")
-    # Between two hosts it uses every network that both have, unless told otherwise.
+    # By default it uses every network that two hosts have in common.
     networks = [("btl_tcp_if_include", layout.interface), ("oob_tcp_if_include", layout.interface)]
     parameters = [("odls_base_sigkill_timeout", str(_CLOSE_SECONDS)), *(networks if layout.interface else [])]
     return [

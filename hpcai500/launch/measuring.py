@@ -1,7 +1,7 @@
 """Measurements by the in-job half, on one rank or many: steps, micro benchmarks, profiles, replayed checkpoints.
 
-A module of the in-job half runs on all ranks, and rank 0 writes one JSON document. Here is the login half: it chooses
-recipe, data and folder, starts the ranks, and ends them when they take too long.
+A module of the in-job half runs on all ranks, and rank 0 writes one JSON document. This is the login-node half: it
+chooses recipe, data and folder, starts the ranks, and stops them when they take too long.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from hpcai500.hosts import Placement
 from hpcai500.interpreter import module_command
 from hpcai500.job_options import Measurement, MicroOptions, ProfileOptions, ReplayOptions, StepOptions, as_argument
 from hpcai500.launch.launcher import Launcher, launcher_of
-from hpcai500.launch.made_data import data_for_measuring
 from hpcai500.launch.processes import Patience, run_to_end
+from hpcai500.launch.synthetic_data import data_for_measuring
 from hpcai500.layers import RECIPE_TYPES, Recipe
 from hpcai500.machine import Machine
 from hpcai500.recipe import default_recipe, load_recipe, parse_resolved
@@ -54,7 +54,7 @@ _LIMIT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Setting:
-    """The recipe of a measurement: its device, precision, threads and communication count.
+    """The recipe of a measurement, of which device, precision, threads and communication matter.
 
     Attributes:
         name: a shipped recipe or a file.
@@ -81,20 +81,20 @@ def measure(
 ) -> dict[str, Any]:
     """Run `python -m hpcai500.MODULE` on all ranks of `launcher`, which is open, and return what rank 0 wrote.
 
-    The module is one of `engine.measurement.run_measurement`, and `options` are its own in `job_options`. It is ended
+    The module is one of `engine.measurement.run_measurement`, and `options` are its own in `job_options`. It is stopped
     after `limit_seconds`, or by the first signal.
 
     Raises:
-        OutOfTimeError: it took too long; names what it was measuring.
-        HpcAi500Error: it ended with another exit code than 0; stderr says why.
+        OutOfTimeError: it took too long; the message names what it was measuring.
+        HpcAi500Error: its exit code was not 0; stderr says why.
         KeyboardInterrupt: a signal stopped it.
     """
     title = module.rpartition(".")[2].removesuffix("_command").replace("_", " ")
     with scratch_folder(os.environ, Path.cwd()) as folder:
         result, doing = Path(folder, "result.json"), Path(folder, "doing")
-        told = as_argument(Measurement(setting.name, tuple(setting.overrides), result, doing, options))
+        argument = as_argument(Measurement(setting.name, tuple(setting.overrides), result, doing, options))
         try:
-            code = launcher.run(setting.recipe, [told], module, Patience(limit_seconds))
+            code = launcher.run(setting.recipe, [argument], module, Patience(limit_seconds))
         except OutOfTimeError as error:
             what = (
                 doing.read_text(encoding="utf-8", errors="surrogateescape")
@@ -102,8 +102,8 @@ def measure(
                 else "starting its processes"
             )
             raise OutOfTimeError(
-                f"{title}: {error}, and was ended while {what}: this machine is busy, or much slower than "
-                "most: end other programs (`top`), or measure less"
+                f"{title}: {error}, and was stopped while {what}: this machine is busy, or much slower than "
+                "most: stop other programs (`top`), or measure less"
             ) from error
         if code != ExitCode.PASS:
             raise error_kind(code)(f"{title}: it could not be measured (see above)")
@@ -115,7 +115,7 @@ def ended_after(minutes: float, advice: str) -> Iterator[None]:
     """Runs within the block that take longer than `minutes` are stopped with a checkpoint, as by SIGTERM.
 
     Raises:
-        OutOfTimeError: with `advice`; instead of what the signal has led to.
+        OutOfTimeError: with `advice`; replaces the exception that the signal caused.
     """
     is_late = threading.Event()
 
@@ -140,7 +140,7 @@ def ended_after(minutes: float, advice: str) -> Iterator[None]:
 # Steps of a recipe, counted for plans or timed.
 
 
-# Counting does not depend on these, and the counting machine may lack what the recipe asks for.
+# Counting does not depend on these, and the machine that counts may lack what the recipe asks for.
 _ANYWHERE = (
     "accelerator.device=cpu",
     "accelerator.precision=fp32",
@@ -154,7 +154,7 @@ _ANYWHERE = (
 
 
 def planned_recipe(name: str, overrides: Sequence[str], nodes: int, per_node: int) -> Recipe:
-    """The recipe `name` with `overrides`, for that many nodes whatever the recipe states.
+    """The recipe `name` with `overrides`, for `nodes` nodes, whatever number the recipe states.
 
     Raises:
         UsageError: it cannot be used.
@@ -169,7 +169,7 @@ def planned_layout(name: str, overrides: Sequence[str], nodes: int, per_node: in
     """Nodes, and accelerators of each: as `overrides` state, else as a recipe of several ranks states, else as given.
 
     Raises:
-        UsageError: there is no such recipe, or a number is none.
+        UsageError: there is no such recipe, or a number is invalid.
     """
     stated = dict(text.replace(" ", "").split("=", 1) for text in overrides if "=" in text)
     hardware = load_recipe(name).hardware
@@ -182,13 +182,13 @@ def count_step(placement: Placement, name: str, overrides: Sequence[str], classe
     """The document of `hpcai500.measure.step_command` without times: FLOPs and gradients, counted by one process here.
 
     Raises:
-        UsageError: a launcher has started several copies of this command, which counts for ranks that do not run.
+        UsageError: a launcher has started several copies of this command, which itself runs no ranks.
         HpcAi500Error: it could not be counted.
     """
     if not placement.is_alone:
         raise UsageError(
-            f"{placement.launcher} has started {placement.size} copies of this command, which predicts and runs no "
-            "ranks: start it once, without a launcher"
+            f"{placement.launcher} has started {placement.size} copies of this command, which only predicts: start it "
+            "once, without a launcher"
         )
     settings = [*overrides, *_ANYWHERE]
     setting = Setting(name, settings, load_recipe(name, settings))
@@ -215,13 +215,13 @@ def replay_checkpoint(
     held_back: Path | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Quality of the weights in `checkpoint`, with the facts of the data and the model that it was found with.
+    """Quality of the weights in `checkpoint`, with facts of the data and model used to find it.
 
     Args:
-        checkpoint: the record's last one; may be hostile.
-        at_target: the one with which the target was reached, if that is another one.
+        checkpoint: the record's last one; untrusted.
+        at_target: the one with which the target was reached, if it is not the last one.
         held_back: folder of another data set to evaluate on, too.
-        device: `cpu` or `cuda`, where the recipe's own is not here.
+        device: `cpu` or `cuda`, if the recipe's own is not here.
 
     Raises:
         WrongAnswerError: a checkpoint is refused, or this version cannot run the recipe.
@@ -235,7 +235,7 @@ def replay_checkpoint(
         options = ReplayOptions(recipe, checkpoint, data.absolute(), result, at_target, second, device)
         code = run_to_end(module_command("engine.replay_command", as_argument(options)), hold=True)
         if code == ExitCode.WRONG_ANSWER:
-            raise WrongAnswerError("a checkpoint of it is refused (stderr says why)")
+            raise WrongAnswerError("one of its checkpoints was refused (stderr says why)")
         if code == ExitCode.USAGE:
             sets = f"{data} and {held_back}" if held_back else f"{data}"
             raise DataError(f"{sets}: the checkpoint could not be evaluated on it (see above)")
@@ -248,9 +248,9 @@ def replay_checkpoint(
 # `hpcai500 micro`: chooses recipe and data, then measures on all ranks.
 
 
-# Importing torch and walking the models, on a machine ten times slower than most.
+# Time to import torch and walk the models, on a machine ten times slower than most.
 _START_SECONDS = 180.0
-# Of each kind: measurements, how many times `--seconds` each takes at most, and seconds that do not depend on that.
+# For each kind: number of measurements, how many times `--seconds` each takes at most, and further seconds.
 _LIMITS = {
     "gemm": (4, 20, 20),
     "conv": (4, 20, 20),
@@ -283,41 +283,41 @@ def measure_micro(
     if setting.recipe.benchmark not in RECIPE_TYPES:
         raise UsageError(
             f"{recipe}: a recipe of {setting.recipe.benchmark}; micro measures the shapes of "
-            f"{' and '.join(RECIPE_TYPES)}: a plug-in's are measured by `hpcai500 profile {setting.recipe.benchmark}`"
+            f"{' and '.join(RECIPE_TYPES)}: measure a plug-in's with `hpcai500 profile {setting.recipe.benchmark}`"
         )
     with ExitStack() as made:
         folders = {setting.recipe.benchmark: data} if data else {}
         if "input" in what and not data:
             others = [load_recipe("ewa/smoke")] if recipe is None and setting.recipe.problem.is_synthetic else []
-            folders = _made_data([setting.recipe, *others], made, launcher)
-        # Several times what the measurements take on a machine at rest.
+            folders = _data_folders([setting.recipe, *others], made, launcher)
+        # Several times what the measurements take on an idle machine.
         limit_seconds = _START_SECONDS + sum(
             count * (factor * seconds + more) for kind, (count, factor, more) in _LIMITS.items() if kind in what
         )
-        say(f"micro: {seconds:g} s a measurement; at most {limit_seconds:.0f} s for all, then it is ended")
+        say(f"micro: {seconds:g} s a measurement; stopped after {limit_seconds:.0f} s")
         options = MicroOptions(tuple(what), seconds, folders)
         document = measure(launcher, "measure.micro_command", setting, options, limit_seconds)
     if not document:
-        raise UsageError(f"micro {' '.join(what)}: nothing of it can be measured here (see above)")
+        raise UsageError(f"micro {' '.join(what)}: nothing can be measured here (see above)")
     return document
 
 
 def _fitting_recipe() -> str:
-    """The reference if there is an NVIDIA device; said on stderr, because it decides what is measured."""
+    """The reference if there is an NVIDIA device; printed on stderr, because it decides what is measured."""
     traces = find_traces()
     name = "ic/reference" if traces.any else "ic/smoke"
-    say(f"micro: recipe {name}: {traces.words if traces.any else 'no NVIDIA device is here, so this is the processor'}")
+    say(f"micro: recipe {name}: {traces.words if traces.any else 'no NVIDIA device here, so the CPU is measured'}")
     return name
 
 
-def _made_data(recipes: Sequence[Recipe], made: ExitStack, launcher: Launcher) -> dict[str, Path]:
-    """Folders by benchmark. Missing synthetic data is made, and removed when `made` is closed."""
+def _data_folders(recipes: Sequence[Recipe], made: ExitStack, launcher: Launcher) -> dict[str, Path]:
+    """Folders by benchmark. Missing synthetic data is generated, and removed when `made` is closed."""
     found: dict[str, Path] = {}
     for one in recipes:
         if one.problem.is_synthetic:
             found[one.benchmark] = made.enter_context(data_for_measuring(one, is_shared=not launcher.is_local))
         else:
-            say(f"input {one.benchmark}: left out: it reads {one.problem.dataset}: add --data DIR")
+            say(f"input {one.benchmark}: skipped: it reads {one.problem.dataset}: add --data DIR")
     return found
 
 
@@ -326,8 +326,7 @@ def _made_data(recipes: Sequence[Recipe], made: ExitStack, launcher: Launcher) -
 
 
 PROFILE, TRACE = "profile.json", "trace.json.gz"
-# It takes a minute on a machine at rest, several for a compiled model. With --steps, the second number is added for
-# each.
+# It takes a minute on an idle machine, several for a compiled model. With --steps, the second number is added for each.
 _PROFILING_LIMIT_SECONDS, _STEP_SECONDS = 1800.0, 120.0
 
 
@@ -360,7 +359,7 @@ def run_profile(
     chosen = nullcontext(data) if data else data_for_measuring(setting.recipe, is_shared=not launcher.is_local)
     try:
         with chosen as files:
-            say(f"profile: recipe {name}, data {files}, into {folder}; at most {limit_seconds:.0f} s, then it is ended")
+            say(f"profile: recipe {name}, data {files}, into {folder}; stopped after {limit_seconds:.0f} s")
             options = ProfileOptions(files.absolute(), (folder / TRACE).absolute(), steps)
             document = measure(launcher, "measure.profile_command", setting, options, limit_seconds)
     except BaseException:
@@ -392,14 +391,14 @@ def new_folder(folder: Path) -> None:
 # `--estimate`: a plan of the run, with its step counted for another machine or timed on this one.
 
 
-# Steps that are timed, and seconds after which no more begin.
+# Steps that are timed, and seconds after which no further step begins.
 _STEPS, _SECONDS = 24, 90.0
 
 
 def planned_on(
     benchmark: str, name: str, overrides: Sequence[str], machine: Machine, placement: Placement
 ) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe, for the nodes that it states or those of `machine`, and its step as it was counted.
+    """The recipe, for the nodes that it states or those of `machine`, and its counted step.
 
     Raises:
         HpcAi500Error: there is no such recipe, or its step cannot be counted.
@@ -427,7 +426,7 @@ def measured_here(setting: Setting, launcher: Launcher) -> dict[str, Any]:
     Raises:
         HpcAi500Error: the machine lacks the recipe's device, or steps cannot be timed.
     """
-    say(f"timing up to {_STEPS} steps of {setting.name} on input that is made up; the run itself is not started")
+    say(f"timing up to {_STEPS} steps of {setting.name} on synthetic input; the run itself is not started")
     return measure(launcher, "measure.step_command", setting, StepOptions(_STEPS, _SECONDS))
 
 
@@ -438,6 +437,6 @@ def _require_data_parallel(benchmark: str, name: str, recipe: Recipe) -> None:
         )
     if recipe.programming.stages > 1:
         raise UsageError(
-            f"programming.parallel_mode: an estimate is of data parallelism, got {recipe.programming.parallel_mode}: "
-            "take data, or measure a run"
+            f"programming.parallel_mode: an estimate needs data, got {recipe.programming.parallel_mode}: change it, or "
+            "measure a run"
         )

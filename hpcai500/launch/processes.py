@@ -1,4 +1,4 @@
-"""Child processes: modules of the in-job half are started by command line, get our signals, and end with us."""
+"""Child processes: modules of the in-job half, which are started by command line, get our signals and end with us."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from hpcai500.streams import say
 # Children, and the relay of signals to them.
 
 
-# A job's script warns all processes with SIGURG, because it does not end those that do not handle it.
+# A job's script warns all processes with SIGURG, which those that do not handle it ignore.
 _FORWARDED = (*STOPPING, signal.SIGUSR1, signal.SIGURG)
-# From a run's second Ctrl-C until it is killed: it closes its record meanwhile.
+# From a run's second Ctrl-C until it is killed, so that it can close its record.
 _KILL_SECONDS = 10.0
 # For a process that has ended, or was killed, to disappear.
 _DYING_SECONDS = 5.0
@@ -47,13 +47,12 @@ class Child(subprocess.Popen[bytes]):
     _dying_since_seconds: float | None = None
 
     def poll(self) -> int | None:
-        """Exit code (negative: a signal's number), 1 where the kernel does not tell it, None while it lives."""
+        """Exit code (negative: a signal's number), 1 if the kernel does not give it, None while it lives."""
         if super().poll() is None and (code := _code_of_dying(self.pid)) is not None:
             now = time.monotonic()
             self._dying_since_seconds = self._dying_since_seconds or now
             if now - self._dying_since_seconds > _DYING_SECONDS:
-                left = "is left behind: the kernel does not let go its threads, which wait for a dead mount"
-                say(f"process {self.pid} {left}")
+                say(f"process {self.pid} is left behind: the kernel keeps its threads, which wait for a dead mount")
                 self.returncode = code
         return self.returncode
 
@@ -69,7 +68,7 @@ class Child(subprocess.Popen[bytes]):
 def _code_of_dying(process: int) -> int | None:
     """Exit code of a process whose main thread has ended, 1 of one with SIGKILL pending; else None."""
     try:
-        # proc(5): fields from the third on, which is the state; the name before them may hold anything.
+        # proc(5): fields from the third on, which is the state; the name before them may have any characters.
         fields = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
         return None
@@ -85,20 +84,20 @@ def start_child(
     environment: Mapping[str, str] | None = None,
     cores: Sequence[int] | None = None,
     inherit: Sequence[int] = (),
-    last_will: signal.Signals = signal.SIGTERM,
+    death_signal: signal.Signals = signal.SIGTERM,
     own_session: bool = False,
     output: int | None = None,
     hold: bool = False,
 ) -> Child:
-    """Start `command`; its stdout goes to stderr, because ours carries the result alone.
+    """Start `command`; its stdout goes to stderr, because ours has only the result.
 
     Args:
         environment: instead of our own.
-        cores: that it may run on; None: as ours.
+        cores: that it may run on; None: ours.
         inherit: file descriptors that it keeps.
-        last_will: what it gets when this process ends, even if killed. A job takes SIGTERM as a request to stop with a
+        death_signal: sent to it when this process ends, even if killed. A job takes SIGTERM as a request to stop with a
             checkpoint.
-        own_session: keep a terminal's Ctrl-C from it.
+        own_session: so that a terminal's Ctrl-C does not reach it.
         output: file descriptor for all that it prints, instead of our stderr.
         hold: block signals to stop until it lets them in (`stopping.let_signals_in`), as our modules do.
     """
@@ -110,18 +109,18 @@ def start_child(
         env=environment,
         pass_fds=inherit,
         start_new_session=own_session,
-        preexec_fn=_preparation(last_will, cores, hold),  # the login-node half has one thread
+        preexec_fn=_preparation(death_signal, cores, hold),  # the login-node half has one thread
     )
 
 
-def _preparation(last_will: signal.Signals, cores: Sequence[int] | None, hold: bool) -> Callable[[], None]:
+def _preparation(death_signal: signal.Signals, cores: Sequence[int] | None, hold: bool) -> Callable[[], None]:
     """What the child does before it becomes its command."""
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def prepare() -> None:
         if hold:
             hold_signals()
-        prctl(_PR_SET_PDEATHSIG, last_will)
+        prctl(_PR_SET_PDEATHSIG, death_signal)
         # The parent may have ended before prctl.
         if os.getppid() != parent:
             os._exit(1)
@@ -133,7 +132,7 @@ def _preparation(last_will: signal.Signals, cores: Sequence[int] | None, hold: b
 
 @dataclass(frozen=True)
 class Patience:
-    """How long children that measure may take; they have no checkpoint to keep, as a run has.
+    """How long children that measure may take; unlike a run, they have no checkpoint to write.
 
     Attributes:
         limit_seconds: until they are asked to end.
@@ -145,16 +144,16 @@ class Patience:
 
 
 class SignalRelay:
-    """Within its block, signals to stop go on to the children, and this process waits for what they do.
+    """Within its block, signals to stop are passed on to the children, and this process waits for them.
 
     Args:
-        translation: what the first request to stop is turned into; later ones are passed on as they are.
-        patience: of children that measure: they are killed soon after the first signal, at once at the second, and when
-            their time is over. Without it a run stops with a checkpoint; after another Ctrl-C it has ten seconds.
+        translation: what the first request to stop is turned into; later ones are passed on unchanged.
+        patience: for children that measure: they are killed soon after the first signal, at once after the second, and
+            when their time is over. Without it, a run stops with a checkpoint; after another Ctrl-C it has ten seconds.
     """
 
     # The first signal of the relay that was entered last.
-    last_heard: ClassVar[int | None] = None
+    last_signal: ClassVar[int | None] = None
 
     def __init__(
         self, translation: Mapping[int, signal.Signals] | None = None, patience: Patience | None = None
@@ -168,10 +167,10 @@ class SignalRelay:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalRelay:
-        SignalRelay.last_heard = None
-        # A process started by nohup goes on when the terminal is closed.
-        wanted = [number for number in _FORWARDED if number != signal.SIGHUP or not _is_ignored(number)]
-        self._before = {number: signal.signal(number, self._note) for number in wanted}
+        SignalRelay.last_signal = None
+        # A process started by nohup continues when the terminal is closed.
+        forwarded = [number for number in _FORWARDED if number != signal.SIGHUP or not _is_ignored(number)]
+        self._before = {number: signal.signal(number, self._note) for number in forwarded}
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
         if self._patience:
             signal.setitimer(signal.ITIMER_REAL, self._patience.limit_seconds)
@@ -188,7 +187,7 @@ class SignalRelay:
                 remove_scratch_of(child.pid, os.environ, Path.cwd())
 
     @property
-    def heard(self) -> bool:
+    def has_signal(self) -> bool:
         """Whether a signal has come."""
         return bool(self._noted)
 
@@ -201,7 +200,7 @@ class SignalRelay:
             child.kill()
 
     def conclude(self, codes: Iterable[int] = ()) -> None:
-        """Raise, when the children have ended, if they were stopped; `codes` are their exit codes.
+        """Raise if the children, which have ended, were stopped; `codes` are their exit codes.
 
         Raises:
             Stopped: by a signal to this process, while they measured or before they could handle it.
@@ -216,7 +215,7 @@ class SignalRelay:
         now = time.monotonic()
         is_first = self._first is None
         self._first = self._first or (number, now)
-        SignalRelay.last_heard = self._first[0]
+        SignalRelay.last_signal = self._first[0]
         together = now - self._first[1] <= TOGETHER_SECONDS
         if self._patience and is_first:
             signal.setitimer(signal.ITIMER_REAL, self._patience.grace_seconds)
@@ -247,15 +246,15 @@ class SignalRelay:
 
 
 def until_stopped(items: Iterable[T]) -> Iterator[T]:
-    """`items`, one for each job; a signal that a job was too close to its end to obey stops the series.
+    """`items`, one for each job; a signal that came too late for a job to obey stops the series.
 
     Raises:
         Stopped: before the next item.
     """
-    SignalRelay.last_heard = None
+    SignalRelay.last_signal = None
     for item in items:
-        if SignalRelay.last_heard is not None:
-            raise Stopped(SignalRelay.last_heard)
+        if SignalRelay.last_signal is not None:
+            raise Stopped(SignalRelay.last_signal)
         yield item
 
 
@@ -287,8 +286,8 @@ def run_to_end(
 ) -> int:
     """Run `command`, pass signals on to it, and return its exit code (1 if a signal killed it).
 
-    Its stdout goes to stderr, because ours carries the result alone. It gets SIGTERM when this process is killed. The
-    other arguments are those of `start_child` and `SignalRelay`.
+    Its stdout goes to stderr, because ours has only the result. It gets SIGTERM when this process is killed. The other
+    arguments are those of `start_child` and `SignalRelay`.
 
     Raises:
         KeyboardInterrupt: a signal stopped it before it could handle it, or while it measured.
@@ -299,11 +298,11 @@ def run_to_end(
         relay.add(child)
         code = wait_for(child)
     relay.conclude([code])
-    return told_code(code, "the job")
+    return checked_code(code, "the job")
 
 
 def wait_for(child: subprocess.Popen[bytes]) -> int:
-    """Exit code of `child` (negative for a signal); it is killed if this process cannot go on waiting."""
+    """Exit code of `child` (negative for a signal); it is killed if this process cannot wait for it."""
     try:
         return child.wait()
     except BaseException:
@@ -311,11 +310,11 @@ def wait_for(child: subprocess.Popen[bytes]) -> int:
         raise
 
 
-def told_code(code: int, who: str) -> int:
-    """The exit code to go on with; says on stderr if a signal killed `who`.
+def checked_code(code: int, name: str) -> int:
+    """The exit code for our `code` of a child (negative for a signal); prints which signal killed `name`.
 
-    SIGALRM is not mentioned: it ends a rank that hangs after another one was lost (`comm.liveness`), and that other
-    rank is the reason.
+    SIGALRM is not printed: it ends a rank that hangs after another one was lost (`comm.liveness`), and that other rank
+    is the reason.
 
     Raises:
         KeyboardInterrupt: it was Ctrl-C.
@@ -325,7 +324,6 @@ def told_code(code: int, who: str) -> int:
     if code == -signal.SIGALRM:
         return ExitCode.RUN_FAILED
     if code < 0:
-        name = signal.Signals(-code).name
-        say(f"error: {who} was killed by {name}")
+        say(f"error: {name} was killed by {signal.Signals(-code).name}")
         return ExitCode.RUN_FAILED
     return code

@@ -1,4 +1,4 @@
-"""`python -m hpcai500.launch.rank_command MODULE …`: a rank of our mpirun takes its share of cores, then is the job."""
+"""`python -m hpcai500.launch.rank_command MODULE …`: binds a rank under mpirun to its cores, then becomes the job."""
 
 from __future__ import annotations
 

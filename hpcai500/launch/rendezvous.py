@@ -1,8 +1,8 @@
-"""One command under a launcher is N copies of it: rank 0 decides, and tells the others which jobs to run.
+"""A launcher starts N copies of a command: rank 0 decides, and sends the others the jobs to run.
 
-Only rank 0 reads the recipe, makes data, chooses the record and counts trials, so the others cannot disagree with it;
-each job has a rendezvous port of its own. A copy sends `Hello` when it has come, and receives a `Job` for each job,
-then `End` with the exit code of the command.
+Only rank 0 reads the recipe, makes data, chooses the record and counts trials, so the others cannot disagree with it.
+Each job has its own rendezvous port. A copy sends `Hello` when it connects, and receives a `Job` for each job, then
+`End` with the exit code of the command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BACKLOG = 4096
 
 
 class Hello(Message):
-    """A copy to rank 0: which one it is. Nothing proves it, because a launcher gives its ranks no secret."""
+    """From a copy to rank 0: its rank. It is not authenticated, because a launcher gives its ranks no secret."""
 
     hpcai500: Annotated[str, Field(max_length=100, pattern=r"^[0-9A-Za-z.+-]+$")]
     rank: Annotated[int, Field(ge=0, lt=2**31)]
@@ -44,7 +44,7 @@ class Hello(Message):
 
 
 class Job(Message):
-    """Rank 0 to the copies: the module of ours to run, its arguments, and where its ranks meet.
+    """From rank 0 to the copies: the module of ours to run, its arguments, and where its ranks meet.
 
     Arguments are bytes decoded as Latin-1, since a file's name may be any bytes: see `of` and `command`.
     """
@@ -68,7 +68,7 @@ class Job(Message):
 
 
 class End(Message):
-    """Rank 0 to the copies: all jobs are done, and this is the exit code."""
+    """From rank 0 to the copies: all jobs are done, with this exit code."""
 
     kind: Literal["end"] = "end"
     code: Annotated[int, Field(ge=0, le=255)]
@@ -87,7 +87,7 @@ def meeting_point(placement: Placement) -> tuple[str, int]:
     if placement.rendezvous is None:
         how = "-x MASTER_ADDR=HOST" if placement.launcher == "mpirun" else "MASTER_ADDR=HOST in the environment"
         raise UsageError(
-            f"{placement.launcher} has started {placement.size} ranks on several hosts, and does not say which one has "
+            f"{placement.launcher} has started {placement.size} ranks on several hosts, but does not say which one has "
             f"rank 0: give {how} (the first host)"
         )
     host, _, port = placement.rendezvous.rpartition(":")
@@ -124,7 +124,7 @@ def receive(stream: BufferedReader) -> Job | End | None:
     """The next message of rank 0; None if it is gone.
 
     Raises:
-        RunError: something else answers where rank 0 should be.
+        RunError: another program answers at rank 0's address.
     """
     try:
         line = stream.readline(_MOST_BYTES)
@@ -136,8 +136,8 @@ def receive(stream: BufferedReader) -> Job | End | None:
         return parse(line, _ORDER)
     except MessageError as error:
         raise RunError(
-            f"what answers in the place of rank 0 is not hpcai500 of this version ({error}): see whether MASTER_ADDR "
-            "and MASTER_PORT are those of this job, on all ranks"
+            f"rank 0's address does not answer as hpcai500 of this version ({error}): check that MASTER_ADDR and "
+            "MASTER_PORT are those of this job, on all ranks"
         ) from error
 
 
@@ -157,14 +157,14 @@ def follow(placement: Placement) -> int:
     """Run our rank of rank 0's jobs until it ends; returns its exit code.
 
     Raises:
-        RunError: rank 0 cannot be reached, or something else answers in its place.
+        RunError: rank 0 cannot be reached, or another program answers at its address.
     """
     if placement.rendezvous is None:
         return ExitCode.USAGE  # rank 0 says why
     with _connect(placement) as connection, connection.makefile("rb") as stream:
         send(connection, Hello(hpcai500=__version__, rank=placement.rank, size=placement.size))
         while isinstance(order := receive(stream), Job):
-            # The exit code does not matter: rank 0 has seen that the job failed, and says when all ends.
+            # The exit code does not matter: rank 0 has seen that the job failed, and sends the end.
             if run_rank(placement, order.command, order.rendezvous) != ExitCode.PASS:
                 # Rank 0's job ends with ours, so its End comes soon, unless its host is gone.
                 connection.settimeout(_LAST_WORD_SECONDS)
@@ -198,7 +198,7 @@ def run_rank(
 
 
 def _connect(placement: Placement) -> socket.socket:
-    """A connection to rank 0, which may start later than we."""
+    """A connection to rank 0, which may start later than this rank."""
     limit = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -208,7 +208,7 @@ def _connect(placement: Placement) -> socket.socket:
             if time.monotonic() > limit:
                 raise RunError(
                     f"rank {placement.rank}: rank 0 was not at {placement.rendezvous} within {PATIENCE_SECONDS:g} s "
-                    f"({error.strerror}): see what {placement.launcher} says of it, and whether MASTER_ADDR is its host"
+                    f"({error.strerror}): see the output of {placement.launcher}, and whether MASTER_ADDR is its host"
                 ) from error
             time.sleep(_RETRY_SECONDS)
     connection.settimeout(None)
@@ -229,12 +229,12 @@ _HANG_UP_SECONDS = 1.0
 
 
 class RendezvousServer:
-    """Rank 0's side: `open` early, `run` each job, `end` when all is printed.
+    """Rank 0's side: `open` early, `run` each job, `end` when everything is printed.
 
     Args:
         patience_seconds: how long to wait for the other copies: a launcher starts thousands from one file system within
             minutes.
-        farewell_seconds: the same where the command ends before its first job; copies that have not come by then are
+        farewell_seconds: the same if the command ends before its first job; copies that have not connected by then are
             left to their launcher.
     """
 
@@ -259,8 +259,8 @@ class RendezvousServer:
             listener = listen_at(host, port)
         except OSError as error:
             raise UsageError(
-                f"{host}:{port}: the ranks cannot meet here: {error.strerror}; set MASTER_PORT to a free port, for all "
-                "ranks alike"
+                f"{host}:{port}: the ranks cannot meet here: {error.strerror}; set MASTER_PORT to a free port, "
+                "the same for all ranks"
             ) from error
         self._reception = Reception(listener, HELLO, self._placement.size, greet=lambda _: "", take=self._take)
 
@@ -272,9 +272,9 @@ class RendezvousServer:
         """
         if missing := self._gather(self._patience_seconds):
             raise RunError(
-                f"{name_ranks(missing)} of {self._placement.size} did not come within "
-                f"{self._patience_seconds:g} s to {self._placement.rendezvous}: see what {self._placement.launcher} "
-                "says of it, and whether MASTER_ADDR is the host of rank 0"
+                f"{name_ranks(missing)} of {self._placement.size} did not connect within {self._patience_seconds:g} s "
+                f"to {self._placement.rendezvous}: see the output of {self._placement.launcher}, and whether "
+                "MASTER_ADDR is the host of rank 0"
             )
         for rank, version in sorted(self._versions.items()):
             if version != __version__:
@@ -303,14 +303,14 @@ class RendezvousServer:
                 send(connection, End(code=int(code)))
         limit = time.monotonic() + _HANG_UP_SECONDS
         for connection in self._others.values():
-            # A copy hangs up when it has its code. Were we to end before, a launcher that kills all ranks after a
-            # failure would report the killed ones' exit code.
+            # A copy disconnects when it has its code. If we ended before, a launcher that kills all ranks after a
+            # failure would report the exit code of the killed ones.
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(max(0.01, limit - time.monotonic()))
                 connection.recv(1)
 
     def _gather(self, patience_seconds: float) -> list[int]:
-        """Wait until every other rank has said `Hello`; returns those that did not."""
+        """Wait until every other rank has sent `Hello`; return those that did not."""
         assert self._reception is not None
         limit = time.monotonic() + patience_seconds
         while missing := [rank for rank in range(1, self._placement.size) if rank not in self._others]:

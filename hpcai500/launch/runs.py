@@ -1,7 +1,7 @@
-"""The runs of `ic`, `ewa` and `campaign`: what they run, where to, and what is resumed; one run at a time.
+"""The runs of `ic`, `ewa` and `campaign`, one at a time: what is run or resumed, and where its record goes.
 
 A command names recipe, data and record, or leaves them out. A campaign fixes recipe, number of runs and seeds before
-the first of them, and every attempt at one is in its journal before it begins.
+the first run, and every attempt at a run is in its journal before it begins.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from hpcai500.campaign.standing import read_outcome
 from hpcai500.errors import DataError, ExitCode, HpcAi500Error, RecordError, UsageError
 from hpcai500.hosts import find_placement
 from hpcai500.launch.launcher import Launcher, Outcome
-from hpcai500.launch.made_data import make_data
 from hpcai500.launch.processes import until_stopped
+from hpcai500.launch.synthetic_data import make_data
 from hpcai500.layers import Recipe
 from hpcai500.methodology.rules import judge
 from hpcai500.methodology.trials import runs_to_plan
@@ -76,7 +76,7 @@ def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
     if request.resume:
         yield from _resume(request, power, launcher)
         return
-    # Without recipe and data, the default is a recipe that runs anywhere; with data, the reference.
+    # Without recipe and data, the default recipe runs anywhere; with data, it is the reference.
     name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
     overrides = [*request.overrides, *launcher.fit(name, request.overrides)]
     recipe = load_recipe(name, overrides)
@@ -100,11 +100,9 @@ def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
 
 def _resume(request: Request, power: str, launcher: Launcher) -> Iterator[Outcome]:
     if request.recipe or request.overrides or request.trials != 1:
-        raise UsageError(
-            "--resume goes on with the recipe of the record: leave out --recipe, --set, --input and --trials"
-        )
+        raise UsageError("--resume uses the recipe of the record: leave out --recipe, --set, --input and --trials")
     folder = request.out or latest_unfinished(_RUNS, request.benchmark)
-    # A stopped run names its record. Where that belongs to a campaign, its journal must know of the resumption.
+    # If the record belongs to a campaign, the resumption must be in the campaign's journal.
     campaign = next((one for one in (folder, folder.absolute().parent) if is_campaign(one)), None)
     if campaign is not None:
         _check_benchmark(request, read_campaign(campaign).benchmark, f"{campaign}: runs", f"--resume --out {folder}")
@@ -121,7 +119,7 @@ def _trial_of(campaign: Path, record: str) -> int:
     trial = next((trial for trial, name in latest.items() if name == record), None)
     if trial is None:
         raise UsageError(
-            f"{campaign / record}: not the latest attempt at a run of this campaign: go on with the campaign, "
+            f"{campaign / record}: not the last attempt at a run of this campaign: continue the campaign with "
             f"`hpcai500 campaign run {campaign}`"
         )
     return trial
@@ -136,10 +134,10 @@ def _resume_record(request: Request, folder: Path, power: str, launcher: Launche
         return Outcome(folder, ExitCode.PASS)
     recipe = record.recipe()
     dataset = next(iterate(record.events, "dataset"), None)
-    # Without data, the job says what the record lacks.
+    # Without data, the job reports what the record lacks.
     if data := request.data or (Path(dataset["value"]["root"]) if dataset else None):
         require_healthy(Subject(recipe, data, folder, sys.argv[1:]))
-    say(f"{benchmark}: going on with {folder}")
+    say(f"{benchmark}: resuming {folder}")
     where: list[str | Path] = ["--data", request.data] if request.data else []
     return Outcome(folder, launcher.run(recipe, ["--resume", "--out", folder, "--power", power, *where]))
 
@@ -150,7 +148,7 @@ def _check_benchmark(request: Request, benchmark: str, what: str, arguments: str
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `--resume` resumes where no record is named.
+# What `--resume` resumes if no record is named.
 
 
 def latest_unfinished(runs: Path, benchmark: str) -> Path:
@@ -166,7 +164,7 @@ def latest_unfinished(runs: Path, benchmark: str) -> Path:
         try:
             failed = _campaign_failed(folder, benchmark) if is_campaign(folder) else _run_failed(folder, benchmark)
         except HpcAi500Error:
-            continue  # no record, or a damaged one: not what is looked for
+            continue  # not a record, or a damaged one
         if failed is not None:
             found.append((not failed, folder.stat().st_mtime, folder))
     if not found:
@@ -187,7 +185,7 @@ def _campaign_failed(folder: Path, benchmark: str) -> bool | None:
     """Whether the last attempt at a run of the campaign has failed; None if there is nothing to resume."""
     campaign = read_campaign(folder)
     left = {trial.trial for trial in campaign.trials} - {attempt.trial for attempt in campaign.done()}
-    # A plan of which no run was begun has nothing that was stopped.
+    # If no run was begun, there is nothing to resume.
     if campaign.benchmark != benchmark or not (left and campaign.attempts):
         return None
     if any(_is_run(campaign, trial) for trial in left):
@@ -211,7 +209,7 @@ class Plan:
     """A new campaign.
 
     Attributes:
-        least_runs: that its edition wants; None for a benchmark that the edition does not know.
+        least_runs: that its edition requires; None for a benchmark that the edition does not know.
         warnings: what the user may want to change before the first run.
     """
 
@@ -223,17 +221,17 @@ class Plan:
         """For people."""
         campaign = self.campaign
         seeds = [trial.seed for trial in campaign.trials]
-        wanted = f"; edition {campaign.edition} wants {self.least_runs} at least" if self.least_runs else ""
+        required = f"; edition {campaign.edition} requires at least {self.least_runs}" if self.least_runs else ""
         yield f"campaign    {campaign.path}: {campaign.benchmark}, edition {campaign.edition}"
         yield f"identity    {campaign.identity}"
         yield f"recipe      {campaign.start['recipe_hash']}"
-        yield f"trials      {len(seeds)}, seeds {seeds[0]} to {seeds[-1]}{wanted}"
+        yield f"trials      {len(seeds)}, seeds {seeds[0]} to {seeds[-1]}{required}"
         yield f"data        {campaign.start['data'] or 'made by hpcai500'}"
         yield "Register the identity before the first run: it shows that the plan was made before the runs. It cannot"
         yield "rule out a second copy of the campaign. To rule that out, send each HPCAI500 HEAD line as it is printed."
         yield from next_lines(
             (
-                (("campaign", "run", campaign.path), "here; the same line goes on after whatever stopped it"),
+                (("campaign", "run", campaign.path), "here; the same command continues an interrupted campaign"),
                 (("campaign", "status", campaign.path), "what is done, and whether it is rankable"),
             )
         )
@@ -253,7 +251,7 @@ class Plan:
 def plan_campaign(
     folder: Path, name: str, launcher: Launcher, *, trials: int | None, data: Path | None, overrides: Sequence[str]
 ) -> Plan:
-    """Fix a campaign in `folder`: runs of the recipe `name` on the ranks of `launcher`.
+    """Plan a campaign in `folder`: runs of the recipe `name` on the ranks of `launcher`.
 
     `trials` is None for the number that the edition suggests.
 
@@ -274,7 +272,7 @@ def plan_campaign(
     # A plan may be made where the data cannot be seen: on a login node.
     if data is not None and not data.exists():
         warnings.append(
-            f"{data}: no such folder here: if it is not on the nodes of the runs either, name it when they begin: "
+            f"{data}: no such folder here: if it is not on the nodes of the runs either, give the folder there: "
             "`hpcai500 campaign run DIR --data FOLDER`"
         )
     return Plan(campaign, least, warnings)
@@ -285,7 +283,7 @@ def _warnings(recipe: Recipe, rules: Mapping[str, Any], trials: int, least: int 
         yield f"edition {recipe.edition} has no benchmark {recipe.benchmark}: this campaign cannot be ranked"
         return
     if trials < least:
-        yield f"{trials} runs are fewer than the {least} that edition {recipe.edition} wants: not rankable"
+        yield f"{trials} runs are fewer than the {least} that edition {recipe.edition} requires: not rankable"
     if "reference_error" in rules:
         yield f"{rules['reference_error']}: not rankable"
         return
@@ -320,7 +318,7 @@ class _Work:
 def run_campaign(
     folder: Path, launcher: Launcher, *, data: Path | None = None, only: int | None = None, power: str = "auto"
 ) -> Iterator[Outcome]:
-    """Run what is not done of a campaign, yielding each planned run as it ends; stops after one that failed.
+    """Run the trials of a campaign that are not done, yielding each as it ends; stops after one that failed.
 
     `launcher` must be open, and is not ended.
 
@@ -334,7 +332,7 @@ def run_campaign(
     Raises:
         UsageError: there is no such campaign or trial, or the launcher does not fit the recipe.
         RecordError: another process runs a trial.
-        Stopped: by a signal that a run heard too late to stop.
+        Stopped: by a signal that came too late for a run to stop.
     """
     campaign = read_campaign(folder)
     trials = [trial for trial in campaign.trials if only in (None, trial.trial)]
@@ -364,7 +362,7 @@ def run_campaign(
 
 
 def _run_trial(work: _Work, folder: Path, trial: Trial) -> Outcome:
-    """One planned run, from where its last attempt left it; called while no other process runs it."""
+    """Start or resume one planned run, which no other process may be running."""
     campaign, last = _settled(read_campaign(folder), trial, work.rules)
     if last is not None and last.status == "done":
         return Outcome(campaign.record(last), ExitCode.PASS)
@@ -372,18 +370,18 @@ def _run_trial(work: _Work, folder: Path, trial: Trial) -> Outcome:
     if last is not None and before is not None:
         if before.diverged:
             say(
-                f"{last.name} diverged ({before.diverged}): a result of this recipe, which no new attempt takes back: "
-                "change the recipe, and plan another campaign"
+                f"{last.name} diverged ({before.diverged}): this is a result of the recipe, and final: change the "
+                "recipe, and plan another campaign"
             )
             return Outcome(campaign.record(last), ExitCode.RUN_FAILED)
         if before.can_go_on:
-            return _go_on(work, resume_attempt(campaign, last, work.how), last)
-        say(f"{last.name}: {last.reason}; it is kept, and trial {trial.trial} begins anew")
+            return _resume_attempt(work, resume_attempt(campaign, last, work.how), last)
+        say(f"{last.name}: {last.reason}; it is kept, and trial {trial.trial} starts again")
     return _begin(work, campaign, trial)
 
 
 def _settled(campaign: Campaign, trial: Trial, rules: Mapping[str, Any]) -> tuple[Campaign, Attempt | None]:
-    """The last attempt at `trial`; if it was killed, its end is written down first."""
+    """The last attempt at `trial`; if it was killed, its end is written into the journal first."""
     attempts = campaign.attempts_at(trial.trial)
     last = attempts[-1] if attempts else None
     if last is not None and last.status == "running":
@@ -406,14 +404,14 @@ def _begin(work: _Work, campaign: Campaign, trial: Trial) -> Outcome:
     return _run(work, campaign, attempt, arguments)
 
 
-def _go_on(work: _Work, campaign: Campaign, attempt: Attempt) -> Outcome:
+def _resume_attempt(work: _Work, campaign: Campaign, attempt: Attempt) -> Outcome:
     record = campaign.record(attempt)
-    say(f"{work.recipe.benchmark}: going on with {attempt.name} of {campaign.path}, record {record}")
+    say(f"{work.recipe.benchmark}: resuming {attempt.name} of {campaign.path}, record {record}")
     return _run(work, campaign, attempt, ["--resume", "--out", record, "--power", work.power, "--data", work.data])
 
 
 def _run(work: _Work, campaign: Campaign, attempt: Attempt, arguments: Sequence[str | Path]) -> Outcome:
-    _tell_head(campaign, attempt)
+    _print_head(campaign, attempt)
     try:
         code = work.launcher.run(work.recipe, arguments)
     except BaseException:
@@ -426,11 +424,11 @@ def _run(work: _Work, campaign: Campaign, attempt: Attempt, arguments: Sequence[
 
 def _stop(campaign: Campaign, attempt: Attempt, code: int | None, rules: Mapping[str, Any]) -> Campaign:
     campaign, _ = stop_attempt(campaign, attempt, code, rules)
-    _tell_head(campaign, attempt)
+    _print_head(campaign, attempt)
     return campaign
 
 
-def _tell_head(campaign: Campaign, attempt: Attempt) -> None:
+def _print_head(campaign: Campaign, attempt: Attempt) -> None:
     """Print the line for the committee, without a prefix."""
     say(str(last_head(campaign, attempt)), prefix="")
 

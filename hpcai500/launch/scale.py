@@ -1,4 +1,4 @@
-"""Weak scaling on this machine: the same recipe by 1, 2, 4, … processes, each a run with a record of its own.
+"""Weak scaling on this machine: the same recipe with 1, 2, 4, … processes, each a run with its own record.
 
 FOLDER/
     scale.json           what is run, so that an interrupted scaling can be resumed
@@ -27,7 +27,7 @@ from hpcai500.recipe import default_recipe, load_recipe, tables_hash
 from hpcai500.record import json_object
 
 _PLAN = "scale.json"
-_ALONE = ("communication.backend=local", "communication.topology=flat")
+_ONE_PROCESS = ("communication.backend=local", "communication.topology=flat")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ScaleRequest:
 
 @dataclass(frozen=True)
 class Points:
-    """The points of a scaling. Every process has as many threads as the largest point leaves to each.
+    """The points of a scaling. Every process has as many threads as at the largest point.
 
     Attributes:
         request: with these threads in its overrides.
@@ -107,8 +107,8 @@ def settle(request: ScaleRequest) -> Points:
     placement = find_placement(os.environ)
     if not placement.is_alone:
         raise UsageError(
-            f"scale starts the ranks itself, but {placement.launcher} has started {placement.size}: run each point by "
-            f"`hpcai500 {request.benchmark}`, then draw them with `hpcai500 scale --records RECORD…`"
+            f"scale starts the ranks itself, but {placement.launcher} has started {placement.size}: run each point "
+            f"with `hpcai500 {request.benchmark}`, then draw them with `hpcai500 scale --records RECORD…`"
         )
     points = parse_procs(request.procs) if request.procs else _default_points(_resolved(request, placement, 2))
     require_room(points[-1])
@@ -162,9 +162,9 @@ def run_point(points: Points, folder: Path, processes: int) -> Outcome:
     if (record / "events.jsonl").exists():
         point = Request(request.benchmark, data=request.data, out=record, resume=True)
     else:
-        # One process communicates with nobody, whatever the recipe says of many.
-        alone = _ALONE if processes == 1 else ()
-        point = Request(request.benchmark, request.recipe_name, request.data, record, [*request.overrides, *alone])
+        # One process does not communicate, whatever the recipe says.
+        more = _ONE_PROCESS if processes == 1 else ()
+        point = Request(request.benchmark, request.recipe_name, request.data, record, [*request.overrides, *more])
     launcher = launcher_of(points.placement, processes)
     (outcome,) = run_benchmark(point, launcher)
     launcher.end(outcome.exit_code)
@@ -172,7 +172,7 @@ def run_point(points: Points, folder: Path, processes: int) -> Outcome:
 
 
 def keep_plan(folder: Path, plan: dict[str, Any]) -> None:
-    """Write `plan` down, or make sure that it is the one in `folder`.
+    """Write `plan` to `folder`, or check that it is the one there.
 
     Raises:
         UsageError: `folder` holds another scaling.
@@ -184,14 +184,14 @@ def keep_plan(folder: Path, plan: dict[str, Any]) -> None:
         different = next((key for key in plan if before.get(key) != plan[key]), None)
         if different:
             raise UsageError(
-                f"{path}: another {different.replace('_', ' ')} than now ({before.get(different)}, not "
-                f"{plan[different]}): all points must be alike; give another --out"
+                f"{path}: has another {different.replace('_', ' ')} ({before.get(different)}, not {plan[different]}): "
+                "it must be the same for all points; give another --out"
             )
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise RecordError(f"{folder}: not empty, and no scaling; give another --out")
+            raise RecordError(f"{folder}: not empty, and not a scaling; give another --out")
         write_atomically(path, (json.dumps(plan, indent=2) + "\n").encode())
     except OSError as error:
         raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error

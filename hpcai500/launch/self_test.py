@@ -1,6 +1,6 @@
 """`hpcai500 self-test`: compares what an installation computes here with references.
 
-Each part has processes of its own: one that crashes or hangs is a finding, and the others still run.
+Each part runs in its own processes: a crash or hang is a finding, and the other parts still run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hpcai500.streams import say
 
 # Each part takes a few seconds, but importing torch from a busy file system may take a minute.
 _LIMIT_SECONDS = 180
-# The processes of a part end themselves at the limit; this is for a launcher that hangs before they begin.
+# The processes of a part end by themselves at the limit; this is for a launcher that hangs before they begin.
 _GRACE_SECONDS = 20
 _PATIENCE = Patience(_LIMIT_SECONDS + _GRACE_SECONDS)
 _PROGRAM = "self_test.command"
@@ -53,7 +53,7 @@ class SelfTest:
 
     @property
     def exit_code(self) -> int:
-        """That of the worst finding: a wrong answer before a crash, and that before what the environment lacks."""
+        """That of the worst finding: a wrong answer is worse than a crash, a crash worse than something missing."""
         codes = {finding.exit_code for finding in self.findings if finding.status == "fail"}
         order = (ExitCode.WRONG_ANSWER, ExitCode.RUN_FAILED, ExitCode.ENVIRONMENT)
         return next((code for code in order if code in codes), ExitCode.RUN_FAILED if codes else ExitCode.PASS)
@@ -78,38 +78,38 @@ class SelfTest:
 
 
 def run_self_test(procs: int) -> SelfTest:
-    """Run every part; `procs` ranks take part in all-reduces. Everything is written into a temporary folder."""
+    """Run every part, all-reduces with `procs` ranks. All files are written into a temporary folder."""
     started = time.monotonic()
     findings: list[Finding] = []
     try:
         with scratch_folder(os.environ, Path.cwd()) as folder:
             findings += run_parts(parts(procs, without_placement(os.environ), folder), Path(folder))
     except EnvironmentLacksError as error:
-        findings.append(_told(Finding("temporary files", "fail", str(error), exit_code=error.exit_code)))
+        findings.append(_printed(Finding("temporary files", "fail", str(error), exit_code=error.exit_code)))
     return SelfTest(findings, time.monotonic() - started)
 
 
 def run_parts(parts: Iterable[Part], folder: Path) -> Iterator[Finding]:
-    """Run `parts`, each in its own folder below `folder`; a failure does not keep the next one from running."""
+    """Run `parts`, each in its own folder below `folder`; after a failure, the next one still runs."""
     for number, part in enumerate(parts):
         yield from _run(part, folder / str(number))
 
 
 def parts(procs: int, environment: Mapping[str, str], folder: str) -> Iterator[Part]:
     """All parts; temporary files go to `folder`."""
-    surroundings = {**environment, VARIABLE: folder}
+    environment = {**environment, VARIABLE: folder}
     for isa in _instruction_sets():
-        start = _alone({**surroundings, "HPCAI500_ISA": isa}, "kernels")
+        start = _one_process({**environment, "HPCAI500_ISA": isa}, "kernels")
         yield Part(f"kernels [{isa}]", start)
-    yield Part("libraries", _alone(surroundings, "libraries"))
-    yield Part("all-reduce: torch, Gloo", _torch_ranks(procs, surroundings))
-    lacking = None if importlib.util.find_spec("horovod") else "Horovod is not installed (`make horovod`)"
+    yield Part("libraries", _one_process(environment, "libraries"))
+    yield Part("all-reduce: torch, Gloo", _torch_ranks(procs, environment))
+    no_horovod = None if importlib.util.find_spec("horovod") else "Horovod is not installed (`make horovod`)"
     no_mpi = None if shutil.which("mpirun") else "no mpirun on PATH"
-    yield Part("all-reduce: Horovod, MPI", _horovod_ranks("mpi", procs, surroundings), lacking or no_mpi)
-    yield Part("all-reduce: Horovod, Gloo", _horovod_ranks("gloo", procs, surroundings), lacking)
-    yield Part("convolutions", _alone(surroundings, "convolutions"))
+    yield Part("all-reduce: Horovod, MPI", _horovod_ranks("mpi", procs, environment), no_horovod or no_mpi)
+    yield Part("all-reduce: Horovod, Gloo", _horovod_ranks("gloo", procs, environment), no_horovod)
+    yield Part("convolutions", _one_process(environment, "convolutions"))
     for benchmark in ("ic", "ewa"):
-        yield Part(f"training run: {benchmark}", _alone(surroundings, "training", benchmark))
+        yield Part(f"training run: {benchmark}", _one_process(environment, "training", benchmark))
 
 
 def _instruction_sets() -> Sequence[str]:
@@ -118,7 +118,7 @@ def _instruction_sets() -> Sequence[str]:
     return kernels[kernels.index(_core.cpu_isa()) :]
 
 
-def _alone(environment: Mapping[str, str], *words: str) -> Callable[[Path], int]:
+def _one_process(environment: Mapping[str, str], *words: str) -> Callable[[Path], int]:
     def start(folder: Path) -> int:
         command = module_command(_PROGRAM, *_arguments(folder, *words))
         with SignalRelay(patience=_PATIENCE) as relay:
@@ -158,9 +158,9 @@ def _arguments(folder: Path, *words: str) -> list[str]:
 
 
 def _run(part: Part, folder: Path) -> Iterator[Finding]:
-    """The findings of `part`, including its own end if that was not well."""
+    """The findings of `part`, with one for its end if it did not end well."""
     if part.absent:
-        yield _told(Finding(part.name, "skip", part.absent))
+        yield _printed(Finding(part.name, "skip", part.absent))
         return
     folder.mkdir()
     started = time.monotonic()
@@ -170,8 +170,8 @@ def _run(part: Part, folder: Path) -> Iterator[Finding]:
     yield from found.ended
     failed_already = any(finding.status == "fail" for finding in found.ended)
     if found.running or not found.ended or (trouble and not failed_already):
-        name, (code, reason) = found.running or part.name, trouble or (ExitCode.RUN_FAILED, "it ended without a word")
-        yield _told(Finding(name, "fail", f"{reason}{_last_words(folder / 'log')}", seconds, code))
+        name, (code, reason) = found.running or part.name, trouble or (ExitCode.RUN_FAILED, "it ended without a result")
+        yield _printed(Finding(name, "fail", f"{reason}{_likely_cause(folder / 'log')}", seconds, code))
 
 
 def _trouble(part: Part, folder: Path) -> tuple[int, str] | None:
@@ -185,23 +185,23 @@ def _trouble(part: Part, folder: Path) -> tuple[int, str] | None:
     if code < 0:
         return (
             ExitCode.RUN_FAILED,
-            f"killed by {signal.Signals(-code).name}; what comes after it in its process did not run",
+            f"killed by {signal.Signals(-code).name}; the checks after it in its process did not run",
         )
     return (code, f"a process ended with exit code {code}") if code else None
 
 
-def _last_words(log: Path) -> str:
-    """The line of the log that most likely says why; the last lines go to stderr."""
+def _likely_cause(log: Path) -> str:
+    """The line of the log that most likely says why; the last lines are printed on stderr."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     lines = [line for line in lines if line.strip()]
     for line in lines[-_LOG_LINES:]:
         say(f"  {line}")
     fatal = [line for line in lines if line.startswith(("Fatal Python error", "hpcai500: error"))]
-    said = (fatal or lines)[-1:]
-    return f" ({said[0].strip()})" if said else " (see what it printed)"
+    cause = (fatal or lines)[-1:]
+    return f" ({cause[0].strip()})" if cause else " (see its output)"
 
 
-def _told(finding: Finding) -> Finding:
+def _printed(finding: Finding) -> Finding:
     """Print a finding that no process of the part has printed."""
     say(finding.line())
     return finding

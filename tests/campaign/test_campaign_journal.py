@@ -93,16 +93,16 @@ def test_a_line_that_a_crash_cut_off_is_passed_over_and_then_overwritten(campaig
 
 def test_a_folder_that_holds_something_is_no_place_for_a_plan(campaign: Campaign, tmp_path: Path) -> None:
     recipe = load_recipe("ic/smoke")
-    with pytest.raises(RecordError, match="holds a campaign already: go on with it by `hpcai500 campaign run"):
+    with pytest.raises(RecordError, match="already holds a campaign: continue it with `hpcai500 campaign run"):
         create_campaign(campaign.path, recipe, 3, None)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").touch()
-    with pytest.raises(RecordError, match="not empty; give another folder"):
+    with pytest.raises(RecordError, match="not empty; give an empty or new folder"):
         create_campaign(tmp_path / "full", recipe, 3, None)
 
 
 def test_no_campaign_is_told_with_the_line_that_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"not a campaign: .* is missing; make one with `hpcai500 campaign init"):
+    with pytest.raises(RecordError, match=r"not a campaign: .* is missing; plan one with `hpcai500 campaign init"):
         read_campaign(tmp_path)
 
 
@@ -119,10 +119,10 @@ def test_another_recipe_is_not_the_campaign_s(campaign: Campaign) -> None:
             ("attempt_start", {**START, "record": name}, "expected the name of a folder as record")
             for name in ("../elsewhere", "/tmp", "..", 7)
         ),
-        ("attempt_start", {**START, "trial": "many"}, "an event lacks something: ValueError"),
-        ("attempt_start", [1], "an event lacks something: TypeError"),
-        ("attempt_start", {}, "an event lacks something: KeyError 'trial'"),
-        ("attempt_stop", STOP, "an event lacks something: KeyError"),
+        ("attempt_start", {**START, "trial": "many"}, "an event is malformed: ValueError"),
+        ("attempt_start", [1], "an event is malformed: TypeError"),
+        ("attempt_start", {}, "an event is malformed: KeyError 'trial'"),
+        ("attempt_stop", STOP, "an event is malformed: KeyError"),
     ],
 )
 def test_a_journal_that_somebody_made_up_is_one_line_of_error(
@@ -141,7 +141,7 @@ def test_an_end_that_is_none_is_refused(campaign: Campaign) -> None:
 @pytest.mark.parametrize(
     ("key", "old", "new", "reason"),
     [
-        (None, b'"trial":1,', b'"trial":Infinity,', "an event lacks something: OverflowError"),
+        (None, b'"trial":1,', b'"trial":Infinity,', "an event is malformed: OverflowError"),
         ("attempt_start", b'"seed":5', b'"seed":9', "the chain is broken here"),
     ],
 )

@@ -28,16 +28,16 @@ def test_a_plan_is_told_before_anything_is_run(typed: Typed, images: Path) -> No
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert f"identity    {read_campaign(Path('c')).identity}" in lines
-    assert "trials      3, seeds 1 to 3; edition v2.0 wants 10 at least" in lines
+    assert "trials      3, seeds 1 to 3; edition v2.0 requires at least 10" in lines
     assert lines[-2].startswith("next        hpcai500 campaign run c ")
     assert "It cannot rule out a second copy of the campaign" in " ".join(lines)
     assert ended.stderr.splitlines() == [
-        "hpcai500: warning: 3 runs are fewer than the 10 that edition v2.0 wants: not rankable",
+        "hpcai500: warning: 3 runs are fewer than the 10 that edition v2.0 requires: not rankable",
         "hpcai500: warning: problem.dataset is synthetic-tiny; edition v2.0 fixes imagenet-1k: not rankable "
         "(and 2 more: hpcai500 rules RECIPE)",
     ]
     again = typed("campaign", "init", "c", "--data", images, *TINY_CAMPAIGN)
-    assert "c: holds a campaign already: go on with it by `hpcai500 campaign run c`" in error_of(again)
+    assert "c: already holds a campaign: continue it with `hpcai500 campaign run c`" in error_of(again)
     assert again.stdout == ""
 
 
@@ -118,7 +118,7 @@ def test_what_a_campaign_amounts_to_is_printed_as_of_trials(story: Mapping[str, 
     assert f"campaign    c, identity {story['status']['identity']}" in lines
     (note,) = [number for number, line in enumerate(lines) if line.startswith("HPCAI500 NOTE not rankable: ")]
     assert re.fullmatch(r"HPCAI500 NOTE not rankable: \d+ reasons", lines[note])
-    assert "3 finished runs; edition v2.0 wants 10 at least" in lines[note + 1]
+    assert "3 finished runs; edition v2.0 requires at least 10" in lines[note + 1]
     assert hpcai500("score", "c", cwd=story["cwd"]).stdout == printed
 
 
@@ -133,7 +133,7 @@ def test_the_status_shows_every_attempt_the_means_and_the_reasons(story: Mapping
     assert "  trial 2, attempt 1: " in shown.stdout
     assert "(exit code 64)" in shown.stdout
     assert (document["metrics"]["flops"]["runs"], document["no_mean"], document["rankable"]) == (3, None, False)
-    assert "\nNOT RANKABLE:\n  3 finished runs; edition v2.0 wants 10 at least\n" in shown.stdout
+    assert "\nNOT RANKABLE:\n  3 finished runs; edition v2.0 requires at least 10\n" in shown.stdout
     assert not [reason for reason in document["reasons"] if "attempt" in reason]
 
 

@@ -239,7 +239,7 @@ def test_a_signal_to_the_command_reaches_the_job_which_resume_goes_on_with(
     # It prefers a run that was stopped to one that failed.
     ended = hpcai500("ic", "--resume", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert "going on with runs/ic-" in ended.stderr
+    assert "resuming runs/ic-" in ended.stderr
     assert "restarts    1" in ended.stdout
 
 

@@ -53,7 +53,7 @@ MISTAKES_OF_RUNS = [
         f"hardware.nodes is 2: start the command on all of them with {HERE}",
     ),
     # Campaigns.
-    ("campaign run c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
+    ("campaign run c", "c: not a campaign: campaign.jsonl is missing; plan one with `hpcai500 campaign init c"),
 ]
 MISTAKES = [
     ("score", "Missing argument"),
@@ -95,8 +95,8 @@ MISTAKES = [
     ("rules /", "not a record"),
     # Campaigns.
     ("campaign init c --recipe ic/reference", "the recipe trains on imagenet-1k: give its folder with --data DIR"),
-    ("campaign status c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
-    ("campaign heads c", "c: not a campaign: campaign.jsonl is missing; make one with `hpcai500 campaign init c"),
+    ("campaign status c", "c: not a campaign: campaign.jsonl is missing; plan one with `hpcai500 campaign init c"),
+    ("campaign heads c", "c: not a campaign: campaign.jsonl is missing; plan one with `hpcai500 campaign init c"),
 ]
 
 
@@ -173,7 +173,7 @@ def test_of_many_copies_one_says_what_is_wrong_and_all_end_with_its_code(
 def test_the_runs_of_a_series_have_one_number_of_ranks(typed: Typed, images: Path, tmp_path: Path) -> None:
     create_campaign(tmp_path / "t", load_recipe("ic/smoke", TINY), 2, images)
     told = error_of(typed("ic", "--resume", "--out", "t", "--procs", "2"))
-    assert "the runs of this series have 1 rank each, and here are 2: start as many" in told
+    assert "the runs of this series have 1 rank each, but here are 2: start as many" in told
 
 
 LAUNCHERS = ("--procs N", "mpirun, torchrun or horovodrun", "docs/launching.md")

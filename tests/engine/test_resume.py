@@ -112,6 +112,17 @@ def test_a_signal_stops_with_a_checkpoint_and_resuming_gives_the_same_weights(
     assert findings(stopped) == []
 
 
+def test_a_stopped_run_of_a_campaign_names_the_command_that_resumes_the_campaign(images: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "campaign" / "trial-01"
+    place = f"{'a' * 64}:1:1:{'b' * 64}"
+    process = train_in_process(*train_arguments(images, stopped, EPOCHS), "--campaign", place)
+    wait_for(stopped, "epoch_start", 2, process)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate()
+    assert process.returncode == ExitCode.RUN_FAILED
+    assert f"nothing is lost: go on with `hpcai500 campaign run {stopped.parent}`" in error.decode()
+
+
 def test_two_ranks_that_were_stopped_and_went_on_kept_every_rule(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "record"
     ranks = ("hardware.accelerators_per_node=2", "communication.backend=torch", "communication.timeout_seconds=20")

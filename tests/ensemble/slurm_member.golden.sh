@@ -1,12 +1,12 @@
 #!/bin/bash
-# hpcai500 ic: one element a member, 8 ranks each on 2 nodes.
+# hpcai500 ic: one element for each member, 8 ranks each on 2 nodes.
 #
 #     bash slurm/submit.sh                           submits it, and the job that collects
-#     hpcai500 ensemble status '/runs/big ensemble'  how all members stand
-#     hpcai500 ensemble cancel '/runs/big ensemble'  ends all, with checkpoints
-#     scancel --signal=USR1 --batch JOB_3            stops member 3 with a checkpoint; it comes back through the queue
+#     hpcai500 ensemble status '/runs/big ensemble'  shows the state of all members
+#     hpcai500 ensemble cancel '/runs/big ensemble'  stops all with checkpoints
+#     scancel --signal=USR1 --batch JOB_3            stops member 3 with a checkpoint; it goes back to the queue
 #
-# Change what you like; what shall stay belongs into the site file. Written by hpcai500 VERSION.
+# Edit freely; put lasting changes into the site file. Written by hpcai500 VERSION.
 
 #SBATCH --job-name=hpcai500-ic-member-0123456789ab
 #SBATCH --partition=gpu
@@ -45,58 +45,58 @@ export NCCL_DEBUG=WARN
 ensemble='/runs/big ensemble'
 member=$SLURM_ARRAY_TASK_ID
 folder=$ensemble/members/$(printf %05d "$member")
-# Always both numbers: the number of one element alone is that of the whole array, too.
+# Always both numbers: the number of one element may also be that of the whole array.
 element=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 mkdir -p -- "$folder"
 exec >>"$folder/output.txt" 2>&1
 say "member $member: job $element on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}"
 
-# Failures of this member in this array; and of such lines, how many there are of each host.
-mine() { grep -F "\"job\":\"$SLURM_ARRAY_JOB_ID\"" -- "$folder/failures.jsonl"; }
-hosts_of() { sed 's/.*"host":"\([^"]*\)".*/\1/' | tr , '\n' | sort | uniq -c; }
+# The failures of this member in this array, and the number of such lines for each host.
+failures() { grep -F "\"job\":\"$SLURM_ARRAY_JOB_ID\"" -- "$folder/failures.jsonl"; }
+count_hosts() { sed 's/.*"host":"\([^"]*\)".*/\1/' | tr , '\n' | sort | uniq -c; }
 
-# A failure of the member's own: it is written down, and ends here, or goes back to the queue.
+# Record a failure of the member, then give it up or put it back into the queue.
 fail() {
     local code=$1 hosts faulty count most on_a_host bad exclude
     hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
-    # A device that gave what is no number, while those of all other ranks did not: its host alone is to blame.
-    faulty=$(tail -n 200 -- "$folder/output.txt" | awk '/: job .*, restart [0-9]+$/ {said = ""} /so the device may be faulty/ {said = $0} END {print said}' | sed -n 's/.* alone, host \([^,.]*\)[,.].*so the device may be faulty.*/\1/p')
+    # If the device of one rank alone gave NaN, only its host is to blame.
+    faulty=$(tail -n 200 -- "$folder/output.txt" | awk '/: job .*, restart [0-9]+$/ {line = ""} /so the device may be faulty/ {line = $0} END {print line}' | sed -n 's/.* alone, host \([^,.]*\)[,.].*so the device may be faulty.*/\1/p')
     if [[ $faulty && ,$hosts, == *,$faulty,* ]]; then hosts=$faulty; else faulty=''; fi
     printf '{"time_ms":%s,"host":"%s","exit_code":%s,"restart":%s,"job":"%s"}\n' "$(date +%s%3N)" "$hosts" \
         "$code" "${SLURM_RESTART_COUNT:-0}" "$SLURM_ARRAY_JOB_ID" >>"$folder/failures.jsonl"
     if (( code == 2 )); then
-        say "member $member: it diverged, which no other try takes back"
+        say "member $member: diverged, which is final"
         exit "$code"
     fi
-    count=$(mine | wc -l) most=3 on_a_host=2
+    count=$(failures | wc -l) most=3 on_a_host=2
     if (( code == 64 || code == 69 )); then
         # Another node may have what this one lacks.
-        on_a_host=1 most=2 count=$(mine | grep -cE '"exit_code":(64|69),')
+        on_a_host=1 most=2 count=$(failures | grep -cE '"exit_code":(64|69),')
     fi
     if [[ $faulty ]]; then on_a_host=1; fi
     if (( count >= most )); then
-        say "member $member: has failed $count times (the last time with exit code $code): given up"
+        say "member $member: failed $count times, last with exit code $code: given up"
         exit "$code"
     fi
-    # Hosts on which it has failed too often are left out, unless no others could run it, as sbatch judges.
+    # Exclude hosts on which it failed too often, if sbatch can still find others for it.
     exclude=''
-    bad=$(mine | hosts_of | awk -v most="$on_a_host" '$1 >= most {print $2}' | paste -sd,)
+    bad=$(failures | count_hosts | awk -v most="$on_a_host" '$1 >= most {print $2}' | paste -sd,)
     if [[ $bad ]]; then
         if sbatch --test-only --exclude="$bad${exclude:+,$exclude}" "$0" 2>/dev/null; then
             exclude=$bad${exclude:+,$exclude}
         elif (( code == 64 || code == 69 )); then
-            say "member $member: cannot be run on $bad (exit code $code), and there is no other node: given up"
+            say "member $member: cannot run on $bad (exit code $code), and there is no other node: given up"
             exit "$code"
         else
             bad=''
         fi
     fi
-    # What ends this job must not end what is said to Slurm about it.
+    # The end of this job must not interrupt the calls of scontrol.
     trap '' TERM
     if scontrol requeue "$element"; then
         say "member $member: failed (exit code $code, failure $count): job $element goes back to the queue"
         if [[ $bad ]] && scontrol update JobId="$element" ExcNodeList="$exclude"; then
-            say "member $member: no more on $bad"
+            say "member $member: excludes $bad"
         fi
     fi
     exit "$code"
@@ -124,50 +124,50 @@ hpcai500=(
 
 ended=''
 
-# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm
-# gives it to all processes of the job's steps, and with --full to those below this script, where mpirun is;
-# who does not listen lives on: what mounts an image, ranks that start. So it is said until they have ended,
-# and as USR1 where Slurm does not answer, and in the end.
-warned='' heard='' ranks='' told=''
-said() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
-tell() {
+# A warning (USR1) and an end (TERM) are passed on to all ranks, which stop with a checkpoint. Slurm sends URG
+# to all processes of the job's steps and, with --full, to those below this script, where mpirun is. Processes
+# that do not handle URG, such as image mounts and starting ranks, ignore it, so it is repeated until the ranks
+# have ended. If Slurm does not answer, and when time is short, the ranks get USR1.
+warned='' signalled='' ranks='' notifier=''
+send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
+notify() {
     local last=$((SECONDS + 270))
     while kill -0 "$ranks" 2>/dev/null; do
-        if ! said "$element" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        if ! send_urg "$element" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
         sleep 15 >/dev/null 2>&1
     done
 }
 pass_on() {
-    heard=yes
-    if [[ $ranks && ! $told ]]; then
-        tell </dev/null &
-        told=$!
+    signalled=yes
+    if [[ $ranks && ! $notifier ]]; then
+        notify </dev/null &
+        notifier=$!
     fi
 }
 trap 'warned=yes; pass_on' USR1
 trap 'ended=yes; pass_on' TERM
 "${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member" &
 ranks=$!
-if [[ $heard ]]; then pass_on; fi
+if [[ $signalled ]]; then pass_on; fi
 while true; do
-    heard='' code=0
+    signalled='' code=0
     wait "$ranks" || code=$?
     # A signal ends the wait, not the ranks.
-    [[ $heard ]] || break
+    [[ $signalled ]] || break
 done
-if [[ $told ]]; then kill "$told" 2>/dev/null || true; fi
+if [[ $notifier ]]; then kill "$notifier" 2>/dev/null || true; fi
 
 if (( code == 0 )); then exit 0; fi
 
-# Stopped, with a checkpoint. At an end (scancel, a node that fails), Slurm itself decides what comes then.
+# Stopped with a checkpoint. After SIGTERM (scancel, a failing node), Slurm decides what happens next.
 if [[ $ended ]]; then exit 1; fi
-# Any code but that of a divergence: the signal may have ended an image's file system before the ranks.
+# Any code except that of a divergence: the signal may have ended an image's file system before the ranks.
 if [[ $warned ]] && (( code != 2 )); then
-    # What ends this job must not end what is said to Slurm about it.
+    # The end of this job must not interrupt the calls of scontrol.
     trap '' TERM
     most=20
     if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
-        say "member $member: has come back $most times already: no more"
+        say "member $member: was requeued $most times already: not requeued again"
     elif scontrol requeue "$element"; then
         say "member $member: time is up: job $element goes back to the queue"
     fi

@@ -90,7 +90,7 @@ def test_an_ensemble_of_one_has_the_rate_of_its_member(tmp_path: Path) -> None:
 def test_collecting_again_gives_the_same_and_a_late_member_joins(tmp_path: Path) -> None:
     ensemble = write_ensemble(tmp_path / "e", [Made(), None])
     first = collect(tmp_path / "e")
-    assert first.result.missing[0].reason == "has not begun"
+    assert first.result.missing[0].reason == "has not started"
     write_member(ensemble, 1, Made())
     second = collect(tmp_path / "e")
     assert second.result.complete
@@ -107,10 +107,10 @@ def test_a_missing_member_is_never_counted_silently(tmp_path: Path) -> None:
     collected = collect(tmp_path / "e")
     result, report = collected.result, CollectReport(collected)
     reasons = {one.member: one.reason for one in result.missing}
-    assert reasons[1] == "has not begun"
+    assert reasons[1] == "has not started"
     assert reasons[2].startswith("failed: node-2 was lost")
-    assert reasons[3].startswith("runs still, or was killed")
-    assert "holds no predictions, evaluation, so it cannot vote: move " in reasons[4]
+    assert reasons[3].startswith("is running, or was killed")
+    assert "has no evaluation predictions, so it cannot vote: move " in reasons[4]
     assert (result.complete, result.members_done, result.rankable) == (False, 2, False)
     assert result.reasons[0] == "incomplete: 4 of 6 members are missing: 1-4"
     assert (result.quality.achieved, result.vflops, result.curve) == (None, None, [])
@@ -173,7 +173,7 @@ def test_members_of_another_recipe_seed_or_data_do_not_count(tmp_path: Path) -> 
     assert "its recipe is not the ensemble's: hyperparameters.momentum differs: move " in reasons[1]
     assert "trained on other data than member 0: their fingerprints differ: move " in reasons[2]
     assert f"hyperparameters.seed is 77; member 3 was planned with {ensemble.seed(3)}: move " in reasons[3]
-    assert all(reason.endswith(f"{number:05d} away, and it is run anew") for number, reason in reasons.items())
+    assert all(reason.endswith(f"{number:05d} away to run the member again") for number, reason in reasons.items())
 
 
 def test_the_member_with_other_data_is_the_odd_one_also_where_it_is_the_first(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_member_that_is_trained_again_after_it_was_collected_is_told(tmp_path:
     assert not any("collected with another record" in reason for reason in before.result.reasons)
     ensemble.folder(1).rename(tmp_path / "aside")
     write_member(ensemble, 1, Made(quality=0.9))
-    again = "member 1: was collected with another record before: a member is trained once, whatever came out"
+    again = "member 1: was collected with another record before: a member may be trained only once"
     assert again in collect(tmp_path / "e").result.reasons
     # To collect it once more does not make it the first.
     assert again in collect(tmp_path / "e").result.reasons
@@ -203,8 +203,8 @@ def test_a_record_that_its_journal_does_not_vouch_for_does_not_count(tmp_path: P
     ensemble.folder(2).rename(ensemble.folder(0))
     reasons = {one.member: one.reason for one in collect(tmp_path / "e").result.missing}
     assert "not member 0 of this ensemble: its journal names another plan" in reasons[0]
-    assert "its last event is not the one that the journal vouches for" in reasons[1]
-    assert reasons[2] == "has not begun"
+    assert "its last event is not the one in the journal" in reasons[1]
+    assert reasons[2] == "has not started"
 
 
 def test_members_in_waves_are_collected_and_not_rankable(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_members_in_waves_are_collected_and_not_rankable(tmp_path: Path) -> None
     assert any("at most 2 of 4 did, so V3.0 Eq. 6" in reason for reason in result.reasons)
     assert result.sustained_flops < result.flops / 2  # type: ignore[operator]
     # And one began before the plan.
-    early = "member 1: began before the ensemble was planned: the clock"
+    early = "member 1: started before the ensemble was planned: the clock"
     assert any(reason.startswith(early) for reason in result.reasons)
 
 
@@ -229,7 +229,7 @@ def test_members_on_other_systems_and_other_code_are_told(tmp_path: Path) -> Non
     edit_record(ensemble.folder(2) / "trial-01", change)
     reasons = collect(tmp_path / "e").result.reasons
     assert "member 2: differs from member 0 in processors" in reasons
-    assert "member 2: ran other code of hpcai500 than the ensemble was planned with (ffffffffffff…)" in reasons
+    assert "member 2: ran other hpcai500 code than the ensemble was planned with (ffffffffffff…)" in reasons
 
 
 def test_a_vote_that_fails_or_is_none_of_these_members_leaves_no_result_of_before(tmp_path: Path) -> None:
@@ -248,8 +248,8 @@ def test_a_vote_that_fails_or_is_none_of_these_members_leaves_no_result_of_befor
         raise RefusedError("the vote failed: member 9: it lies", 9, "it lies")
 
     for voting, told in (
-        (others, "not of the 2 members that were collected"),
-        (nothing, "no vote of ours: KeyError"),
+        (others, "not the vote of the 2 members that count"),
+        (nothing, "not a valid vote: KeyError"),
         (fail, "see above"),
         (refuse, "member 9"),
     ):
@@ -284,7 +284,7 @@ def test_power_of_members_that_share_a_node_is_not_counted_twice(tmp_path: Path)
         edit_record(shared.folder(number) / "trial-01", measured("n"))
     told = collect(shared.path).result
     assert told.energy_joules is None
-    assert told.power_note == "members 0 and 1 shared n, and each has measured the power of both"
+    assert told.power_note == "members 0 and 1 shared n, and each measured the power of both"
 
     def moved(events: list[Any]) -> None:
         place = next(place for place, event in enumerate(events) if event["key"] == "run_stop")
@@ -296,7 +296,7 @@ def test_power_of_members_that_share_a_node_is_not_counted_twice(tmp_path: Path)
     edit_record(ensemble.folder(1) / "trial-01", moved)
     told = collect(ensemble.path).result
     assert told.energy_joules is None
-    assert told.power_note == "members 0 and 1 shared node-0, and each has measured the power of both"
+    assert told.power_note == "members 0 and 1 shared node-0, and each measured the power of both"
 
 
 def test_a_member_whose_predictions_are_gone_is_missing_and_the_others_may_vote(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_member_whose_predictions_are_gone_is_missing_and_the_others_may_vote(
     for number, kind in ((0, "evaluation"), (2, "out-of-bag")):
         (ensemble.folder(number) / f"trial-01/predictions/{kind}.npz").unlink()
     result = collect(ensemble.path, accept=True).result
-    assert [(one.member, "is gone, so it cannot vote" in one.reason) for one in result.missing] == [
+    assert [(one.member, "is missing, so it cannot vote" in one.reason) for one in result.missing] == [
         (0, True),
         (2, True),
     ]
@@ -373,8 +373,8 @@ def test_a_member_whose_predictions_were_changed_is_missing_with_what_to_do(tmp_
     report = CollectReport(collect(ensemble.path))
     assert (report.exit_code, report.verdict) == (1, "INVALID")
     (missing,) = collect(ensemble.path, accept=True).result.missing
-    assert "out-of-bag.npz: was changed: its hash is not the one that its record names" in missing.reason
-    assert missing.reason.endswith("00001 away, and it is run anew")
+    assert "out-of-bag.npz: was changed: its hash is not the one in its record" in missing.reason
+    assert missing.reason.endswith("00001 away to run the member again")
     assert collect(ensemble.path, accept=True).result.quality.achieved == pytest.approx(0.71)
 
 
@@ -386,7 +386,7 @@ def test_a_member_that_failed_before_it_began_is_missing_with_its_last_words(tmp
     (folder / "output.txt").write_text(f"{begun_line(1, '12_1', 'node7', 0)}hpcai500: error: /scratch: disk full\n")
     (missing,) = collect(ensemble.path).result.missing
     assert missing.reason == (
-        f"has not begun; its job failed on node7 with exit code 69, see {folder}/output.txt; /scratch: disk full"
+        f"has not started; its job failed on node7 with exit code 69, see {folder}/output.txt; /scratch: disk full"
     )
 
 
@@ -420,11 +420,11 @@ def test_a_member_that_was_collected_and_is_gone_is_told_as_gone(tmp_path: Path)
     ensemble.folder(1).rename(tmp_path / "aside")
     collected = collect(ensemble.path)
     reasons = {one.member: one.reason for one in collected.result.missing}
-    assert reasons[1].startswith(f"was collected with the record {head[:12]}…, and its folder is gone: restore ")
-    assert reasons[2] == "has not begun"
+    assert reasons[1].startswith(f"was collected with the record {head[:12]}…, but its folder is missing: restore ")
+    assert reasons[2] == "has not started"
     text = said(collected)
     assert f"next        hpcai500 ensemble run {ensemble.path} (or submit {ensemble.path}), for member 2; then" in text
-    assert "            member 1: what is said there; then collect again" in text
+    assert "            member 1: do what the line above says; then collect again" in text
 
 
 def test_advice_is_to_run_only_whom_that_helps(tmp_path: Path) -> None:
@@ -436,11 +436,11 @@ def test_advice_is_to_run_only_whom_that_helps(tmp_path: Path) -> None:
 
     edit_record(ensemble.folder(1) / "trial-01", diverge)
     text = said(collect(ensemble.path))
-    assert "member 1: diverged: the loss at epoch 1, step 3: that is final: no other attempt takes it back" in text
-    assert "member 1: diverged, which is final: this ensemble will not be complete" in text
-    assert "next        member 2: what is said there" in text
+    assert "member 1: diverged: the loss at epoch 1, step 3: this is final" in text
+    assert "member 1: diverged, which is final: this ensemble cannot be completed" in text
+    assert "next        member 2: do what the line above says" in text
     assert "ensemble run" not in text
-    assert f"or without them, never rankable: hpcai500 ensemble collect '{ensemble.path}' --accept-incomplete" in text
+    assert f"or without them (never rankable): hpcai500 ensemble collect '{ensemble.path}' --accept-incomplete" in text
     assert "--accept-incomplete" not in said(collect(ensemble.path, accept=True), accepted=True)
 
 
@@ -463,7 +463,7 @@ def test_who_collects_waits_for_who_collects_already(tmp_path: Path) -> None:
         assert begun.wait(300)
         second = collect_ensemble(CollectOrder(ensemble.path), voting=made_up_vote, say=say)
         assert first.result().result == second.result
-    assert told == [f"{ensemble.path}: is being collected by another process: waiting for its end"]
+    assert told == [f"{ensemble.path}: another process is collecting this ensemble: waiting for it"]
     assert (ensemble.path / "DONE").read_text() == f"{second.ensemble.head}\n"
     assert [event["key"] for event in second.ensemble.events].count("collect") == 1
     assert not [path.name for path in ensemble.path.iterdir() if path.name.startswith(".")]
@@ -479,9 +479,9 @@ def test_where_nothing_can_be_written_the_result_that_still_holds_is_shown(tmp_p
     again = collect_ensemble(CollectOrder(ensemble.path), voting=refusing(0), say=told.append)
     assert (again.result, again.figures) == (before.result, before.figures)
     assert {name: (ensemble.path / name).read_bytes() for name in FILES} == files
-    assert "this is what was collected before, and it still holds" in told[0]
+    assert "showing the earlier collection, which is still valid" in told[0]
     append(before.ensemble, "cancel", {"jobs": []})
-    with pytest.raises(RecordError, match="cannot be written: Is a directory; mend it, or copy the ensemble"):
+    with pytest.raises(RecordError, match="cannot be written: Is a directory; fix that, or copy the ensemble"):
         collect(ensemble.path)
 
 
@@ -493,7 +493,7 @@ def test_what_cannot_be_removed_is_told_in_one_line_and_is_invalid(
     assert report_collected(ensemble.path, as_json=False) == 64
     output = capsys.readouterr()
     (line,) = output.err.splitlines()
-    assert f"{ensemble.path / 'result.json'}: cannot be written: Is a directory; mend it, or copy" in line
+    assert f"{ensemble.path / 'result.json'}: cannot be written: Is a directory; fix that, or copy" in line
     assert output.out.endswith("HPCAI500 RESULT INVALID\n")
 
 
@@ -507,4 +507,4 @@ def test_a_record_that_no_member_writes_is_told_as_such(tmp_path: Path) -> None:
     edit_record(ensemble.folder(1) / "trial-01", drop)
     (missing,) = collect(ensemble.path).result.missing
     assert "cannot be read as a member's record (TypeError" in missing.reason
-    assert missing.reason.endswith("00001 away, and it is run anew")
+    assert missing.reason.endswith("00001 away to run the member again")

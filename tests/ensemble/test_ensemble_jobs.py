@@ -191,7 +191,7 @@ def test_missing_accounting_is_said_once(programs: Programs, tmp_path: Path, sac
     for _ in range(2):
         assert [job.state for job in scheduler.jobs(ensemble).values()] == ["unknown", "running"]
     (line,) = said
-    assert line.startswith("accounting does not answer, so that squeue and the records alone tell: ")
+    assert line.startswith("accounting does not answer, so the state comes from squeue and the records only: ")
     assert line.endswith("Slurm accounting storage is disabled" if sacct else "on a login node, not in the image")
 
 
@@ -210,7 +210,7 @@ def test_a_controller_that_does_not_answer_or_is_not_there_is_told(programs: Pro
     error = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(RunError, match=r"^squeue: slurm_load_jobs error: Unable to contact"):
         programs(squeue=f'echo "{error}" >&2; exit 1').jobs(ensemble)
-    with pytest.raises(EnvironmentLacksError, match="no squeue here: call this where Slurm's commands are"):
+    with pytest.raises(EnvironmentLacksError, match="no squeue here: run this where Slurm's commands are"):
         SlurmScheduler(Site(), {"PATH": "/nowhere"}).jobs(ensemble)
 
 
@@ -240,7 +240,7 @@ def test_what_was_cancelled_has_not_failed(programs: Programs, tmp_path: Path) -
 
 def test_a_journal_with_other_numbers_of_jobs_is_refused(tmp_path: Path) -> None:
     ensemble = submitted(planned(tmp_path / "e", 2), ["1", "2", "3"], [0, 1])
-    with pytest.raises(RecordError, match="an event submit lacks something"):
+    with pytest.raises(RecordError, match="an event submit is malformed"):
         submissions(ensemble)
 
 
@@ -347,7 +347,7 @@ def test_scripts_and_site_are_written_and_the_site_is_used_again(tmp_path: Path)
     ("text", "message"),
     [
         ('[node]\ntasks = 4\n[container]\ncommand = "none"', r"nodes of 1 accelerators, the site nodes of 4"),
-        ('[container]\nimage = "/nowhere/h.sif"', r"/nowhere/h.sif: is not there"),
+        ('[container]\nimage = "/nowhere/h.sif"', r"/nowhere/h.sif: no such image"),
         ("[slurm]\n", r"which image\?"),
     ],
 )
@@ -362,9 +362,9 @@ def test_members_that_share_a_node_must_ask_for_their_gpus(tmp_path: Path) -> No
     recipe = load_recipe("ic/smoke", [*TINY, "ensemble.members=4", "accelerator.device=cuda"], edition="v3.0")
     ensemble = create_ensemble(tmp_path / "e", recipe, shape, member_places(shape, 1), tmp_path / "data", None)
     text = '[node]\ntasks = 4\ngpus = {}\ngpu_request = "{}"\n[container]\ncommand = "none"'
-    with pytest.raises(UsageError, match="members that share a node must ask for their GPUs"):
+    with pytest.raises(UsageError, match="members that share a node must request their GPUs"):
         plan_submission(ensemble, request(tmp_path, text.format(4, "none")))
-    with pytest.raises(UsageError, match="as many for each task"):
+    with pytest.raises(UsageError, match="give each task equally many"):
         plan_submission(ensemble, request(tmp_path, text.format(6, "gres")))
     with pytest.raises(UsageError, match=r"accelerator\.device is cuda"):
         plan_submission(ensemble, request(tmp_path, text.format(0, "gres")))
@@ -372,7 +372,7 @@ def test_members_that_share_a_node_must_ask_for_their_gpus(tmp_path: Path) -> No
 
 
 def test_data_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the data of this plan is not there"):
+    with pytest.raises(DataError, match="the plan's data is not there"):
         plan_submission(planned(tmp_path / "e"), request(tmp_path))
 
 
@@ -423,7 +423,7 @@ def test_a_line_of_failures_that_a_crash_cut_off_tells_nothing(tmp_path: Path) -
     (one,) = failures(tmp_path, ["7"])
     assert one.host == "n1,n2"
     file.write_text("rubbish\n")
-    with pytest.raises(RecordError, match="a line is none of a failed member"):
+    with pytest.raises(RecordError, match="a line is malformed"):
         failures(tmp_path, ["7"])
 
 

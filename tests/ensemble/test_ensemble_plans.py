@@ -112,7 +112,7 @@ def test_every_possible_shape_of_a_scale_is_found() -> None:
     ("per_node", "numbers", "said"),
     [
         (4, {"members": 2, "degree": 3}, r"nearest degrees that do are 1, 2, 4"),
-        (4, {}, "Give --members M or --scale S"),
+        (4, {}, "give --members M or --scale S"),
         (4, {"members": 0}, "--members: expected 1 or more, got 0"),
         (8, {"members": 10**9}, "1000000 at most"),
         (8, {"scale": 10**9}, "1000000 at most"),
@@ -127,8 +127,8 @@ def test_numbers_of_which_nothing_follows_are_told(per_node: int, numbers: dict[
 @pytest.mark.parametrize(
     ("shape", "hosts", "said"),
     [
-        (Shape(4, 2, 4), ["a"], "4 members of 2 accelerators take 2 nodes of 4, got 1"),
-        (Shape(2, 4, 4), ["a", "a"], "a stands there twice"),
+        (Shape(4, 2, 4), ["a"], "4 members of 2 accelerators need 2 nodes of 4, got 1"),
+        (Shape(2, 4, 4), ["a", "a"], "a is named twice"),
     ],
 )
 def test_hosts_that_are_too_few_are_told_before_anything_is_written(shape: Shape, hosts: list[str], said: str) -> None:
@@ -153,7 +153,7 @@ def test_what_was_planned_is_read_again_and_its_mapping_by_people_and_programs(t
     ("name", "old", "new", "said"),
     [
         # Nothing would follow from it.
-        ("plan.toml", "node-3", "node-9", r"plan\.toml: was changed; .*: restore it, or plan another"),
+        ("plan.toml", "node-3", "node-9", r"plan\.toml: was changed .*: restore it, or plan another"),
         ("recipe.toml", "epochs = 3", "epochs = 2", "not the recipe that the ensemble was planned with"),
         ("ensemble.jsonl", '"degree":1', '"degree":0', "no ensemble has 3 members of 0 on nodes of 1"),
     ],
@@ -173,9 +173,9 @@ def test_an_ensemble_is_planned_over_nothing_else(tmp_path: Path) -> None:
     ):
         read_ensemble(tmp_path)
     planned(tmp_path / "e")
-    with pytest.raises(RecordError, match="holds an ensemble already: go on with it by `hpcai500 ensemble run"):
+    with pytest.raises(RecordError, match="already holds an ensemble: continue it with `hpcai500 ensemble run"):
         planned(tmp_path / "e")
-    with pytest.raises(RecordError, match="not empty; give another folder"):
+    with pytest.raises(RecordError, match="not empty; give an empty or new folder"):
         planned(tmp_path)
 
 
@@ -263,14 +263,14 @@ def test_settings_that_go_with_the_ranks_of_the_plan_are_taken_and_no_others(tmp
 
 def test_the_last_member_has_a_seed_too(tmp_path: Path) -> None:
     last = 2**63 - 1
-    with pytest.raises(UsageError, match="2 members take one each"):
+    with pytest.raises(UsageError, match="2 members need seeds from"):
         plan(tmp_path, f"hyperparameters.seed={last}")
     assert plan(tmp_path, f"hyperparameters.seed={last - 1}").places[-1].seed == last
 
 
 @pytest.mark.parametrize("stage", ["scratch", "~/scratch", ""])
 def test_a_stage_that_every_node_would_refuse_is_refused_at_once(tmp_path: Path, stage: str) -> None:
-    with pytest.raises(UsageError, match=r"give a folder of each node from the root on"):
+    with pytest.raises(UsageError, match=r"give an absolute folder on each node"):
         plan(tmp_path, stage=stage)
     assert list(tmp_path.iterdir()) == []
 

@@ -99,7 +99,7 @@ def test_members_that_did_not_run_side_by_side_scale_nothing() -> None:
 
 def test_a_point_has_the_rates_of_its_training_steps(tmp_path: Path) -> None:
     ensemble = write_ensemble(tmp_path / "e", [Made(rate=100), Made(rate=80)])
-    with pytest.raises(RecordError, match="not collected as it is now: hpcai500 ensemble collect"):
+    with pytest.raises(RecordError, match="not collected in its current state: hpcai500 ensemble collect"):
         read_result(ensemble.path)
     collected = collect_ensemble(CollectOrder(ensemble.path), voting=made_up_vote)
     found = point_of(ensemble.path, read_result(ensemble.path))
@@ -111,10 +111,10 @@ def test_a_point_has_the_rates_of_its_training_steps(tmp_path: Path) -> None:
     assert found.flops == pytest.approx(found.images_per_second * 24_299_077_632)
     result = (ensemble.path / "result.json").read_text()
     (ensemble.path / "result.json").write_text(result.replace('"images": 2560', '"images": 9999'))
-    with pytest.raises(RecordError, match=r"result\.json: not the one that was collected"):
+    with pytest.raises(RecordError, match=r"result\.json: changed since it was collected"):
         read_result(ensemble.path)
     append(ensemble, "cancel", {"jobs": []})
-    with pytest.raises(RecordError, match="not collected as it is now"):
+    with pytest.raises(RecordError, match="not collected in its current state"):
         read_result(ensemble.path)
 
 
@@ -140,13 +140,13 @@ def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path: Path, mo
         request = ScaleRequest("ic", procs, recipe, None, None, overrides)
         run_ensemble_scaling(EnsembleScaleRequest(request, degree), tmp_path / "out")
 
-    with pytest.raises(UsageError, match=r"--procs: 1, 3: members of 2 ranks \(--degree\) need multiples of that"):
+    with pytest.raises(UsageError, match=r"--procs: 1, 3: members of 2 ranks \(--degree\) need multiples of 2"):
         run(procs="1,2,3", degree=2)
     with pytest.raises(
-        UsageError, match="a recipe of an ensemble; give that of one model, as in --recipe ic/reference"
+        UsageError, match="a recipe of an ensemble; give that of one member, as in --recipe ic/reference"
     ):
         run(recipe="ic/ensemble")
-    with pytest.raises(UsageError, match="--degree 64: this machine has no two multiples of it"):
+    with pytest.raises(UsageError, match="--degree 64: this machine is too small for two multiples of it"):
         run_ensemble_scaling(EnsembleScaleRequest(ScaleRequest("ic"), 64), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -193,4 +193,4 @@ def test_a_real_scaling_of_ensembles_is_made_kept_and_told(images: Path, tmp_pat
     journal = (folder / "ensemble-1x2" / "ensemble.jsonl").read_bytes()
     assert run()["points"] == document["points"]
     assert (folder / "ensemble-1x2" / "ensemble.jsonl").read_bytes() == journal
-    assert "another ensemble than now" in run("--set", "ensemble.out_of_bag_samples=9")["error"]
+    assert "has another ensemble " in run("--set", "ensemble.out_of_bag_samples=9")["error"]

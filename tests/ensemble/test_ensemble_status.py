@@ -84,7 +84,7 @@ def test_scheduler_and_journal_together_say_how_a_member_stands(
     [
         ("waiting", "waiting", None),
         ("running", "running", None),
-        ("ended", "lost", "before it began"),
+        ("ended", "lost", "before the member started"),
         ("failed", "failed", "NODE_FAIL"),
         ("cancelled", "cancelled", "NODE_FAIL"),
         ("unknown", "waiting", None),
@@ -140,7 +140,7 @@ def test_failures_of_its_own_are_told_with_their_host(tmp_path: Path) -> None:
     told = [{"time_ms": 1, "host": f"n{number}", "exit_code": 1, "restart": number} for number in (1, 2)]
     (one.folder / "failures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told) + '{"time_ms":')
     row = look(ensemble, MemberJob(0, "running", "7_0", ("n3",), 2)).rows[0]
-    assert row.wrong == "failed 2 times by itself, last on n2 (exit code 1)"
+    assert row.wrong == "failed 2 times, last on n2 (exit code 1)"
 
 
 def test_records_alone_tell_where_there_is_no_scheduler(tmp_path: Path) -> None:
@@ -182,14 +182,14 @@ def test_one_that_was_killed_on_this_machine_is_lost_and_not_shown_as_running(tm
         MadeMember(ensemble, member, owner=owner).begin(START_S)
     status = alone(ensemble)
     assert [row.state for row in status.rows] == ["lost", "running", "running"]
-    assert "killed: nothing on" in str(status.rows[0].wrong)
+    assert "killed: no process on" in str(status.rows[0].wrong)
     # Also where its record tells why.
     path = ensemble.folder(0) / "trial-01" / "progress.json"
     told = json.loads(path.read_bytes())
     path.write_text(json.dumps({**told, "phase": "ended", "error": "stopped by SIGTERM"}))
     row = alone(ensemble).rows[0]
     assert row.state == "lost"
-    assert "its journal tells no end" in str(row.wrong)
+    assert "its journal has no end" in str(row.wrong)
     with turn_at(ensemble.folder(0), 0):
         # Another process is at it already.
         assert alone(ensemble).rows[0].state == "running"
@@ -228,13 +228,13 @@ def _damage(bad: MadeMember, good: MadeMember, damage: str) -> str:
         case "head":
             bad.stop(NOW, "done")
             bad.events.add(NOW, ("run_stop", {}))
-            words = "not the record that the campaign's journal vouches for"
+            words = "not the record that the campaign's journal names"
         case "gone":
             log.unlink()
-            words = "it was there, and is gone"
+            words = "was there before, and is missing now"
         case "folder":
             shutil.rmtree(bad.folder)
-            words = "it was there, and is gone"
+            words = "was there before, and is missing now"
         case "plan":
             shutil.rmtree(bad.folder)
             bad.attempts, bad.journal = 0, type(bad.journal)(bad.journal.path)
@@ -430,7 +430,7 @@ def failed(ensemble: Ensemble, member: int, code: int = 69, job: str = "process-
 def test_one_that_another_process_runs_is_shown_running_when_who_waited_for_it_has_stopped(tmp_path: Path) -> None:
     ensemble = run_by(plan(tmp_path / "e", 1))
     MadeMember(ensemble, 0).begin(START_S)
-    job = MemberJob(0, "unknown", "", (), 0, "waited for another process, which goes on", is_elsewhere=True)
+    job = MemberJob(0, "unknown", "", (), 0, "waited for another process, which still runs it", is_elsewhere=True)
     status = read_status(ensemble, {0: job}, Memory(clock=lambda: START_S), Source("local"))
     assert (status.rows[0].state, status.rows[0].wrong) == ("running", job.reason)
 
@@ -455,7 +455,7 @@ def test_a_failure_after_a_stop_is_what_is_told(tmp_path: Path) -> None:
     failed(ensemble, 0, time_ms=int(START_S * 1000) + 10**9)
     row = alone(ensemble).rows[0]
     assert row.state == "failed"
-    assert str(row.wrong).startswith("failed once by itself, last on n1 (exit code 69); see members/00000/output.txt")
+    assert str(row.wrong).startswith("failed once, last on n1 (exit code 69); see members/00000/output.txt")
 
 
 def test_one_that_is_tried_again_and_stages_still_is_running(tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def test_what_is_no_failure_is_told_and_decides_nothing(tmp_path: Path, content:
     (ensemble.folder(0) / "failures.jsonl").write_bytes(content)
     row = alone(ensemble).rows[0]
     assert row.state == "waiting"
-    assert "failures.jsonl: a line is none of a failed member: " in str(row.wrong)
+    assert "failures.jsonl: a line is malformed: " in str(row.wrong)
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"host":"n1","exit_code":6'])
@@ -533,7 +533,7 @@ def test_a_member_that_was_collected_and_is_gone_is_lost_until_it_is_submitted_a
     shutil.rmtree(one.folder)
     status = alone(ensemble)
     assert (status.rows[0].state, status.exit_code) == ("lost", ExitCode.WRONG_ANSWER)
-    assert "it was there when it was collected, and is gone" in str(status.rows[0].wrong)
+    assert "was collected, but is missing now" in str(status.rows[0].wrong)
     assert alone(run_by(ensemble, "process-9")).rows[0].state == "waiting"
 
 
@@ -580,5 +580,5 @@ def test_the_rate_says_which_it_is_and_the_middle_of_two_is_between_them(tmp_pat
 
 def test_what_begins_is_told_before_the_first_look(tmp_path: Path) -> None:
     ensemble = plan(tmp_path / "e", 3)
-    assert starting_line(ensemble, [0, 2]).startswith(f"starting 2 of 3 members of {ensemble.path}, ")
+    assert starting_line(ensemble, [0, 2]).startswith(f"starting 2 of 3 members of {ensemble.path}; ")
     assert starting_line(ensemble, [0, 1, 2]).endswith(f"{ensemble.path}/members/NNNNN/output.txt")

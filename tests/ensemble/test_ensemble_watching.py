@@ -157,11 +157,11 @@ def test_bars_show_how_much_and_where_and_letters_draw_them_where_the_terminal_l
 def test_why_no_scheduler_tells_is_said_in_one_line(tmp_path: Path) -> None:
     ensemble = plan(tmp_path / "e", 1)
     status = read_status(ensemble, None, Memory(), Source("slurm", "squeue: Unable to contact slurm controller"))
-    told = "scheduler  slurm: squeue: Unable to contact slurm controller; who runs is told by the records alone"
+    told = "scheduler  slurm: squeue: Unable to contact slurm controller; the states come from the records alone"
     assert told in list(status.lines())
     late = Source("slurm", "squeue did not answer", START_S)
     status = read_status(ensemble, {}, Memory(), late)
-    assert "shown is its answer of 2027-01-15 08:00:00 UTC" in "\n".join(status.lines())
+    assert "its last answer, of 2027-01-15 08:00:00 UTC, is shown" in "\n".join(status.lines())
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_members_that_are_submitted_later_are_seen(tmp_path: Path) -> None:
 
 def test_an_ensemble_that_is_gone_and_orders_that_are_none_are_told(tmp_path: Path) -> None:
     append(plan(tmp_path / "e", 1), "submit", {"scheduler": "slurm", "members": "all"})
-    with pytest.raises(RecordError, match=r"ensemble.jsonl:2: submit lacks something"):
+    with pytest.raises(RecordError, match=r"ensemble.jsonl:2: submit is malformed"):
         Watch(tmp_path / "e", {}).look()
     other = submitted(tmp_path / "other")
     watch = Watch(other.path, {})
@@ -351,7 +351,7 @@ def test_ten_thousand_that_fail_at_once_do_not_flood_the_log(tmp_path: Path) -> 
         screen.show(read_status(ensemble, jobs, Memory()))
     lines = stream.getvalue().splitlines()
     assert len(lines) == 12
-    assert "and so 490 more" in lines[10]
+    assert "and 490 more members like these" in lines[10]
 
 
 def test_a_terminal_shows_the_table_again_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,7 +452,7 @@ def test_where_slurm_is_not_the_records_tell_and_why_is_one_line(status: Command
     assert code == 0
     (line,) = [line for line in out.splitlines() if line.startswith("scheduler")]
     assert line.startswith("scheduler  slurm: no squeue here: ")
-    assert line.endswith("; who runs is told by the records alone")
+    assert line.endswith("; the states come from the records alone")
     assert "1 waiting, 1 running" in out
 
 

@@ -87,7 +87,7 @@ def test_a_member_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path, ima
     end = run_ensemble(RunOrder(ensemble.path), kill)
     assert (end.jobs[0].state, end.jobs[0].restarts) == ("ended", 1)
     assert attempts(ensemble, 0) == ["start", "stop", "resume", "stop"]
-    assert "going on with trial 1, attempt 1" in (ensemble.folder(0) / "output.txt").read_text()
+    assert "resuming trial 1, attempt 1" in (ensemble.folder(0) / "output.txt").read_text()
 
 
 def test_a_member_that_diverges_is_final_and_the_others_run_on(tmp_path: Path, images: Path) -> None:
@@ -148,7 +148,7 @@ def test_accelerators_that_are_not_there_are_told(
     ensemble = planned(tmp_path / "e", images, 2, "accelerator.device=cuda", degree=2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     assert [slot.devices for slot in slots(ensemble, None)] == ["0,1"]
-    with pytest.raises(EnvironmentLacksError, match=r"3 accelerators are seen here, and 2 members of 2 take 4"):
+    with pytest.raises(EnvironmentLacksError, match=r"3 accelerators are visible here, but 2 members of 2 need 4"):
         slots(ensemble, 2)
 
 
@@ -195,7 +195,7 @@ def test_who_waits_for_another_process_says_so_and_was_not_stopped_by_ctrl_c(tmp
 
     with turn_at(ensemble.folder(0), 0):
         end = run_ensemble(RunOrder(ensemble.path), stop)
-    assert told == ["member 0: is being run by another process: waiting for its end"]
+    assert told == ["member 0: is being run by another process: waiting for it"]
     assert end.stopped
-    assert end.jobs[0].reason == "waited for another process, which goes on"
+    assert end.jobs[0].reason == "waited for another process, which still runs it"
     assert read_failures(ensemble.folder(0)) == ((), None)

@@ -155,14 +155,14 @@ def test_what_keeps_a_member_from_staging_is_raised_with_its_exit_code(images: P
     for number, (where, told) in enumerate(
         (
             ("$NOT_SET_ANYWHERE/x", r"\$NOT_SET_ANYWHERE is not set here"),
-            ("here/below", "give a folder from the root on"),
+            ("here/below", "give an absolute folder"),
         )
     ):
         ensemble = planned(tmp_path / f"e{number}", images, where)
         with pytest.raises(UsageError, match=told), staged(ensemble, 0, launcher, recipe_of(ensemble, 0)):
             raise AssertionError("nothing was staged")
     ensemble = planned(tmp_path / "e", images, str(images))
-    refused = pytest.raises(UsageError, match="member 1: what it reads could not be staged")
+    refused = pytest.raises(UsageError, match="member 1: its data could not be staged")
     with refused, staged(ensemble, 1, launcher, recipe_of(ensemble, 1)):
         raise AssertionError("nothing was staged")
 

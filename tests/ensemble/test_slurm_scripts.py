@@ -212,7 +212,7 @@ def test_an_element_runs_its_member(run: Run, here: Submission, tmp_path: Path) 
         pytest.param({"CODE": "2", "SIGNAL": "USR1"}, [], True, "", id="who was warned and diverged has diverged"),
         pytest.param(
             {"CODE": "1", "SIGNAL": "USR1", "SLURM_RESTART_COUNT": "20"}, [], False,
-            "has come back 20 times already: no more", id="who was warned twenty times stays away",
+            "was requeued 20 times already: not requeued again", id="who was warned twenty times stays away",
         ),
         pytest.param({"CODE": "1", "SIGNAL": "TERM"}, [], False, "", id="who was told to end ends"),
     ],
@@ -242,7 +242,7 @@ def test_the_second_failure_on_a_host_leaves_it_out_and_the_third_ends(run: Run,
     assert [failure["restart"] for failure in ran.failures] == [0, 1]
     ran = run(script, CODE="1", SLURM_JOB_NODELIST="n2", SLURM_RESTART_COUNT="2")
     assert (ran.code, ran.of("scontrol")) == (1, [])
-    assert "member 3: has failed 3 times (the last time with exit code 1): given up" in ran.output
+    assert "member 3: failed 3 times, last with exit code 1: given up" in ran.output
 
 
 def test_the_last_node_that_could_run_it_is_not_left_out(run: Run, here: Submission) -> None:

@@ -3,10 +3,10 @@
 #
 #     sbatch FILE                               submits it
 #     sbatch FILE --set hyperparameters.seed=2  the same with another seed: what follows FILE goes to hpcai500
-#     HPCAI500_RECORD=runs/ic-17 sbatch FILE    goes on with the run of job 17
+#     HPCAI500_RECORD=runs/ic-17 sbatch FILE    continues the run of job 17
 #     scancel --signal=TERM --batch JOB         stops it with a checkpoint
 #
-# Change what you like; what shall stay belongs into the site file. Written by hpcai500 VERSION with:
+# Edit freely; put lasting changes into the site file. Written by hpcai500 VERSION with:
 #
 #     hpcai500 slurm render ic --nodes 2 --data '/data/image net'
 
@@ -43,16 +43,16 @@ export APPTAINERENV_LD_LIBRARY_PATH=/opt/openmpi/lib:/opt/ucx/lib
 export APPTAINERENV_OPAL_PREFIX=/opt/openmpi
 export NCCL_DEBUG=WARN
 
-# The same folder when the job comes back from the queue.
+# The same folder when the job is requeued.
 record="runs/ic-$SLURM_JOB_ID"
 record=${HPCAI500_RECORD:-"$record"}
 [[ $record == /* ]] || record=$PWD/$record
 parent=$(dirname -- "$record")
 if [[ $parent == / ]]; then
-    say "$record: lies in /, which cannot be bound into a container: give /DIR/RECORD"
+    say "$record: is in /, which cannot be bound into a container: give /DIR/RECORD"
     exit 64
 fi
-# Without a slash at its end.
+# Without a trailing slash.
 record=$parent/$(basename -- "$record")
 mkdir -p -- "$parent"
 
@@ -79,85 +79,85 @@ hpcai500=(
     --bind "$parent" --pwd "$PWD" /apps/hpcai500.sif hpcai500
 )
 
-# A run that died before it began to train has nothing to go on with: it is kept, and another one begins.
-# A campaign keeps what never began by itself, and makes another attempt.
+# A run that died before it began to train cannot be resumed: it is moved aside, and a new one starts.
+# A campaign does this by itself, with another attempt.
 if [[ -e $record/events.jsonl && ! -e $record/DONE ]]; then
     code=0
     grep -q '"key":"run_start",.*}$' -- "$record/events.jsonl" || code=$?
-    # More than 1: it cannot be read.
+    # A code above 1: it cannot be read.
     if (( code == 1 )); then
         aside=$record.failed-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
-        say "$record: ended before it began to train: it is kept as $aside, and begins anew"
+        say "$record: ended before it began to train: moved to $aside; a new run starts"
         mv -T -- "$record" "$aside"
     fi
 fi
-goes_on=''
+exists=''
 for file in DONE events.jsonl campaign.jsonl; do
-    if [[ -e $record/$file ]]; then goes_on=yes; fi
+    if [[ -e $record/$file ]]; then exists=yes; fi
 done
-# A job that comes back from the queue still has the words with which its record began.
-if [[ $goes_on ]] && (( $# > 0 && ${SLURM_RESTART_COUNT:-0} == 0 )); then
-    say "$record is there already, and goes on as it began: leave out what follows FILE ($*),"
-    say "or begin another one: HPCAI500_RECORD=runs/NEW sbatch FILE $*"
+# A requeued job still has the arguments that its record was started with.
+if [[ $exists ]] && (( $# > 0 && ${SLURM_RESTART_COUNT:-0} == 0 )); then
+    say "$record exists and continues with its own settings: leave out what follows FILE ($*),"
+    say "or start another one: HPCAI500_RECORD=runs/NEW sbatch FILE $*"
     exit 64
 fi
 
 if [[ -e $record/DONE ]]; then
-    say "$record is done already; its score:"
+    say "$record is already done; its score:"
     exec "${hpcai500[@]}" score "$record"
 fi
 
 arguments=(ic --data '/data/image net' --out "$record")
-if [[ $goes_on ]]; then
+if [[ $exists ]]; then
     arguments+=(--resume)
 else
     arguments+=(--recipe ic/reference --set communication.backend=horovod "$@")
 fi
 
-# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm
-# gives it to all processes of the job's steps, and with --full to those below this script, where mpirun is;
-# who does not listen lives on: what mounts an image, ranks that start. So it is said until they have ended,
-# and as USR1 where Slurm does not answer, and in the end.
-warned='' heard='' ranks='' told=''
-said() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
-tell() {
+# A warning (USR1) and an end (TERM) are passed on to all ranks, which stop with a checkpoint. Slurm sends URG
+# to all processes of the job's steps and, with --full, to those below this script, where mpirun is. Processes
+# that do not handle URG, such as image mounts and starting ranks, ignore it, so it is repeated until the ranks
+# have ended. If Slurm does not answer, and when time is short, the ranks get USR1.
+warned='' signalled='' ranks='' notifier=''
+send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
+notify() {
     local last=$((SECONDS + 270))
     while kill -0 "$ranks" 2>/dev/null; do
-        if ! said "$SLURM_JOB_ID" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        if ! send_urg "$SLURM_JOB_ID" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
         sleep 15 >/dev/null 2>&1
     done
 }
 pass_on() {
-    heard=yes
-    if [[ $ranks && ! $told ]]; then
-        tell </dev/null &
-        told=$!
+    signalled=yes
+    if [[ $ranks && ! $notifier ]]; then
+        notify </dev/null &
+        notifier=$!
     fi
 }
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
 "${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}" &
 ranks=$!
-if [[ $heard ]]; then pass_on; fi
+if [[ $signalled ]]; then pass_on; fi
 while true; do
-    heard='' code=0
+    signalled='' code=0
     wait "$ranks" || code=$?
     # A signal ends the wait, not the ranks.
-    [[ $heard ]] || break
+    [[ $signalled ]] || break
 done
-if [[ $told ]]; then kill "$told" 2>/dev/null || true; fi
+if [[ $notifier ]]; then kill "$notifier" 2>/dev/null || true; fi
 
-# Stopped because time is up and not because something is wrong: there is more to do. Any code but that of a
-# missed target: the signal may have ended an image's file system before the ranks.
+# Stopped because time is up, not because of a failure: continue later. Any code except that of a missed target:
+# the signal may have ended an image's file system before the ranks.
 if [[ $warned ]] && (( code != 2 )); then
     most=20
     if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
-        say "the job has come back $most times already: no more"
-        say "go on with: HPCAI500_RECORD=$record sbatch FILE"
+        say "the job was requeued $most times already: not requeued again"
+        say "continue with: HPCAI500_RECORD=$record sbatch FILE"
     elif scontrol requeue "$SLURM_JOB_ID"; then
-        say "time is up: job $SLURM_JOB_ID goes back to the queue, and goes on with $record"
+        say "time is up: job $SLURM_JOB_ID goes back to the queue, and continues $record then"
     else
-        say "go on with: HPCAI500_RECORD=$record sbatch FILE"
+        say "continue with: HPCAI500_RECORD=$record sbatch FILE"
     fi
 fi
 

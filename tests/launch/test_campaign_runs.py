@@ -183,7 +183,7 @@ def test_a_run_that_diverged_is_not_tried_again(planned: Plan, capsys: pytest.Ca
     assert ran(folder, ActedLauncher(diverges)) == [("trial-01", 1)]
     assert ran(folder, launcher := ActedLauncher()) == [("trial-01", 1)]
     assert launcher.jobs == []
-    assert "trial 1, attempt 1 diverged (the loss is nan at epoch 2, step 3): a result of this recipe" in (
+    assert "trial 1, attempt 1 diverged (the loss is nan at epoch 2, step 3): this is a result of the recipe" in (
         capsys.readouterr().err
     )
     assert ran(folder, ActedLauncher(finishes), only=2) == [("trial-02", 0)]
@@ -231,7 +231,7 @@ def test_a_run_whose_folder_was_removed_while_nobody_looked_stays_without_a_head
     shutil.rmtree(folder / "trial-01")
     (attempt,) = healed(folder).attempts
     assert (attempt.status, attempt.head, attempt.reason) == ("failed", None, "its folder is gone")
-    gone = "trial 1, attempt 1: trial-01: its folder was gone before the journal told of its end"
+    gone = "trial 1, attempt 1: trial-01: its folder was missing when its end was written into the journal"
     assert any(reason.startswith(gone) for reason in reasons(folder))
 
 
@@ -265,7 +265,7 @@ def test_a_folder_that_somebody_put_there_is_not_written_into(planned: Plan) -> 
     other = planned_beside(folder)
     (other / "trial-01").mkdir()
     (other / "trial-01" / "notes").touch()
-    with pytest.raises(RecordError, match="is there already, and the campaign's journal does not know it"):
+    with pytest.raises(RecordError, match="exists already, but is not in the campaign's journal"):
         ran(other, ActedLauncher(finishes))
     assert told(other) == []
 
@@ -284,7 +284,7 @@ def test_the_benchmark_s_own_command_makes_and_goes_on_with_a_campaign(
     assert reasons(folder) == []
 
 
-def test_the_line_that_a_stopped_run_prints_goes_on_with_it_in_its_campaign(planned: Plan) -> None:
+def test_a_stopped_run_that_is_resumed_by_its_record_goes_on_in_its_campaign(planned: Plan) -> None:
     folder = planned(2)
     ran(folder, ActedLauncher(is_stopped))
     runs = list(run_benchmark(Request("ic", out=folder / "trial-01", resume=True), launcher := ActedLauncher(finishes)))
@@ -299,7 +299,7 @@ def test_the_line_that_a_stopped_run_prints_goes_on_with_it_in_its_campaign(plan
 def test_what_is_no_latest_attempt_or_of_another_benchmark_is_refused_by_name(planned: Plan) -> None:
     folder = planned(1)
     ran(folder, ActedLauncher(is_stopped))
-    with pytest.raises(UsageError, match=r"trial-09: not the latest attempt at a run of this campaign"):
+    with pytest.raises(UsageError, match=r"trial-09: not the last attempt at a run of this campaign"):
         list(run_benchmark(Request("ic", out=folder / "trial-09", resume=True), ActedLauncher()))
     with pytest.raises(UsageError, match=f"runs of ic; run `hpcai500 ic --resume --out {folder}`"):
         list(run_benchmark(Request("ewa", out=folder, resume=True), ActedLauncher()))

@@ -21,7 +21,7 @@ from hpcai500.errors import EnvironmentLacksError, RecipeError, UsageError
 from hpcai500.hosts import Placement
 from hpcai500.launch.launcher import World, fitting_overrides, launcher_of, require_room
 from hpcai500.launch.layout import Layout, cores_for, horovodrun, mpirun, neighbours_together, share, srun, torchrun
-from hpcai500.launch.made_data import place_of_made_data
+from hpcai500.launch.synthetic_data import data_folder
 from hpcai500.recipe import load_recipe, reference_recipe, to_toml
 from hpcai500.record import RecordWriter, require_unused
 
@@ -198,7 +198,7 @@ def test_a_stated_number_must_agree(tmp_path: Path, overrides: list[str]) -> Non
 def test_ranks_that_do_not_divide_are_refused() -> None:
     with pytest.raises(UsageError, match="8 ranks, but the recipe's hardware is 3 x 2"):
         fitting_overrides("ic/smoke", ["hardware.nodes=3"], SPREAD)
-    with pytest.raises(UsageError, match="nothing tells on how many nodes: set LOCAL_WORLD_SIZE"):
+    with pytest.raises(UsageError, match="on an unknown number of nodes: set LOCAL_WORLD_SIZE"):
         fitting_overrides("ic/smoke", [], NO_NODES)
     with pytest.raises(RecipeError, match="no such recipe file"):
         fitting_overrides("nope", [], RANKS[2])
@@ -294,7 +294,7 @@ def test_a_torus_that_the_ranks_do_not_fill_is_refused_before_one_starts() -> No
     torus = ["communication.backend=torch", "communication.topology=torus", "accelerator.device=cpu"]
     recipe = load_recipe("ic/smoke", [*torus, "hardware.nodes=3", "hardware.accelerators_per_node=1"])
     launcher = launcher_of(Placement(0, 3, 0, 2, "mpirun", "localhost:1", None), None)
-    said = "0 makes a row of each node, but this one has 2 of the 3 ranks"
+    said = "0 makes each node a row, but this node has 2 of the 3 ranks"
     with pytest.raises(RecipeError, match=said):
         launcher.check(recipe, 1)
     with pytest.raises(RecipeError, match=said):
@@ -312,20 +312,20 @@ def test_data_is_made_in_the_working_directory_and_used_there_also_where_nothing
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert place_of_made_data("ic-shapes", tmp_path / "runs" / "one") == Path("data/ic-shapes")
+    assert data_folder("ic-shapes", tmp_path / "runs" / "one") == Path("data/ic-shapes")
     (tmp_path / "data" / "ic-shapes").mkdir(parents=True)
-    monkeypatch.setattr("hpcai500.launch.made_data.can_be_made", lambda path: False)
-    assert place_of_made_data("ic-shapes", None) == Path("data/ic-shapes")
+    monkeypatch.setattr("hpcai500.launch.synthetic_data.can_be_made", lambda path: False)
+    assert data_folder("ic-shapes", None) == Path("data/ic-shapes")
 
 
 def test_where_that_cannot_be_written_it_is_made_beside_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir("/")
-    monkeypatch.setattr("hpcai500.launch.made_data.can_be_made", lambda path: tmp_path in path.parents)
-    place = place_of_made_data("ic-shapes", tmp_path / "runs" / "one")
+    monkeypatch.setattr("hpcai500.launch.synthetic_data.can_be_made", lambda path: tmp_path in path.parents)
+    place = data_folder("ic-shapes", tmp_path / "runs" / "one")
     assert place == tmp_path / "runs" / "data" / "ic-shapes"
     assert f"/: cannot be written: the synthetic data goes to {place}" in capsys.readouterr().err
     for out in (None, Path("/record")):
-        with pytest.raises(EnvironmentLacksError, match=r"^synthetic data cannot be made: /: .*--bind DIR --pwd DIR"):
-            place_of_made_data("ic-shapes", out)
+        with pytest.raises(EnvironmentLacksError, match=r"^synthetic data cannot be generated: /: .*--bind DIR"):
+            data_folder("ic-shapes", out)

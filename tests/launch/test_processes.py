@@ -175,7 +175,7 @@ while True:
 """
     assert ranks(code, 3, 0.5) == 3
     error = capfd.readouterr().err
-    assert "rank 0 has ended, and ranks 1, 2 did not within 0.5 s: stopped (SIGTERM)" in error
+    assert "rank 0 has ended, but ranks 1, 2 did not within 0.5 s: stopped (SIGTERM)" in error
     assert error.count("asked") == 2
     assert "ranks 1, 2 killed (SIGKILL)" in error
 
@@ -248,7 +248,7 @@ ctypes.CDLL(None).syscall(exit_of_one_thread, 3)
     command = python(code)
     assert (run_to_end(command) if size == 1 else run_local_ranks(command, size, grace_seconds=30)) == 3
     told = capfd.readouterr().err
-    left = re.findall(r"process (\d+) is left behind: the kernel does not let go", told)
+    left = re.findall(r"process (\d+) is left behind: the kernel keeps its threads", told)
     assert len(left) == size
     for process in left:
         os.kill(int(process), signal.SIGKILL)
@@ -374,7 +374,7 @@ def test_measuring_leaves_nothing_in_the_working_directory(tmp_path: Path) -> No
     )  # fmt: skip
     assert process.stderr
     for line in process.stderr:
-        if "makes synthetic data for measuring" in line:
+        if "generates synthetic data for measuring" in line:
             break
     limit = time.monotonic() + 300
     while not any("ic-synthetic" in path.name for path in scratch.rglob("*")):

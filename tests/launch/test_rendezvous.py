@@ -171,7 +171,7 @@ def test_whatever_a_stranger_says_the_next_rank_is_taken(
 def test_missing_ranks_are_named(server: RendezvousServer, placement: Placement) -> None:
     with (
         come(placement, hello(1)),
-        pytest.raises(RunError, match=r"rank 2 of 3 did not come within .* to 127.*see what mpirun"),
+        pytest.raises(RunError, match=r"rank 2 of 3 did not connect within .* to 127.*see the output of mpirun"),
     ):
         server.run("train", [])
 
@@ -214,7 +214,7 @@ def test_a_copy_says_so_when_something_else_answers_in_the_place_of_rank_0(place
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(RunError, match="answers in the place of rank 0 is not hpcai500 of this version"):
+        with pytest.raises(RunError, match="rank 0's address does not answer as hpcai500 of this version"):
             follow(replace(placement, rank=1))
         thread.join()
 

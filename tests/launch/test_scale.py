@@ -124,10 +124,10 @@ def test_points_may_join_but_must_be_alike(started: list[Any], tmp_path: Path) -
     list(run_scaling(ScaleRequest("ic", "1,2,4", overrides=stated), tmp_path))
     assert json.loads((tmp_path / "scale.json").read_text())["threads"] == 1
     with pytest.raises(
-        UsageError, match=r"scale.json: another threads than now \(1, not 6\): all points must be alike"
+        UsageError, match=r"scale.json: has another threads \(1, not 6\): it must be the same for all points"
     ):
         list(run_scaling(ScaleRequest("ic", "1,2"), tmp_path))
-    with pytest.raises(UsageError, match="another recipe hash than now"):
+    with pytest.raises(UsageError, match="has another recipe hash"):
         list(run_scaling(ScaleRequest("ic", "1,2", overrides=[*stated, "problem.epochs=3"]), tmp_path))
 
 
@@ -139,11 +139,11 @@ def test_what_cannot_be_scaled_is_refused_before_anything_is_written(
         list(run_scaling(ScaleRequest("ic", "1,2", "ewa/smoke"), folder))
     assert not folder.exists()
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(RecordError, match="not empty, and no scaling; give another --out"):
+    with pytest.raises(RecordError, match="not empty, and not a scaling; give another --out"):
         list(run_scaling(ScaleRequest("ic", "1,2"), tmp_path))
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=r"torchrun has started 2: run each point by `hpcai500 ic`, then draw them"):
+    with pytest.raises(UsageError, match=r"torchrun has started 2: run each point with `hpcai500 ic`, then draw them"):
         list(run_scaling(ScaleRequest("ic", "1,2"), folder))
     assert not started
 

@@ -211,8 +211,8 @@ def test_words_for_a_record_that_goes_on_are_refused(run: Run, tmp_path: Path, f
     (tmp_path / "mine/events.jsonl").rename(tmp_path / "mine" / file)
     ended = run(example(site=site()), "--set", "a.b=c", HPCAI500_RECORD="mine")
     assert (ended.returncode, ended.stdout) == (64, "")
-    assert f"{tmp_path}/mine is there already, and goes on as it began: leave out what follows FILE" in ended.stderr
-    assert "or begin another one: HPCAI500_RECORD=runs/NEW sbatch FILE --set a.b=c\n" in ended.stderr
+    assert f"{tmp_path}/mine exists and continues with its own settings: leave out what follows FILE" in ended.stderr
+    assert "or start another one: HPCAI500_RECORD=runs/NEW sbatch FILE --set a.b=c\n" in ended.stderr
 
 
 @pytest.mark.parametrize("log", ["", '{"key":"system","value":{}}\n', START + '{"seq":2,"key":"run_start","val'])
@@ -226,7 +226,7 @@ def test_a_record_of_a_run_that_never_began_to_train_is_kept_and_another_begins(
     ended = run(example(site=site()), "--set", "a.b=c", SLURM_RESTART_COUNT="1")
     assert ended.stdout.endswith(f"<--out><{record}><--recipe><ic/reference>{SETTINGS}<--set><a.b=c>\n")
     aside = tmp_path / "runs/ic-17.failed-17-1"
-    assert f"{record}: ended before it began to train: it is kept as {aside}, and begins anew" in ended.stderr
+    assert f"{record}: ended before it began to train: moved to {aside}; a new run starts" in ended.stderr
     assert (aside / "events.jsonl").read_text() == log
     require_unused(record)
 
@@ -270,7 +270,7 @@ def test_slashes_at_the_end_of_a_record_do_not_count(run: Run, tmp_path: Path, s
 def test_a_record_in_the_root_folder_is_refused_by_the_script(run: Run, record: str) -> None:
     ended = run(example(site=site()), HPCAI500_RECORD=record)
     assert (ended.returncode, ended.stdout) == (64, "")
-    assert f"{record}: lies in /, which cannot be bound into a container: give /DIR/RECORD" in ended.stderr
+    assert f"{record}: is in /, which cannot be bound into a container: give /DIR/RECORD" in ended.stderr
 
 
 @pytest.mark.parametrize("record", ["it's $HOME/here", "/tmp/`x` y"])
@@ -393,7 +393,7 @@ def test_without_a_site_file_the_image_of_this_container_and_its_runtime_are_tho
 
 def test_a_record_in_the_root_folder_is_refused(cpu: str) -> None:
     for out in ("/run1", "/"):
-        with pytest.raises(UsageError, match=rf"--out {out}: lies in /, .*: give /DIR/RECORD"):
+        with pytest.raises(UsageError, match=rf"--out {out}: is in /, .*: give /DIR/RECORD"):
             plan(cpu, out=Path(out))
 
 

@@ -65,13 +65,13 @@ def test_every_site_file_that_is_shipped_loads(path: Path) -> None:
 def test_a_site_file_is_no_recipe_and_no_machine_file_and_may_be_empty() -> None:
     assert shipped_recipes()
     assert not [name for name in shipped_recipes() if name.startswith("sites")]
-    with pytest.raises(UsageError, match=r"v100-64.toml: a machine file, .*roofline --machine.*slurm example > "):
+    with pytest.raises(UsageError, match=r"v100-64.toml: a machine file .*roofline --machine.*slurm example > "):
         load_site("v100-64")
     assert site("") == Site()
 
 
 def test_an_unknown_site_is_told_which_are_known() -> None:
-    with pytest.raises(UsageError, match=r"--site nowhere: no such site file; known are example, local; begin one"):
+    with pytest.raises(UsageError, match=r"--site nowhere: no such site file; known are example, local; to write one"):
         find_site("nowhere")
 
 
@@ -91,7 +91,7 @@ def test_an_unknown_site_is_told_which_are_known() -> None:
         ('[launcher]\nprogram = "ibrun"', r"my.toml:2: \[launcher\] program: expected 'srun' or 'mpirun', got 'ibrun'"),
         ('[container]\ncommand = "docker"', r"my.toml:1: container: command: expected apptainer.* got docker"),
         ('[container]\nimage = "hpcai500.sif"', r"my.toml:2: \[container\] image: expected an absolute path"),
-        ('[container]\nflags = ["--cleanenv"]', r"my.toml:1: container: flags: --cleanenv keeps the launcher's"),
+        ('[container]\nflags = ["--cleanenv"]', r"my.toml:1: container: flags: --cleanenv hides the launcher's"),
         ('[container]\nflags = ["--nv --contain"]',
          r'flags.0: .--nv --contain. would be one word: write "--nv", "--contain"'),
         ('[container]\nflags = ["--env A=B"]', 'write "--env", "A=B": each flag and each value is a string'),
@@ -99,9 +99,9 @@ def test_an_unknown_site_is_told_which_are_known() -> None:
         ('[container]\nbinds = ["data"]', r"my.toml:2: \[container\] binds.0: expected an absolute path"),
         ('[mpi]\nmodel = "bind"', r"my.toml:1: mpi: folder: model = \"bind\" needs the folder"),
         ('[mpi]\nfolder = "/opt/mpi"', r"my.toml:1: mpi: folder and library_folders are for model = \"bind\""),
-        ("[environment]\nAPPTAINER_CLEANENV = '1'", r"\[environment\] APPTAINER_CLEANENV keeps the launcher's"),
-        ("[environment]\nSINGULARITY_CONTAINALL = '1'", r"\[environment\] SINGULARITY_CONTAINALL keeps the launcher's"),
-        ('[environment]\n"A B" = "c"', r"\[environment\] 'A B' is no name of a variable"),
+        ("[environment]\nAPPTAINER_CLEANENV = '1'", r"\[environment\] APPTAINER_CLEANENV hides the launcher's"),
+        ("[environment]\nSINGULARITY_CONTAINALL = '1'", r"\[environment\] SINGULARITY_CONTAINALL hides the launcher's"),
+        ('[environment]\n"A B" = "c"', r"\[environment\] 'A B' is not a name of a variable"),
         ("[environment]\nA = 1", r"my.toml:2: \[environment\] A: expected a valid string, got 1"),
         ('[environment]\nA = "b\\nc"', r"my.toml:2: \[environment\] A: expected one line"),
         ("x y", "my.toml: not valid TOML"),
@@ -114,7 +114,7 @@ def test_a_mistake_is_told_by_line_and_key_with_what_is_allowed(text: str, said:
 
 @pytest.mark.parametrize("flag", ["-e", "-ce", "-C", "-pC", "-e=true", "--cleanenv=true", "--containall", "--compat"])
 def test_a_flag_that_hides_the_launchers_variables_is_refused_however_it_is_written(flag: str) -> None:
-    said = rf"flags: {flag} keeps the launcher's variables from the ranks.* leave it out"
+    said = rf"flags: {flag} hides the launcher's variables from the ranks.* leave it out"
     with pytest.raises(UsageError, match=said):
         site(f'[container]\nflags = ["--nv", "{flag}"]')
 

@@ -415,7 +415,7 @@ def test_the_command_prints_a_table_and_stable_lines(tmp_path: Path, images: Pat
         (["allreduce"], "allreduce: left out: there is only one rank; start more with --procs N or a launcher"),
         (["gemm", "--data", "."], "--data is for input"),
         (["gemm", "--seconds", "0"], "Invalid value for '--seconds'"),
-        (["input", "--recipe", "ic/reference"], "input ic: left out: it reads imagenet-1k: add --data DIR"),
+        (["input", "--recipe", "ic/reference"], "input ic: skipped: it reads imagenet-1k: add --data DIR"),
         (["gemm", "-o", "nowhere/micro.json", "--seconds", "0.05"], "nowhere/micro.json: cannot be written"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_campaign_tells_of_a_plug_in_that_is_not_the_planned_one(spirals: Inst
     ended = changed.run("campaign", "run", campaign, "--only", "1")
     assert ended.returncode == 0, ended.stderr
     status = json.loads(spirals.run("campaign", "status", campaign, "--json").stdout)
-    assert "ran other code of the plug-in spirals than was planned" in json.dumps(status)
+    assert "ran other code of the plug-in spirals than planned" in json.dumps(status)
 
 
 def test_a_campaign_can_be_submitted_and_is_listed_without_a_rank(spirals: Installed, tmp_path: Path) -> None:

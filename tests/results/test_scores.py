@@ -28,7 +28,7 @@ from hpcai500.results.score import expand, score_record, why_no_mean
 
 PNG = b"\x89PNG\r\n\x1a\n"
 GLOO = {"world_size": 2, "nodes": 1, "backend": "torch", "library": "Gloo"}
-FEW = "3 finished runs; edition v2.0 wants 5 at least"
+FEW = "3 finished runs; edition v2.0 requires at least 5"
 
 
 def outcome(records: list[Path]) -> CommandOutcome:
@@ -81,7 +81,7 @@ def test_all_attempts_and_the_runs_to_come_are_in_the_table(unfinished: Path) ->
     ]  # fmt: skip
     assert "trials      6 planned, 3 done, 0 running, 3 to run; edition v2.0 requires at least 5" in lines
     assert "  trial 2, attempt 1: node-2 was lost" in lines
-    assert lines[lines.index("NOT RANKABLE:") + 1] == "  3 finished runs; edition v2.0 wants 5 at least"
+    assert lines[lines.index("NOT RANKABLE:") + 1] == "  3 finished runs; edition v2.0 requires at least 5"
     document = status.document()
     assert [one["epochs"] for one in document["attempts"]] == [50, 1, 50, 50]
     assert [one["result"] is None for one in document["attempts"]] == [False, True, False, False]
@@ -103,7 +103,7 @@ def test_a_campaign_stands_for_its_finished_runs(unfinished: Path, tmp_path: Pat
     assert why_no_mean(records) is None
     empty = weather(tmp_path, done=0)
     status = shown(empty)
-    assert "  trials 1, 2, 3, 4, 5 were planned, and no attempt at them was made" in list(status.lines())
+    assert "  trials 1, 2, 3, 4, 5 were planned but never attempted" in list(status.lines())
     assert (status.document()["attempts"], status.document()["metrics"]) == ([], {})
     with pytest.raises(UsageError, match="a campaign without a finished run; see `hpcai500 campaign status"):
         expand([empty])

@@ -74,7 +74,7 @@ def test_a_job_that_has_come_back_often_enough_says_how_to_go_on(start: Callable
     batch.wait_until_it_trains()
     batch.job.signal("USR1", "--batch")
     assert batch.job.wait() == "FAILED"
-    assert f"go on with: HPCAI500_RECORD={batch.path} sbatch FILE" in batch.output
+    assert f"continue with: HPCAI500_RECORD={batch.path} sbatch FILE" in batch.output
     going_on = {"HPCAI500_RECORD": str(batch.path)}
     again = start(environment=going_on)
     assert again.job.wait() == "COMPLETED", again.output
@@ -82,7 +82,7 @@ def test_a_job_that_has_come_back_often_enough_says_how_to_go_on(start: Callable
     # A third time there is nothing to do but to tell the score.
     told = start(environment=going_on)
     assert told.job.wait() == "COMPLETED", told.output
-    assert "is done already" in told.output
+    assert "is already done" in told.output
     assert told.output.rstrip().endswith("HPCAI500 RESULT PASS")
 
 
@@ -95,7 +95,7 @@ def test_a_record_of_a_start_that_died_early_does_not_keep_the_job_from_its_resu
     batch = start(environment={"HPCAI500_RECORD": f"{record}/"})
     assert batch.job.wait() == "COMPLETED", batch.output
     assert read_record(record).status == "done"
-    assert f"it is kept as {record}.failed-{batch.job.number}-0, and begins anew" in batch.output
+    assert f"moved to {record}.failed-{batch.job.number}-0; a new run starts" in batch.output
 
 
 @PROGRAMS

@@ -257,7 +257,7 @@ TIME, FORM = "expected the time of receipt in UTC", "expected `HPCAI500 HEAD IDE
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{START} 2 {'b' * 64}", "when was it received? Add that at the end of the line, in UTC"),
+        (f"{START} 2 {'b' * 64}", "no time of receipt: add it at the end of the line, in UTC"),
         (f"{START} 2 {'b' * 64} yesterday", TIME),
         (f"{START} 2 {'b' * 64} 2026-13-22T03:00:05Z", TIME),
         (f"{START} 2 {'b' * 64} 2026-11-22T03:00:05+01:00", TIME),
@@ -297,5 +297,5 @@ def test_a_file_without_heads_or_without_end_is_refused(tmp_path: Path, content:
         path.write_bytes(content)
     with pytest.raises(UsageError, match=words):
         read_heads(path)
-    with pytest.raises(UsageError, match="no file"):
+    with pytest.raises(UsageError, match="not a file"):
         read_heads(tmp_path)

@@ -1,1 +1,1 @@
-"""Slurm: what differs between sites (`site`), batch scripts (`script`), and what the queue says of jobs (`queue`)."""
+"""Slurm: what differs between sites (`site`), batch scripts (`script`), and the state of jobs (`queue`)."""

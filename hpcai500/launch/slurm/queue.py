@@ -1,4 +1,4 @@
-"""Slurm's queue and accounting: commands are called with a bound on their time, and what they print is parsed."""
+"""Slurm's queue and accounting: commands run with a time limit, and their output is parsed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from hpcai500.hosts import expand_hosts
 from hpcai500.system.looking import run
 
 _PATIENCE_SECONDS = 120.0
-# Prefixes of a user's own settings, which could filter the answers; and no bound on how many array elements are listed.
+# Prefixes of the user's own settings, which could filter the answers.
 _FILTERS = ("SQUEUE_", "SACCT_")
+# List all elements of an array, however many there are.
 _ALL_NUMBERS = {"SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
 _MOST_SHOWN = 400
 
@@ -29,12 +30,12 @@ def call(environment: Mapping[str, str], program: str, *words: str) -> str:
 
     Raises:
         EnvironmentLacksError: there is no such program here.
-        RunError: it failed, with its own words, or does not answer.
+        RunError: it failed (with its own message), or does not answer.
     """
     path = shutil.which(program, path=environment.get("PATH"))
     if path is None:
         raise EnvironmentLacksError(
-            f"no {program} here: call this where Slurm's commands are: on a login node, not in the image"
+            f"no {program} here: run this where Slurm's commands are: on a login node, not in the image"
         )
     kept = {name: value for name, value in environment.items() if not name.startswith(_FILTERS)}
     try:
@@ -45,13 +46,13 @@ def call(environment: Mapping[str, str], program: str, *words: str) -> str:
         raise EnvironmentLacksError(f"{path} cannot be started: {error.strerror}") from error
     if ended.code != 0:
         lines = [line.removeprefix(f"{program}: ").removeprefix("error: ") for line in ended.errors.splitlines()]
-        said = "; ".join(line.strip() for line in lines if line.strip())[:_MOST_SHOWN]
-        raise RunError(f"{program}: {said or f'exit code {ended.code}'}")
+        text = "; ".join(line.strip() for line in lines if line.strip())[:_MOST_SHOWN]
+        raise RunError(f"{program}: {text or f'exit code {ended.code}'}")
     return ended.output
 
 
 # ----------------------------------------------------------------------------------------------------
-# Elements of job arrays, as squeue and sacct tell of them.
+# Elements of job arrays, as squeue and sacct report them.
 
 
 QueueState = Literal["waiting", "running", "ended", "failed", "cancelled", "unknown"]
@@ -72,11 +73,10 @@ class Element:
 
     Attributes:
         job: number of the array or job.
-        task: number of the element. None: the job is no array, or this stands for all that was left of a cancelled
-            array.
+        task: number of the element. None: the job is not an array, or this is the rest of a cancelled array.
         word: the state in Slurm's words.
         hosts: that it runs on, or ran on last.
-        restarts: how often it has come back from the queue.
+        restarts: how often it was requeued and started again.
     """
 
     job: str
@@ -97,11 +97,11 @@ Elements = Mapping[tuple[str, int | None], Element]
 
 
 def queued(environment: Mapping[str, str], jobs: Sequence[str], names: Sequence[str], *words: str) -> Elements:
-    """What squeue says of those of the numbers `jobs` that have one of `names`: numbers are given again.
+    """The elements in squeue of those of `jobs` that have one of `names`, because job numbers are reused.
 
     Raises:
         EnvironmentLacksError: there is no Slurm here.
-        RunError: it does not answer, or not as we know it.
+        RunError: it does not answer, or in an unknown format.
     """
     ours = [f"--jobs={','.join(jobs)}", f"--name={','.join(names)}"]
     try:
@@ -114,7 +114,7 @@ def queued(environment: Mapping[str, str], jobs: Sequence[str], names: Sequence[
 
 
 def accounted(environment: Mapping[str, str], jobs: Sequence[str], names: Sequence[str], since: datetime) -> Elements:
-    """What sacct says of them, of what ran after `since` (UTC); raises as `queued`."""
+    """As `queued`, from sacct, for jobs that ran after `since` (UTC)."""
     words = ["--allocations", "--duplicates", "--noheader", "--parsable2", f"--format={_ACCOUNT_FORMAT}"]
     ours = [f"--jobs={','.join(jobs)}", f"--name={','.join(names)}", f"--starttime={since:%Y-%m-%dT%H:%M:%S}"]
     return read_accounts(call({**environment, "TZ": "UTC"}, "sacct", *words, *ours))
@@ -131,7 +131,7 @@ _QUEUE_LINE = re.compile(
     r"\|\s*(?P<reason>.*?)\s*\|?",
     re.ASCII,
 )
-# An element, `1_3`, or those that wait, `1_[4-7,9%2]`; of a job that is no array, the number alone.
+# An element, `1_3`, or those that wait, `1_[4-7,9%2]`; for a job that is not an array, the number alone.
 _ACCOUNT_LINE = re.compile(
     rf"(?P<job>\d{{1,18}})(?:_\[?(?P<tasks>[^]|]*)\]?)?\|{_STATE_AND_HOSTS}\|(?P<code>[^|]*)", re.ASCII
 )
@@ -158,7 +158,7 @@ def read_queue(text: str) -> Elements:
 def read_accounts(text: str) -> Elements:
     """The elements in the output of `sacct --allocations --duplicates --noheader --parsable2 --format=…`.
 
-    sacct has a line for each run of a job that came back from the queue; they are one element here.
+    sacct has a line for each run of a requeued job; they are one element here.
 
     Raises:
         RunError: the text has another format.
@@ -176,14 +176,13 @@ def read_accounts(text: str) -> Elements:
 
 
 def _read(program: str, pattern: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], Element]]:
-    """Each element, with the line that tells of it: those that wait stand in one line, `0-4,7,10-20:2%10`."""
+    """Each element, with its line; those that wait share a line, `0-4,7,10-20:2%10`."""
     for line in text.splitlines():
         cells = pattern.fullmatch(line)
         tasks = _tasks(cells["tasks"]) if cells else ()
         if cells is None or not tasks:
             raise RunError(
-                f"{program}: has answered something that this version of hpcai500 does not understand: "
-                f"{line[:_SHOWN_CHARACTERS]!r}"
+                f"{program}: this version of hpcai500 does not understand its output: {line[:_SHOWN_CHARACTERS]!r}"
             )
         word, nodes = cells["word"], cells["hosts"]
         try:
@@ -195,7 +194,7 @@ def _read(program: str, pattern: re.Pattern[str], text: str) -> Iterator[tuple[r
 
 
 def _tasks(text: str | None) -> Sequence[int | None]:
-    """Numbers in `3`, `0-4,7%2`, `0-400:2`; `[None]` for a job that is no array; none in what is something else."""
+    """Numbers in `3`, `0-4,7%2`, `0-400:2`; `[None]` for a job that is not an array; empty for other text."""
     if text is None or text in ("", "N/A", "4294967294"):
         return [None]
     found: list[int | None] = []

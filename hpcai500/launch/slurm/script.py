@@ -1,7 +1,7 @@
-"""Batch scripts for Slurm: readable bash, made from a request, a site and a recipe that are checked against each other.
+"""Batch scripts for Slurm: readable bash, from a request, a site and a recipe that are checked against each other.
 
-What would fail after hours in the queue is refused before. `hpcai500.ensemble` makes its scripts of the same parts.
-All but the last section is pure: no path is looked for, and nothing is started.
+What would fail after hours in the queue is refused here. `hpcai500.ensemble` builds its scripts from the same parts.
+All but the last section is pure: no path is looked up, and nothing is started.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpcai500.recipe import default_recipe, find_recipe, is_shipped, load_recipe
 from hpcai500.system.container import IMAGE_FILE, find_container
 
 # ----------------------------------------------------------------------------------------------------
-# Words of bash: every token is quoted so that the shell reads it as that one token. And templates of scripts.
+# Words of bash, where each token is quoted so that the shell reads it as one word; and templates of scripts.
 
 
 _WIDTH = 116
@@ -32,7 +32,7 @@ _HOLE = re.compile(r"^( *)@(\w+)@\n|@(\w+)@", re.MULTILINE)
 
 
 class Expression(str):
-    """A word in which the shell expands $NAME; in all other words nothing is expanded."""
+    """A word in which the shell expands $NAME; it expands nothing in other words."""
 
     __slots__ = ()
 
@@ -74,7 +74,7 @@ def comment(text: str) -> Iterator[str]:
         yield f"# {line}".rstrip()
 
 
-def told(usage: Mapping[str, str]) -> Iterator[str]:
+def usage_lines(usage: Mapping[str, str]) -> Iterator[str]:
     """Comment lines that say what commands do."""
     width = max(map(len, usage))
     return comment("\n".join(f"    {command:{width}}  {what}" for command, what in usage.items()))
@@ -85,9 +85,9 @@ def several(count: int, what: str) -> str:
 
 
 def fill(template: str, **values: str | Iterable[str]) -> str:
-    """`template` with its `@NAME@` replaced by words or by lines; a paragraph of which nothing is left goes.
+    """`template` with each `@NAME@` replaced by its value; a paragraph that becomes empty is removed.
 
-    Lines stand where `@NAME@` has a line of its own, and are indented as it is.
+    If `@NAME@` is alone on its line, the value may have several lines, which are indented like it.
     """
     texts = {name: value if isinstance(value, str) else "\n".join(value) for name, value in values.items()}
 
@@ -128,7 +128,7 @@ def in_container(
     """`command`, run in the image of `container`; unchanged where the site has no container.
 
     Args:
-        binds: what the command needs beside the site's binds: `SOURCE`, `SOURCE:TARGET[:ro]`.
+        binds: what the command needs besides the site's binds: `SOURCE`, `SOURCE:TARGET[:ro]`.
         folder: where the command starts.
 
     Raises:
@@ -165,12 +165,12 @@ def bind_of(path: str, *rest: str) -> str:
 
 
 def container_environment(container: ContainerTable, mpi: MpiTable) -> Mapping[str, str]:
-    """Variables that show the container where the host's MPI lies; its runtime would not take them over by itself."""
+    """Variables that tell the container where the host's MPI is; its runtime does not pass them by itself."""
     if container.command == NO_CONTAINER or mpi.model != "bind":
         return {}
     prefix = "SINGULARITYENV" if PurePosixPath(container.command).name == "singularity" else "APPTAINERENV"
     paths = ":".join([f"{mpi.folder}/lib", *mpi.library_folders])
-    # Without OPAL_PREFIX, the host's Open MPI would look for its plugins where the container's has them.
+    # Without OPAL_PREFIX, the host's Open MPI would look for its plugins in the container's folder.
     return {f"{prefix}_LD_LIBRARY_PATH": paths, f"{prefix}_OPAL_PREFIX": mpi.folder}
 
 
@@ -180,11 +180,11 @@ def sources_on_host(tokens: Sequence[str]) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Parts that all batch scripts have: what they ask of Slurm, how they start ranks and pass signals on.
+# Parts that all batch scripts have: options of sbatch, starting ranks and passing signals on.
 
 
 def directives(slurm: SlurmTable, job_name: str, size: Iterable[str], output: str) -> list[str]:
-    """What sbatch reads: the site's options, `size` (and what else is asked for), and where the output goes."""
+    """The lines for sbatch: the site's options, `size` (with other options), and where the output goes."""
     queue = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
     options = [
         f"--job-name={job_name}",
@@ -192,7 +192,7 @@ def directives(slurm: SlurmTable, job_name: str, size: Iterable[str], output: st
         f"--time={slurm.time_limit}",
         *size,
         f"--output={output}",
-        # Otherwise a job that comes back from the queue would overwrite the file.
+        # Otherwise a requeued job would overwrite the file.
         "--open-mode=append",
         "--requeue" if slurm.requeue else "--no-requeue",
         # B: only the script gets the signal, so that it knows why the ranks end; it passes it on.
@@ -226,7 +226,7 @@ set -u"""
 
 
 def opening(site: Site) -> str:
-    """The first commands: what is said and how, the site's modules and variables."""
+    """The first commands: shell options, `say`, the site's modules and variables."""
     modules = fill(_MODULES, names=shlex.join(site.launcher.modules)) if site.launcher.modules else ""
     variables = [f"export {name}={word(value)}" for name, value in _exports(site).items()]
     return "\n\n".join(filter(None, [PROLOGUE, modules, "\n".join(variables)]))
@@ -235,7 +235,7 @@ def opening(site: Site) -> str:
 def _exports(site: Site) -> Mapping[str, str]:
     """Variables for the ranks, and for the container's runtime on every node."""
     launcher = site.launcher
-    # mpirun does not tell the ranks where rank 0 is: on the first node, as is this script.
+    # mpirun does not set MASTER_ADDR. Rank 0 is on the first node, like this script.
     leader = {"MASTER_ADDR": Expression("$SLURMD_NODENAME")} if launcher.program == "mpirun" else {}
     by_mpi = ["OMPI_MCA_btl_tcp_if_include"] if launcher.program == "srun" and launcher.pmi != "none" else []
     networks = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *by_mpi] if launcher.interface else []
@@ -276,7 +276,7 @@ def checks(site: Site, container: Sequence[str], leave: str = "exit") -> str:
     """Commands that check what would otherwise fail with an obscure message of srun or of the container's runtime.
 
     Args:
-        container: tokens that start each rank, with those binds alone whose sources can be looked for.
+        container: tokens that start each rank, with only those binds whose sources must exist on all hosts.
         leave: what ends the script with an exit code.
     """
     missing = f"{container[0]}: no such command on this node: load its module, or give its path in the site file"
@@ -291,56 +291,56 @@ def checks(site: Site, container: Sequence[str], leave: str = "exit") -> str:
     )
 
 
-# Between two requests to stop: a whole array may be warned at once, so Slurm is not asked more often.
+# Between two requests to stop: a whole array may be warned at once, so Slurm is not called more often.
 _AGAIN_SECONDS = 15
 # What the script itself needs to requeue its job.
 _AT_LEAST_SECONDS = 30
 _START_AND_WAIT = """\
-# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm
-# gives it to all processes of the job's steps, and with --full to those below this script, where mpirun is;
-# who does not listen lives on: what mounts an image, ranks that start. So it is said until they have ended,
-# and as USR1 where Slurm does not answer, and in the end.
-warned='' heard='' ranks='' told=''
-said() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
-tell() {
+# A warning (USR1) and an end (TERM) are passed on to all ranks, which stop with a checkpoint. Slurm sends URG
+# to all processes of the job's steps and, with --full, to those below this script, where mpirun is. Processes
+# that do not handle URG, such as image mounts and starting ranks, ignore it, so it is repeated until the ranks
+# have ended. If Slurm does not answer, and when time is short, the ranks get USR1.
+warned='' signalled='' ranks='' notifier=''
+send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
+notify() {
     local last=$((SECONDS + @patience@))
     while kill -0 "$ranks" 2>/dev/null; do
-        if ! said @job@ || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        if ! send_urg @job@ || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
         sleep @again@ >/dev/null 2>&1
     done
 }
 pass_on() {
-    heard=yes
-    if [[ $ranks && ! $told ]]; then
-        tell </dev/null &
-        told=$!
+    signalled=yes
+    if [[ $ranks && ! $notifier ]]; then
+        notify </dev/null &
+        notifier=$!
     fi
 }
 trap 'warned=yes; pass_on' USR1
 trap @on_end@ TERM
 @command@ &
 ranks=$!
-if [[ $heard ]]; then pass_on; fi
+if [[ $signalled ]]; then pass_on; fi
 while true; do
-    heard='' code=0
+    signalled='' code=0
     wait "$ranks" || code=$?
     # A signal ends the wait, not the ranks.
-    [[ $heard ]] || break
+    [[ $signalled ]] || break
 done
-if [[ $told ]]; then kill "$told" 2>/dev/null || true; fi"""
+if [[ $notifier ]]; then kill "$notifier" 2>/dev/null || true; fi"""
 
 
 def start_and_wait(slurm: SlurmTable, command: str, job: str, on_end: str = "pass_on") -> str:
     """Commands that run `command` (words of bash) to its end, and set `code`.
 
-    `warned` is set when Slurm said that time is up.
+    `warned` is set when Slurm has warned that time is up.
 
     Args:
         slurm: how long before the end it warns.
         job: words of bash that give the job's number.
         on_end: what SIGTERM does.
     """
-    # A process that reacts only to USR1 (one that stages data, say) must have ended before time is up.
+    # A process that reacts only to USR1, as one that stages data, must have ended before time is up.
     patience = max(slurm.warning_seconds - _AT_LEAST_SECONDS, slurm.warning_seconds // 2, _AGAIN_SECONDS)
     return fill(
         _START_AND_WAIT,
@@ -353,7 +353,7 @@ def start_and_wait(slurm: SlurmTable, command: str, job: str, on_end: str = "pas
 
 
 # ----------------------------------------------------------------------------------------------------
-# The script of a run or campaign: it begins a record, or goes on with one.
+# The script of a run or campaign: it starts a record, or resumes one.
 
 
 _SCRIPT = """\
@@ -362,7 +362,7 @@ _SCRIPT = """\
 #
 @usage@
 #
-# Change what you like; what shall stay belongs into the site file. Written by hpcai500 @version@ with:
+# Edit freely; put lasting changes into the site file. Written by hpcai500 @version@ with:
 #
 @rendered_by@
 
@@ -370,16 +370,16 @@ _SCRIPT = """\
 
 @opening@
 
-# The same folder when the job comes back from the queue.
+# The same folder when the job is requeued.
 record=@record@
 record=${HPCAI500_RECORD:-"$record"}
 [[ $record == /* ]] || record=$PWD/$record
 parent=$(dirname -- "$record")
 if [[ $parent == / ]]; then
-    say "$record: lies in /, which cannot be bound into a container: give /DIR/RECORD"
+    say "$record: is in /, which cannot be bound into a container: give /DIR/RECORD"
     exit 64
 fi
-# Without a slash at its end.
+# Without a trailing slash.
 record=$parent/$(basename -- "$record")
 mkdir -p -- "$parent"
 
@@ -389,36 +389,36 @@ mkdir -p -- "$parent"
 @launcher@
 @hpcai500@
 
-# A run that died before it began to train has nothing to go on with: it is kept, and another one begins.
-# A campaign keeps what never began by itself, and makes another attempt.
+# A run that died before it began to train cannot be resumed: it is moved aside, and a new one starts.
+# A campaign does this by itself, with another attempt.
 if [[ -e $record/events.jsonl && ! -e $record/DONE ]]; then
     code=0
     grep -q '"key":"run_start",.*}$' -- "$record/events.jsonl" || code=$?
-    # More than 1: it cannot be read.
+    # A code above 1: it cannot be read.
     if (( code == 1 )); then
         aside=$record.failed-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
-        say "$record: ended before it began to train: it is kept as $aside, and begins anew"
+        say "$record: ended before it began to train: moved to $aside; a new run starts"
         mv -T -- "$record" "$aside"
     fi
 fi
-goes_on=''
+exists=''
 for file in DONE events.jsonl campaign.jsonl; do
-    if [[ -e $record/$file ]]; then goes_on=yes; fi
+    if [[ -e $record/$file ]]; then exists=yes; fi
 done
-# A job that comes back from the queue still has the words with which its record began.
-if [[ $goes_on ]] && (( $# > 0 && ${SLURM_RESTART_COUNT:-0} == 0 )); then
-    say "$record is there already, and goes on as it began: leave out what follows FILE ($*),"
-    say "or begin another one: HPCAI500_RECORD=runs/NEW sbatch FILE $*"
+# A requeued job still has the arguments that its record was started with.
+if [[ $exists ]] && (( $# > 0 && ${SLURM_RESTART_COUNT:-0} == 0 )); then
+    say "$record exists and continues with its own settings: leave out what follows FILE ($*),"
+    say "or start another one: HPCAI500_RECORD=runs/NEW sbatch FILE $*"
     exit 64
 fi
 
 if [[ -e $record/DONE ]]; then
-    say "$record is done already; its score:"
+    say "$record is already done; its score:"
     exec "${hpcai500[@]}" score "$record"
 fi
 
 @arguments@
-if [[ $goes_on ]]; then
+if [[ $exists ]]; then
     arguments+=(--resume)
 else
     @new_arguments@
@@ -426,8 +426,8 @@ fi
 
 @start_and_wait@
 
-# Stopped because time is up and not because something is wrong: there is more to do. Any code but that of a
-# missed target: the signal may have ended an image's file system before the ranks.
+# Stopped because time is up, not because of a failure: continue later. Any code except that of a missed target:
+# the signal may have ended an image's file system before the ranks.
 if [[ $warned ]] && (( code != 2 )); then
     @requeue@
 fi
@@ -439,27 +439,27 @@ if [[ $PWD$record == *[,:]* ]]; then
     say "$PWD, $record: a path with , or : cannot be bound into a container: submit from another folder"
     exit 64
 fi"""
-_GO_ON = 'say "go on with: HPCAI500_RECORD=$record sbatch FILE"'
+_RESUME = 'say "continue with: HPCAI500_RECORD=$record sbatch FILE"'
 _REQUEUE = """\
 most=@most@
 if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
-    say "the job has come back $most times already: no more"
-    @go_on@
+    say "the job was requeued $most times already: not requeued again"
+    @resume@
 elif scontrol requeue "$SLURM_JOB_ID"; then
-    say "time is up: job $SLURM_JOB_ID goes back to the queue, and goes on with $record"
+    say "time is up: job $SLURM_JOB_ID goes back to the queue, and continues $record then"
 else
-    @go_on@
+    @resume@
 fi"""
 
 
 @dataclass(frozen=True)
 class BatchJob:
-    """What a script shall do.
+    """What a script does.
 
     Attributes:
         site: names the image, unless it uses no container.
-        arguments: of the command, whether it begins or resumes.
-        new_arguments: of the command when it begins.
+        arguments: of the command, for a new and for a resumed record.
+        new_arguments: of the command, for a new record only.
         binds: what the job needs of the host besides the site's binds.
         record: folder of the record; None: one for each job under `runs/`.
         rendered_by: the command that asked for the script.
@@ -490,7 +490,7 @@ def render(job: BatchJob) -> str:
     usage = {
         "sbatch FILE": "submits it",
         "sbatch FILE --set hyperparameters.seed=2": "the same with another seed: what follows FILE goes to hpcai500",
-        f"HPCAI500_RECORD=runs/{job.benchmark}-17 sbatch FILE": "goes on with the run of job 17",
+        f"HPCAI500_RECORD=runs/{job.benchmark}-17 sbatch FILE": "continues the run of job 17",
         "scancel --signal=TERM --batch JOB": "stops it with a checkpoint",
     }
     size = [*size_of(site.node, job.nodes, tasks), *(["--exclusive"] if slurm.exclusive else [])]
@@ -499,7 +499,7 @@ def render(job: BatchJob) -> str:
         benchmark=job.benchmark,
         nodes=several(job.nodes, "node"),
         ranks=several(job.nodes * tasks, "rank"),
-        usage=told(usage),
+        usage=usage_lines(usage),
         version=__version__,
         rendered_by=comment(f"    {' '.join(map(word, job.rendered_by))}"),
         directives=directives(slurm, f"hpcai500-{job.benchmark}", size, f"hpcai500-{job.benchmark}-%j.out"),
@@ -512,7 +512,7 @@ def render(job: BatchJob) -> str:
         arguments=array("arguments", [job.benchmark, *job.arguments, "--out", Expression("$record")]),
         new_arguments=array("arguments", [*job.new_arguments, Expression("$@")], append=True, indent=4),
         start_and_wait=start_and_wait(slurm, '"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"', '"$SLURM_JOB_ID"'),
-        requeue=fill(_REQUEUE, most=str(slurm.most_requeues), go_on=_GO_ON) if slurm.requeue else _GO_ON,
+        requeue=fill(_REQUEUE, most=str(slurm.most_requeues), resume=_RESUME) if slurm.requeue else _RESUME,
     )
 
 
@@ -560,7 +560,7 @@ def plan_job(request: RenderRequest) -> Planned:
         UsageError: site, recipe, data, record or number of nodes cannot be used, or do not fit together.
     """
     if request.out and request.out.is_absolute() and request.out.parent == Path("/"):
-        raise UsageError(f"--out {request.out}: lies in /, which cannot be bound into a container: give /DIR/RECORD")
+        raise UsageError(f"--out {request.out}: is in /, which cannot be bound into a container: give /DIR/RECORD")
     site = with_image(load_site(request.site) if request.site else Site(), request.site, request.environment)
     name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
     recipe = _fitting_recipe(request, name, site)
@@ -616,19 +616,19 @@ def _data(request: RenderRequest, recipe: Recipe) -> str | None:
 
 
 def _warnings(request: RenderRequest, site: Site, needed: Sequence[str]) -> Iterator[str]:
-    """Paths that do not exist on this machine but may on the nodes, and GPUs that the container does not show."""
+    """Paths that are missing here but may exist on the nodes, and GPUs that the container does not show."""
     container = site.container
     inside = find_container(request.environment) is not None
     image = [container.image] if container.command != NO_CONTAINER and not inside else []
     for path in (*image, *needed):
         if not Path(path).exists():
-            yield f"{path}: not seen from here; it must be there on every node of the job"
+            yield f"{path}: not found here; it must exist on every node of the job"
     if container.command != NO_CONTAINER and site.node.gpus and not _GPU_FLAGS & set(container.flags):
-        yield 'the site has GPUs, but the container does not show them: flags = ["--nv"] under [container]'
+        yield 'the site has GPUs, but the container does not show them: set flags = ["--nv"] under [container]'
 
 
 def with_image(site: Site, named: str | None, environment: Mapping[str, str]) -> Site:
-    """`site`, completed by the image in which this command runs if it names none.
+    """`site`; if it names no image, with the one in which this command runs.
 
     Without a site file (`named` is None), the container's runtime is taken over, too.
 

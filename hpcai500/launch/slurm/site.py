@@ -19,7 +19,7 @@ from hpcai500.toml_source import Source, explain, parse_tables, read_source
 NO_CONTAINER = "none"
 
 # ----------------------------------------------------------------------------------------------------
-# Kinds of values; what is not of its kind is told with what was expected.
+# Types of values; their errors say what was expected.
 
 
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
@@ -44,7 +44,7 @@ def seconds(time_limit: str) -> int | None:
         raise ValueError(f'expected a time of Slurm, as in "04:00:00" or "2-12:00:00", got {time_limit!r}')
     days, hours, minutes, rest = map(int, parts)
     if days + hours + minutes + rest == 0:
-        raise ValueError(f'expected more than no time, as in "04:00:00", got {time_limit!r}')
+        raise ValueError(f'expected a time above zero, as in "04:00:00", got {time_limit!r}')
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
@@ -112,7 +112,7 @@ class _Table(BaseModel):
 
 
 class SlurmTable(_Table):
-    """What sbatch is told of the queue, and what happens when the time is up."""
+    """Options of sbatch, and what happens when the time is up."""
 
     partition: Word = ""
     account: Word = ""
@@ -129,14 +129,14 @@ class SlurmTable(_Table):
         limit = seconds(self.time_limit)
         if limit is not None and self.warning_seconds >= limit:
             raise ValueError(
-                f"warning_seconds is {self.warning_seconds}, but time_limit {self.time_limit} is {limit} s: less than "
-                "that, or 0 for no warning"
+                f"warning_seconds is {self.warning_seconds}, but time_limit {self.time_limit} is {limit} s: give less "
+                "than that, or 0 for no warning"
             )
         return self
 
 
 class NodeTable(_Table):
-    """Ranks of a node, and what each of them gets."""
+    """Ranks on a node, and what each of them gets."""
 
     tasks: Count = 1
     cores_per_task: CountOrNone = 0
@@ -146,7 +146,7 @@ class NodeTable(_Table):
 
 
 class LauncherTable(_Table):
-    """Who starts the ranks."""
+    """What starts the ranks."""
 
     program: Literal["srun", "mpirun"] = "srun"
     pmi: Literal["pmix", "pmi2", "none"] = "none"
@@ -154,7 +154,7 @@ class LauncherTable(_Table):
     modules: tuple[Word, ...] = _ARRAY
 
 
-# These take neither the image, a single file, nor Apptainer's options.
+# These take neither an image file nor Apptainer's options.
 _OTHER_RUNTIMES = {"docker", "podman", "enroot", "sarus", "shifter", "ch-run"}
 # Options that hide the launcher's variables from a rank, which then does not know its number: --compat implies
 # --containall, which implies --cleanenv; so do -e, -C, and variables that Apptainer reads as options.
@@ -187,14 +187,14 @@ class ContainerTable(_Table):
             )
         if lost := next(filter(_loses_variables, self.flags), None):
             raise ValueError(
-                f"flags: {lost} keeps the launcher's variables from the ranks, and each would be a run of its own: "
+                f"flags: {lost} hides the launcher's variables from the ranks, so that each would be a separate run: "
                 "leave it out (--contain is fine)"
             )
         return self
 
 
 class MpiTable(_Table):
-    """Whose MPI is used in the container."""
+    """Which MPI is used in the container."""
 
     model: Literal["hybrid", "bind"] = "hybrid"
     folder: AbsolutePath = ""
@@ -223,11 +223,11 @@ class Site(_Table):
     def _can_be_exported(self) -> Site:
         for name in self.environment:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise ValueError(f"[environment] {name!r} is no name of a variable: letters, digits and _")
+                raise ValueError(f"[environment] {name!r} is not a name of a variable: use letters, digits and _")
             if name in _LOSING_VARIABLES:
                 raise ValueError(
-                    f"[environment] {name} keeps the launcher's variables from the ranks, and each would be a run of "
-                    "its own: leave it out"
+                    f"[environment] {name} hides the launcher's variables from the ranks, so that each would be a "
+                    "separate run: leave it out"
                 )
         return self
 
@@ -253,7 +253,8 @@ def find_site(name: str) -> Path:
     known = ", ".join(shipped_sites())
     unseen = ", or one that is not bound into this container (--bind FOLDER)" if find_container(os.environ) else ""
     raise UsageError(
-        f"--site {name}: no such site file{unseen}; known are {known}; begin one: hpcai500 slurm example > mysite.toml"
+        f"--site {name}: no such site file{unseen}; known are {known}; to write one: "
+        "hpcai500 slurm example > mysite.toml"
     )
 
 
@@ -276,8 +277,8 @@ def parse_site(source: Source) -> Site:
     tables = parse_tables(source, UsageError)
     if is_machine(tables):
         raise UsageError(
-            f"{source.name}: a machine file, which says what a machine can reach (hpcai500 roofline --machine); a site "
-            "file says how jobs are started and is a file of its own: hpcai500 slurm example > mysite.toml"
+            f"{source.name}: a machine file (for hpcai500 roofline --machine), not a site file, which says how jobs "
+            "are started; to write one: hpcai500 slurm example > mysite.toml"
         )
     try:
         return Site.model_validate(tables)

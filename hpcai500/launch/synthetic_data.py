@@ -1,4 +1,4 @@
-"""The synthetic data set of a recipe, for runs without --data: where it is, and how it is made."""
+"""The synthetic data set of a recipe, for runs without --data: where it is, and how it is generated."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from hpcai500.layers import Recipe
 from hpcai500.stopping import Stopped
 from hpcai500.streams import say
 
-_MADE_DATA = Path("data")
+_FOLDER = Path("data")
 
 
 def make_data(recipe: Recipe, out: Path | None) -> Path:
-    """The folder of the recipe's synthetic data set, which is made if it is missing."""
-    folder = place_of_made_data(_name(recipe), out)
+    """The folder of the recipe's synthetic data set, which is generated if it is missing."""
+    folder = data_folder(_name(recipe), out)
     _make(recipe, folder)
     return folder
 
 
 @contextmanager
 def data_for_measuring(recipe: Recipe, *, is_shared: bool) -> Iterator[Path]:
-    """The synthetic data set that an earlier run has made here, else one that is removed after the block.
+    """The synthetic data set that an earlier run left here, else one that is removed after the block.
 
-    With `is_shared`, ranks of other hosts read it too, so it is made in the working directory, as a run's is.
+    With `is_shared`, ranks of other hosts read it too, so it is generated in the working directory, like a run's.
     """
-    here = _MADE_DATA / _name(recipe)
+    here = _FOLDER / _name(recipe)
     if is_folder(here):
         _make(recipe, here)
         yield here
@@ -41,7 +41,7 @@ def data_for_measuring(recipe: Recipe, *, is_shared: bool) -> Iterator[Path]:
     environment = {**os.environ, "TMPDIR": str(Path.cwd())} if is_shared else os.environ
     with scratch_folder(environment, Path.cwd()) as scratch:
         folder = Path(scratch, _name(recipe))
-        say(f"{recipe.benchmark}: makes synthetic data for measuring, in {scratch}, and removes it afterwards")
+        say(f"{recipe.benchmark}: generates synthetic data for measuring in {scratch}, and removes it afterwards")
         _make(recipe, folder)
         yield folder
 
@@ -51,24 +51,24 @@ def _name(recipe: Recipe) -> str:
 
 
 def _make(recipe: Recipe, folder: Path) -> None:
-    of_ours = {"ic": ImageSet, "ewa": YearSet}.get(recipe.benchmark)
-    options = MakeOptions(folder, of_ours()) if of_ours else SetOptions(folder)
+    built_in = {"ic": ImageSet, "ewa": YearSet}.get(recipe.benchmark)
+    options = MakeOptions(folder, built_in()) if built_in else SetOptions(folder)
     code = run_to_end(module_command("data", "make", recipe.benchmark, as_argument(options)), hold=True)
     if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
         raise Stopped(code - 128)
     if code != ExitCode.PASS:
         raise error_kind(code)(
-            f"{folder}: the synthetic data could not be made (see above); give other data with --data DIR"
+            f"{folder}: the synthetic data could not be generated (see above); give other data with --data DIR"
         )
 
 
-def place_of_made_data(name: str, out: Path | None) -> Path:
-    """Where the synthetic set `name` is, or is to be made: in `data/` here, or, if that is impossible, beside `out`.
+def data_folder(name: str, out: Path | None) -> Path:
+    """Where the synthetic set `name` is or will be: in `data/` here, or, if that cannot be written, beside `out`.
 
     Raises:
         EnvironmentLacksError: neither can be written.
     """
-    here = _MADE_DATA / name
+    here = _FOLDER / name
     if is_folder(here) or can_be_made(here):
         return here
     beside = out.absolute().parent / here if out else None
@@ -77,6 +77,6 @@ def place_of_made_data(name: str, out: Path | None) -> Path:
         return beside
     tried = dict.fromkeys([str(Path.cwd()), *([str(out.absolute().parent)] if out else [])])
     raise EnvironmentLacksError(
-        f"synthetic data cannot be made: {' and '.join(tried)}: not to be written by this user; start in a folder of "
-        "yours, or give --out DIR/RUN in one (in a container: `--bind DIR --pwd DIR`)"
+        f"synthetic data cannot be generated: {' and '.join(tried)}: not writable by this user; start in a writable "
+        "folder, or give --out DIR/RUN in one (in a container: `--bind DIR --pwd DIR`)"
     )
