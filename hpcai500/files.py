@@ -33,7 +33,7 @@ from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, UsageError
 # Paths, and atomic writes that survive a power failure.
 
 
-def is_there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """Whether this user can see `path`; false below a folder that this user cannot search, where Path.exists raises."""
     try:
         return path.exists()
@@ -42,7 +42,7 @@ def is_there(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    return is_there(path) and path.is_dir()
+    return exists(path) and path.is_dir()
 
 
 def expand_variables(text: str, environment: Mapping[str, str]) -> str:
@@ -64,7 +64,7 @@ def expand_variables(text: str, environment: Mapping[str, str]) -> str:
 def nearest(path: Path) -> Path:
     """`path`, or its nearest parent that this user can see."""
     path = path.absolute()
-    return next(one for one in (path, *path.parents) if is_there(one))
+    return next(one for one in (path, *path.parents) if exists(one))
 
 
 def make_empty(folder: Path, kind: type[HpcAi500Error], remedy: str) -> None:

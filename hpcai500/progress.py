@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from hpcai500.streams import beneath, prepare_streams, say, spelt_out
+from hpcai500.streams import escaped, prepare_streams, say, underlying
 
 if TYPE_CHECKING:
     from rich.live import Live as RichLive
@@ -131,19 +131,19 @@ def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] 
 
     class _Doing(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(spelt_out(doing() if doing else ""))
+            return Text(escaped(doing() if doing else ""))
 
     bar = RichProgress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(spelt_out(unit), markup=False),
+        TextColumn(escaped(unit), markup=False),
         _Doing() if doing else TimeRemainingColumn(),
-        console=Console(file=beneath(sys.stderr)),
+        console=Console(file=underlying(sys.stderr)),
     )
     with bar:
         prepare_streams()
-        task = bar.add_task(spelt_out(description), total=total)
+        task = bar.add_task(escaped(description), total=total)
 
         class _Bar:
             def advance(self, n: int = 1) -> None:
@@ -184,11 +184,11 @@ class Redrawn:
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(file=beneath(self._stream))
+            console = Console(file=underlying(self._stream))
             self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
             prepare_streams()
-        self._live.update(self._painted("\n".join(map(spelt_out, lines))), refresh=True)
+        self._live.update(self._painted("\n".join(map(escaped, lines))), refresh=True)
 
     def close(self) -> None:
         """Leave the last lines on the terminal."""

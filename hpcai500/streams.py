@@ -47,7 +47,7 @@ def show(result: Mapping[str, Any] | Iterable[str], indent: int | None = None) -
     if isinstance(result, Mapping):
         text = json.dumps(result, indent=indent)
     else:
-        text = "\n".join(map(spelt_out, [result] if isinstance(result, str) else result))
+        text = "\n".join(map(escaped, [result] if isinstance(result, str) else result))
     print(text)  # noqa: T201 - all results are printed here
 
 
@@ -55,11 +55,11 @@ def say(line: str, *, prefix: str = _PREFIX, stream: TextIO | None = None) -> No
     """Print `line`, after the name of this program, on stderr or `stream`."""
     out = sys.stderr if stream is None else stream
     # In one write, because other threads and processes print there, too.
-    out.write(f"{spelt_out(f'{prefix}{line}')}\n")
+    out.write(f"{escaped(f'{prefix}{line}')}\n")
     out.flush()
 
 
-def tell(error: Exception | str) -> str:
+def print_error(error: Exception | str) -> str:
     """Print `error` on stderr, a line for each mistake in it; returns its text.
 
     If HPCAI500_TRACEBACK is set, the traceback is printed first.
@@ -73,10 +73,10 @@ def tell(error: Exception | str) -> str:
 
 def report_fatal(message: str) -> None:
     """Print the error that ends this process, by a bare write, because the main thread may hang inside `say`."""
-    os.write(2, f"{spelt_out(f'{_PREFIX}error: {message}')}\n".encode(errors="replace"))
+    os.write(2, f"{escaped(f'{_PREFIX}error: {message}')}\n".encode(errors="replace"))
 
 
-def spelt_out(text: object, most: int | None = None) -> str:
+def escaped(text: object, most: int | None = None) -> str:
     r"""`text` in one line of printable characters; others are escaped as in Python: `\n`, `\x1b`, `\u202e`.
 
     It is cut to `most` characters before these are escaped.
@@ -87,7 +87,7 @@ def spelt_out(text: object, most: int | None = None) -> str:
     return shown if shown.isprintable() else "".join(map(_escaped, shown))
 
 
-def beneath(stream: TextIO) -> TextIO:
+def underlying(stream: TextIO) -> TextIO:
     """`stream` as it was before `prepare_streams`, for displays that draw with control codes.
 
     The caller escapes what it shows, and calls `prepare_streams` again if the display replaces stderr, as rich does.
@@ -106,7 +106,7 @@ class _Printable:
 
     def write(self, text: str) -> int:
         is_printable = text.replace("\n", "").isprintable()
-        self.beneath.write(text if is_printable else "\n".join(map(spelt_out, text.split("\n"))))
+        self.beneath.write(text if is_printable else "\n".join(map(escaped, text.split("\n"))))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -129,4 +129,4 @@ def _show_traceback(kind: type[BaseException] | None, error: BaseException | Non
 def _warning_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    return spelt_out(f"hpcai500: warning: {message} ({category.__name__}, {filename}:{lineno})") + "\n"
+    return escaped(f"hpcai500: warning: {message} ({category.__name__}, {filename}:{lineno})") + "\n"

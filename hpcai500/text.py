@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from hpcai500.streams import spelt_out
+from hpcai500.streams import escaped
 
 # ----------------------------------------------------------------------------------------------------
 # Columns for a terminal.
@@ -51,7 +51,7 @@ def text_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] 
     """
     if not rows:
         return []
-    lines = [[spelt_out(cell) for cell in row] for row in ([header, *rows] if header else rows)]
+    lines = [[escaped(cell) for cell in row] for row in ([header, *rows] if header else rows)]
     right = range(1, len(header) - 1) if header else ()
     return [title, *(f"  {line}" for line in aligned(lines, right))] if title else list(aligned(lines, right))
 
@@ -68,7 +68,7 @@ def progress_bar(share: float) -> str:
 def next_lines(steps: Sequence[tuple[Sequence[object], str]]) -> Iterator[str]:
     """Suggested next commands: the words of each (paths are quoted for a shell), and what it does."""
     if steps:
-        rows = [(spelt_out(shlex.join(["hpcai500", *map(str, words)])), gives) for words, gives in steps]
+        rows = [(escaped(shlex.join(["hpcai500", *map(str, words)])), gives) for words, gives in steps]
         for index, line in enumerate(aligned(rows)):
             yield f"{'' if index else 'next':12}{line}"
 
@@ -128,7 +128,7 @@ def switched(value: bool | None) -> str | None:
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 # Longer than any sentence of a genuine record.
 _MOST_LETTERS = 600
-# All but printable ASCII, which is most of any page; spelt_out decides which of it is invisible.
+# All but printable ASCII, which is most of any page; escaped decides which of it is invisible.
 _HIDDEN = re.compile("[^\\n\\t\\xa0\\x20-\\x7e]+")
 
 
@@ -212,7 +212,7 @@ def legible(text: str) -> str:
 
     New lines, tabs and no-break spaces are kept: pages need them, and they cannot hide text.
     """
-    return text if text.isprintable() else _HIDDEN.sub(lambda found: spelt_out(found[0]), text)
+    return text if text.isprintable() else _HIDDEN.sub(lambda found: escaped(found[0]), text)
 
 
 def listed(value: Any) -> str:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from hpcai500.errors import HpcAi500Error, UsageError
-from hpcai500.streams import spelt_out
+from hpcai500.streams import escaped
 from hpcai500.text import short
 
 # Each can match in one way only, as lines may be long and untrusted; blanks around a line are stripped before.
@@ -220,7 +220,7 @@ def _line(model: type[BaseModel], source: Source, detail: ErrorDetails, named: s
         case _:
             name = f"{table}: " if table else ""
     # Keys and values may be untrusted.
-    return spelt_out(f"{source.place(location)}: {name}{_what_is_wrong(model, table, keys, detail)}")
+    return escaped(f"{source.place(location)}: {name}{_what_is_wrong(model, table, keys, detail)}")
 
 
 def _what_is_wrong(model: type[BaseModel], table: str, keys: Sequence[str], detail: ErrorDetails) -> str:

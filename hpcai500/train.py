@@ -22,7 +22,7 @@ from hpcai500.files import scratch
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals
-from hpcai500.streams import prepare_streams, tell
+from hpcai500.streams import prepare_streams, print_error
 from hpcai500.system.power import parse_power
 
 
@@ -108,7 +108,7 @@ def _place_in_campaign(text: str) -> dict[str, Any]:
 
 def _report(error: Exception | str, code: ExitCode) -> int:
     if not isinstance(error, PeerError):
-        tell(error)
+        print_error(error)
     return code
 
 

@@ -12,7 +12,7 @@ import pytest
 from hpcai500 import recipe as rulebook_module
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES
-from hpcai500.methodology.rules import judge
+from hpcai500.methodology.rules import find_level
 from hpcai500.recipe import (
     benchmark_rules,
     editions,
@@ -107,7 +107,7 @@ def test_the_level_of_a_recipe_is_that_of_what_it_changes(
     benchmark: str, name: str, settings: list[str], edition: str, level: str | None
 ) -> None:
     recipe = load_recipe(f"{benchmark}/{name}", settings).model_dump(mode="json")
-    assert judge(recipe, rulebook(edition, benchmark)).level == level
+    assert find_level(recipe, rulebook(edition, benchmark)).level == level
 
 
 @pytest.mark.parametrize("benchmark", RECIPE_TYPES)
@@ -141,7 +141,7 @@ def test_a_reference_that_was_changed_on_this_machine_judges_nothing(
 @pytest.mark.parametrize("benchmark", ["ic", "ewa"])
 def test_a_tuned_recipe_is_of_the_level_system_and_can_be_ranked(benchmark: str) -> None:
     recipe = load_recipe(f"{benchmark}/tuned")
-    judgement = judge(recipe.model_dump(mode="json"), rulebook("v2.0", benchmark))
+    judgement = find_level(recipe.model_dump(mode="json"), rulebook("v2.0", benchmark))
     assert judgement.level == "system"
     assert {change.field for change in judgement.forcing} == {"framework.cuda_graphs", "framework.fused_optimizer"}
     assert {change.layer for change in judgement.changes} <= {8, 5, 4}

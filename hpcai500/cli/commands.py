@@ -28,7 +28,7 @@ from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
 from hpcai500.hosts import find_placement
 from hpcai500.plugins import TAKEN
 from hpcai500.stopping import why_stopped
-from hpcai500.streams import prepare_streams, show, tell
+from hpcai500.streams import prepare_streams, print_error, show
 from hpcai500.system.mounts import require_reachable
 
 app = new_group(
@@ -248,12 +248,12 @@ def run() -> int:
         sys.stdout.flush()
         return code
     except HpcAi500Error as error:
-        tell(error)
+        print_error(error)
         return error.exit_code
     except usage_error as error:
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context else ""
-        tell(f"{_suggested_setting(error, sys.argv[1:]) or _reason(error)}{hint}")
+        print_error(f"{_suggested_setting(error, sys.argv[1:]) or _reason(error)}{hint}")
         return ExitCode.USAGE
     except OSError as error:
         _report_system_error(error)
@@ -261,7 +261,7 @@ def run() -> int:
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        tell(why_stopped(KeyboardInterrupt()))
+        print_error(why_stopped(KeyboardInterrupt()))
         return ExitCode.RUN_FAILED
 
 
@@ -301,13 +301,13 @@ def _report_dead_path(error: EnvironmentLacksError, arguments: Sequence[str]) ->
     command, as_json = next(iter(arguments), ""), "--json" in arguments
     scores = command in ("ic", "ewa", "score") or command not in TAKEN or list(arguments[:2]) == ["campaign", "run"]
     if not (scores or command == "scale") or _is_follower():
-        tell(error)
+        print_error(error)
     elif scores:
         return report_runs(failing(error), as_json)
     else:
         from hpcai500.results.scaling import report_broken_scaling  # keeps `--help` fast
 
-        report = report_broken_scaling([], tell(error), error.exit_code)
+        report = report_broken_scaling([], print_error(error), error.exit_code)
         show(report.document() if as_json else report.lines())
     return error.exit_code
 
@@ -322,12 +322,14 @@ def _is_follower() -> bool:
 
 def _report_system_error(error: OSError) -> None:
     if not _is_of_stdout(error):
-        tell(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error))
+        print_error(
+            f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error)
+        )
         return
     # stdout is unusable, and Python must not try to flush it again at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` is not an error
-        tell(f"cannot write the result to stdout: {error.strerror}")
+        print_error(f"cannot write the result to stdout: {error.strerror}")
 
 
 def _is_of_stdout(error: OSError) -> bool:

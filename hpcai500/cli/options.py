@@ -18,7 +18,7 @@ from typer.main import get_command
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import OVERSUBSCRIBE, find_placement
 from hpcai500.stopping import why_stopped
-from hpcai500.streams import say, tell
+from hpcai500.streams import print_error, say
 
 if TYPE_CHECKING:
     from hpcai500.launch.launcher import Launcher
@@ -306,8 +306,8 @@ def field_of(option: str, benchmark: str) -> str | None:
 def report_error(error: HpcAi500Error | KeyboardInterrupt) -> tuple[str, int]:
     """Print the error that ended a command early; returns its text, and the exit code."""
     if isinstance(error, HpcAi500Error):
-        return tell(error), error.exit_code
-    return tell(why_stopped(error)), ExitCode.RUN_FAILED
+        return print_error(error), error.exit_code
+    return print_error(why_stopped(error)), ExitCode.RUN_FAILED
 
 
 def say_next(lines: Iterable[str]) -> None:

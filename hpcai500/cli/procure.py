@@ -12,7 +12,7 @@ import typer
 
 from hpcai500.cli.options import Heads, Json, Registered, write_requested
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
-from hpcai500.streams import say, show, tell
+from hpcai500.streams import print_error, say, show
 
 if TYPE_CHECKING:
     from hpcai500.results.acceptance.evidence import Trust
@@ -155,7 +155,7 @@ def _accepted(request: Request, junit: Path | None, html: Path | None) -> Accept
 def _report_failure(error: HpcAi500Error, as_json: bool) -> int:
     verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
     code = int(error.exit_code)
-    broken: dict[str, Any] = {"verdict": verdict, "exit_code": code, "error": tell(error), "criteria": []}
+    broken: dict[str, Any] = {"verdict": verdict, "exit_code": code, "error": print_error(error), "criteria": []}
     show(broken if as_json else f"HPCAI500 RESULT {verdict}")
     return error.exit_code
 

@@ -36,7 +36,7 @@ from hpcai500.cli.options import (
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import find_placement
 from hpcai500.stopping import Stopped
-from hpcai500.streams import say, show, tell
+from hpcai500.streams import print_error, say, show
 from hpcai500.text import next_lines, text_table
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def report_runs(
             try:
                 outcomes.append(RunOutcome(record, score_record(record, edition, convention)))
             except HpcAi500Error as error:
-                outcomes.append(RunOutcome(record, error=tell(error), exit_code=error.exit_code))
+                outcomes.append(RunOutcome(record, error=print_error(error), exit_code=error.exit_code))
     except (HpcAi500Error, KeyboardInterrupt) as error:
         ended = CommandOutcome(outcomes, *report_error(error))
     # Before the result, so that the verdict is the last line if both streams go to one file.

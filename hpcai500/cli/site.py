@@ -24,7 +24,7 @@ from hpcai500.cli.options import (
     recipes_with,
 )
 from hpcai500.errors import ExitCode, HpcAi500Error, RecordError, UsageError
-from hpcai500.streams import say, show, tell
+from hpcai500.streams import print_error, say, show
 
 if TYPE_CHECKING:
     from hpcai500.launch.launcher import Launcher
@@ -240,7 +240,7 @@ def micro(
                     raise UsageError(f"{out}: cannot be written: {error.strerror}; give another -o FILE") from error
         except HpcAi500Error as error:
             verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
-            broken = {"verdict": verdict, "error": tell(error), "exit_code": int(error.exit_code)}
+            broken = {"verdict": verdict, "error": print_error(error), "exit_code": int(error.exit_code)}
             show(broken if as_json else f"HPCAI500 RESULT {verdict}")
             return error.exit_code
         lines = [*table_lines(document), *figure_of_merit_lines(document), "HPCAI500 RESULT PASS"]

@@ -30,7 +30,7 @@ from hpcai500.cli.run import job_error
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
 from hpcai500.interpreter import module_command
 from hpcai500.launch.processes import become
-from hpcai500.streams import say, show, tell
+from hpcai500.streams import print_error, say, show
 
 if TYPE_CHECKING:
     from hpcai500.launch.launcher import Launcher
@@ -265,7 +265,9 @@ def _scaled_ensembles(request: ScaleRequest, folder: Path, minutes: float | None
     scaling = read_ensemble_scaling(runs, degree)
     doubt = next(scaling.doubts(), None)
     code = ExitCode.PASS if doubt is None else ExitCode.RUN_FAILED
-    return ScaleReport(scaling, write_figures(folder, draw_ensemble_scaling(scaling)), doubt and tell(doubt), code)
+    return ScaleReport(
+        scaling, write_figures(folder, draw_ensemble_scaling(scaling)), doubt and print_error(doubt), code
+    )
 
 
 def _bounded(request: ScaleRequest, folder: Path, minutes: float | None) -> AbstractContextManager[None]:
@@ -522,7 +524,7 @@ def rules(
     hpcai500 rules ic/reference --set framework.compile=true --level hardware
     """
     from hpcai500.recipe import load_edition  # keeps `--help` fast
-    from hpcai500.results.rules import EDITION, ask_rules, overview_lines, report_lines
+    from hpcai500.results.rules import EDITION, check_rules, overview_lines, report_lines
 
     if subject is None:
         if level is not None or set_:
@@ -530,6 +532,6 @@ def rules(
         name = edition or EDITION
         show(load_edition(name) if as_json else overview_lines(name))
         return
-    report = ask_rules(subject, set_ or (), edition, level)
+    report = check_rules(subject, set_ or (), edition, level)
     show(report.document() if as_json else report_lines(report))
     raise typer.Exit(report.exit_code)

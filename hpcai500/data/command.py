@@ -34,7 +34,7 @@ from hpcai500.job_options import (
     read_options,
 )
 from hpcai500.plugins import Found, find_plugin, function_of
-from hpcai500.streams import prepare_streams, say, show, tell
+from hpcai500.streams import prepare_streams, print_error, say, show
 
 # ----------------------------------------------------------------------------------------------------
 # `data make|check NAME` for the benchmark of a plug-in.
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HpcAi500Error as error:
         if ending.terminated:
             return _TERMINATED  # the error is that of a worker killed by the same signal
-        tell(error)
+        print_error(error)
         return error.exit_code
     except KeyboardInterrupt:
         say(f"interrupted: {_KEPT_INDEX if 'index' in argv[:1] else _KEPT}")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hpcai500.engine.checkpoints import state_bytes
 from hpcai500.errors import WrongAnswerError
-from hpcai500.streams import spelt_out
+from hpcai500.streams import escaped
 
 # Space for names, shapes and the directory of a checkpoint, which is a ZIP file.
 _SLACK_BYTES = 16 << 20
@@ -166,4 +166,4 @@ def _reason(error: Exception) -> str:
     # torch's own message explains how to open the file nevertheless; its cause says what is wrong.
     cause = error.__context__ or error
     line = (str(cause).splitlines() or [""])[0].partition(". Please use")[0]
-    return f"{type(cause).__name__}: {spelt_out(line, _MOST_CHARACTERS)}"
+    return f"{type(cause).__name__}: {escaped(line, _MOST_CHARACTERS)}"

@@ -23,7 +23,7 @@ from hpcai500.engine.evidence import Costs, measure_ceilings
 from hpcai500.engine.precision import Precision, device_of
 from hpcai500.engine.predictions import Member, missing_kinds, write_predictions
 from hpcai500.engine.ranks import Ranks, joined, require_size, shares_of, stage_groups
-from hpcai500.engine.reporting import Console, Journal, SilentJournal, in_words, telling
+from hpcai500.engine.reporting import Console, Journal, SilentJournal, in_words, reporting_errors
 from hpcai500.engine.run_power import RunPower
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.trainer import Trainer
@@ -234,7 +234,7 @@ def start(
     Raises:
         HpcAi500Error: it cannot start or finish; the record says why.
     """
-    with joined(recipe, placement) as ranks, telling(ranks), stop:
+    with joined(recipe, placement) as ranks, reporting_errors(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=False)
         writer = RecordWriter.create(out, recipe) if ranks.leads else None
         with _errors_recorded(writer, ranks), ranks.reading(data, stop):
@@ -253,7 +253,7 @@ def resume(out: Path, data: Path | None, stop: StopRequest, placement: Placement
     """
     old = read_record(out)
     recipe = old.recipe()
-    with joined(_with_backend(recipe, placement), placement) as ranks, telling(ranks), stop:
+    with joined(_with_backend(recipe, placement), placement) as ranks, reporting_errors(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _errors_recorded(writer, ranks):

@@ -21,7 +21,7 @@ from hpcai500.job_options import Measurement, Own, read_options
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals
-from hpcai500.streams import prepare_streams, tell
+from hpcai500.streams import prepare_streams, print_error
 
 if TYPE_CHECKING:
     import torch
@@ -74,12 +74,12 @@ def exit_code_of(command: Callable[[], None]) -> int:
         with ending_by_signals():
             command()
     except HpcAi500Error as error:
-        return tell_end(error, error.exit_code)
+        return report_end(error, error.exit_code)
     except KeyboardInterrupt:
-        return tell_end("stopped by Ctrl-C", ExitCode.RUN_FAILED)
+        return report_end("stopped by Ctrl-C", ExitCode.RUN_FAILED)
     except Exception as error:  # noqa: BLE001 - the last resort: one line
         what = "".join(traceback.format_exception_only(error)).strip()
-        return tell_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        return report_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
     return ExitCode.PASS
 
 
@@ -88,9 +88,9 @@ def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> 
 
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
-    from hpcai500.engine.reporting import telling
+    from hpcai500.engine.reporting import reporting_errors
 
-    with joined(recipe, find_placement(os.environ)) as ranks, telling(ranks):
+    with joined(recipe, find_placement(os.environ)) as ranks, reporting_errors(ranks):
         device = device_of(recipe, ranks)
         cores = ranks.cores()
         torch.set_num_threads(recipe.os.threads or cores)
@@ -107,11 +107,11 @@ def let_threads_spin() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
 
 
-def tell_end(error: HpcAi500Error | str, code: ExitCode) -> int:
+def report_end(error: HpcAi500Error | str, code: ExitCode) -> int:
     """Print the error that ends this rank on stderr, unless rank 0 prints it; returns its exit code."""
     if isinstance(error, PeerError):
         return code
     lines = error.lines if isinstance(error, HpcAi500Error) else [error]
     # The monitor's messages are for training; a measurement cannot be resumed.
-    tell(HpcAi500Error(*(line.removesuffix("; go on with --resume") for line in lines)))
+    print_error(HpcAi500Error(*(line.removesuffix("; go on with --resume") for line in lines)))
     return code

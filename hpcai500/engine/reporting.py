@@ -19,7 +19,7 @@ from hpcai500.engine.ranks import Ranks
 from hpcai500.errors import HpcAi500Error, PeerError, RunError
 from hpcai500.methodology.sampling import Coverage
 from hpcai500.record import RecordWriter
-from hpcai500.streams import beneath, prepare_streams, say, spelt_out
+from hpcai500.streams import escaped, prepare_streams, say, underlying
 from hpcai500.workloads.base import TrainingBatch
 
 # ----------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ Journal = RecordWriter | SilentJournal
 
 
 @contextmanager
-def telling(ranks: Ranks) -> Iterator[None]:
+def reporting_errors(ranks: Ranks) -> Iterator[None]:
     """Report the error that ends this rank to the others; if another rank was lost first, raise an error naming it."""
     try:
         yield
@@ -280,7 +280,7 @@ class Console:
             parts.append(f"loss {status.loss:.3f}")
         if status.quality is not None:
             parts.append(f"{self._metric} {status.quality:.4f}")
-        return spelt_out(", ".join(parts))
+        return escaped(", ".join(parts))
 
     def _left(self, now: float) -> str:
         seconds = (now - self._start_seconds) / self._steps_here * (self._total_steps - self._done_steps)
@@ -301,7 +301,7 @@ def _live_bar(description: str, total: int, done: int) -> Any:
         # Before the text: a narrow terminal cuts off the end of the line.
         TimeRemainingColumn(),
         TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
-        console=RichConsole(file=beneath(sys.stderr)),
+        console=RichConsole(file=underlying(sys.stderr)),
     )
-    bar.add_task(spelt_out(description), total=total, completed=done, text="starting")
+    bar.add_task(escaped(description), total=total, completed=done, text="starting")
     return bar

@@ -78,7 +78,7 @@ class RunPower:
             self._node.stop()
         offset = self._clock_offset()
         window, hosts = world.broadcast_object(_run_of(journal) if world.rank == 0 else None)
-        mine = self._node.tell(window, offset) if self._node else None
+        mine = self._node.entry(window, offset) if self._node else None
         self._node = None
         found = list(enumerate(world.gather_objects(mine)))
         entries: list[Entry] = [entry for _, entry in found if entry]

@@ -37,7 +37,7 @@ from hpcai500.ensemble.members import (
 from hpcai500.ensemble.scheduler import Scheduler
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RecordError, RunError
 from hpcai500.progress import PLAIN_INTERVAL_SECONDS, Redrawn, Tracker, is_ascii, is_terminal, silent
-from hpcai500.streams import say, spelt_out
+from hpcai500.streams import escaped, say
 from hpcai500.text import aligned, progress_bar
 
 # ----------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def headline(status: Status) -> str:
 def next_line(status: Status) -> str | None:
     """The command to type next; None while members run, or when all is done."""
     events, states = status.ensemble.events, status.states
-    folder = spelt_out(shlex.quote(str(status.ensemble.path)))
+    folder = escaped(shlex.quote(str(status.ensemble.path)))
     if states["done"] == len(status.rows):
         return None if events[-1]["key"] == "collect" else f"hpcai500 ensemble collect {folder}"
     if states["done"] + states["diverged"] == len(status.rows):
@@ -269,9 +269,9 @@ def trouble(status: Status) -> Iterator[tuple[int, str]]:
     """(Number, sentence) of each member that something is wrong with."""
     for row in status.rows:
         if row.state in (*GIVEN_UP, "stopped", "cancelled"):
-            yield row.member, f"member {row.member} {row.state}" + (f": {spelt_out(row.wrong)}" if row.wrong else "")
+            yield row.member, f"member {row.member} {row.state}" + (f": {escaped(row.wrong)}" if row.wrong else "")
         elif row.elsewhere:
-            yield row.member, f"member {row.member}: {spelt_out(row.wrong or 'another process runs it')}"
+            yield row.member, f"member {row.member}: {escaped(row.wrong or 'another process runs it')}"
         elif row.member in status.stuck:
             yield row.member, f"member {row.member} has been silent for longer than three epochs take"
 
@@ -326,8 +326,8 @@ def duration(seconds: float) -> str:
 
 def _summary(status: Status, *, ascii_only: bool) -> Iterator[str]:
     ensemble, shape = status.ensemble, status.ensemble.shape
-    kind = spelt_out(f"{ensemble.start.get('benchmark')}, edition {ensemble.start.get('edition')}", _MOST_NAME)
-    yield f"ensemble   {spelt_out(str(ensemble.path))}: {kind}"
+    kind = escaped(f"{ensemble.start.get('benchmark')}, edition {ensemble.start.get('edition')}", _MOST_NAME)
+    yield f"ensemble   {escaped(str(ensemble.path))}: {kind}"
     many = "accelerator" if shape.degree == 1 else "accelerators"
     counts = ", ".join(f"{count} {state}" for state, count in status.states.items() if count)
     silent = f" ({len(status.stuck)} silent)" if status.stuck else ""
@@ -379,12 +379,12 @@ def _range(found: Percentiles, form: str | None = None) -> str:
 
 def _scheduler(status: Status) -> str:
     source = status.source
-    name = spelt_out(source.name) if source.name else "none: nothing was submitted yet"
+    name = escaped(source.name) if source.name else "none: nothing was submitted yet"
     if source.problem is None:
         return name
     since = f"{clock(1000 * source.answered_s)} UTC" if source.answered_s is not None else None
     shown = f"its last answer, of {since}, is shown" if since else "the states come from the records alone"
-    return f"{name}: {spelt_out(source.problem)}; {shown}"
+    return f"{name}: {escaped(source.problem)}; {shown}"
 
 
 def _looked(status: Status) -> str:
@@ -427,7 +427,7 @@ def _cells(row: MemberStatus, status: Status) -> tuple[str, ...]:
         str(row.member),
         "silent" if row.member in status.stuck else row.state,
         _hosts(row.hosts),
-        spelt_out(row.job, _MOST_NAME) or "-",
+        escaped(row.job, _MOST_NAME) or "-",
         "-" if row.restarts is None else str(row.restarts),
         "-" if row.attempts is None else str(row.attempts),
         "-" if row.epoch is None else f"{row.epoch}/{status.epochs}",
@@ -436,12 +436,12 @@ def _cells(row: MemberStatus, status: Status) -> tuple[str, ...]:
         "-" if row.images_per_second is None else number(row.images_per_second),
         "-" if row.started_ms is None else clock(row.started_ms),
         duration(age) if goes_on and age is not None else "-",
-        spelt_out(row.wrong) if row.wrong else "",
+        escaped(row.wrong) if row.wrong else "",
     )
 
 
 def _hosts(hosts: Sequence[str]) -> str:
-    shown = [spelt_out(host, _MOST_NAME) for host in hosts[:_MOST_HOSTS]]
+    shown = [escaped(host, _MOST_NAME) for host in hosts[:_MOST_HOSTS]]
     return ",".join(shown) + (f",+{len(hosts) - _MOST_HOSTS}" if len(hosts) > _MOST_HOSTS else "") or "-"
 
 

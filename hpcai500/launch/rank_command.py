@@ -11,7 +11,7 @@ from hpcai500.hosts import find_placement
 from hpcai500.interpreter import module_command
 from hpcai500.launch.layout import cores_for
 from hpcai500.launch.processes import become
-from hpcai500.streams import prepare_streams, tell
+from hpcai500.streams import prepare_streams, print_error
 
 
 def main() -> NoReturn:
@@ -23,7 +23,7 @@ def main() -> NoReturn:
         if cores is not None:
             os.sched_setaffinity(0, cores)
     except HpcAi500Error as error:
-        tell(error)
+        print_error(error)
         sys.exit(error.exit_code)
     become(module_command(sys.argv[1], *sys.argv[2:]))
 

@@ -33,7 +33,7 @@ from hpcai500.launch.launcher import Launcher, Outcome
 from hpcai500.launch.processes import until_stopped
 from hpcai500.launch.synthetic_data import make_data
 from hpcai500.layers import Recipe
-from hpcai500.methodology.rules import judge
+from hpcai500.methodology.rules import find_level
 from hpcai500.methodology.trials import runs_to_plan
 from hpcai500.recipe import default_recipe, load_recipe, read_resolved, rulebook
 from hpcai500.record import is_being_written, iterate, read_record, require_unused
@@ -288,7 +288,7 @@ def _warnings(recipe: Recipe, rules: Mapping[str, Any], trials: int, least: int 
         yield f"{rules['reference_error']}: not rankable"
         return
     tables = recipe.model_dump(mode="json")
-    forbidden = [change for change in judge(tables, rules).changes if change.level is None]
+    forbidden = [change for change in find_level(tables, rules).changes if change.level is None]
     if forbidden:
         first, more = forbidden[0], len(forbidden) - 1
         yield (

@@ -13,7 +13,7 @@ from hpcai500.files import scratch
 from hpcai500.job_options import FlopsOptions, read_options
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals, leave
-from hpcai500.streams import prepare_streams, show, tell
+from hpcai500.streams import prepare_streams, print_error, show
 
 if TYPE_CHECKING:
     from hpcai500.measure.flops import FlopsCount, Operator
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ending_by_signals(leave):
             count, shape = _count(options)
     except HpcAi500Error as error:
-        tell(error)
+        print_error(error)
         return error.exit_code
     show({**_document(count), "input": shape} if options.as_json else _lines(count, shape))
     return ExitCode.PASS

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hpcai500.engine.measurement import let_threads_spin, tell_end
+from hpcai500.engine.measurement import let_threads_spin, report_end
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.files import remove_scratch, scratch
 from hpcai500.hosts import find_placement
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe = load_recipe(options.recipe, options.overrides)
         leads = find_placement(os.environ).rank == 0
     except HpcAi500Error as error:
-        return tell_end(str(error), error.exit_code)
+        return report_end(str(error), error.exit_code)
     log = CheckLog(options.log if leads else None, options.limit_seconds, _leave, _progress(options.checks))
     try:
         with ending_by_signals(lambda number: log.stopped(signal_name(number))), scratch(os.environ, Path.cwd()):
@@ -46,11 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _examine(options, recipe, log)
     except HpcAi500Error as error:
         log.broken(str(error))
-        return error.exit_code if leads else tell_end(str(error), error.exit_code)
+        return error.exit_code if leads else report_end(str(error), error.exit_code)
     except Exception as error:  # noqa: BLE001 - the last resort: one line
         what = " ".join("".join(traceback.format_exception_only(error)).split())
         log.broken(f"unexpected {what}")
-        return tell_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        return report_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
     finally:
         log.close()
     return ExitCode.PASS
@@ -65,7 +65,7 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
     from hpcai500.comm.liveness import READING as READING_DATA
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
-    from hpcai500.engine.reporting import telling
+    from hpcai500.engine.reporting import reporting_errors
     from hpcai500.measure.convolutions import convolutions_of
     from hpcai500.measure.preflight_steps import Stage, Steps
     from hpcai500.workloads import model_of
@@ -73,7 +73,7 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
     placement = find_placement(os.environ)
     # Only rank 0's verdict counts, so the file need not exist on other hosts.
     machine = load_machine(options.machine) if options.machine and placement.rank == 0 else None
-    with joined(recipe, placement) as ranks, telling(ranks):
+    with joined(recipe, placement) as ranks, reporting_errors(ranks):
         ranks.on_lost(log.broken)
         cores = ranks.cores()
         torch.set_num_threads(recipe.os.threads or cores)

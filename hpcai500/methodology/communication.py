@@ -178,9 +178,9 @@ class RankTraffic(TypedDict):
 def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
     """Compare counted bytes with the counters of all hosts; plain JSON for the event `communication`.
 
-    Gloo sends everything by TCP, within a host over loopback, so its whole count is compared with loopback and other
-    interfaces together. Other libraries use shared memory within a host, so their bytes between hosts are compared with
-    the interfaces. Counters include all other traffic of the hosts: a ratio above 1.15 need not be a wrong count. One
+    On one host, gradients are summed in shared memory, so that nothing can be compared. On several, Gloo sends everything
+    by TCP, within a host over loopback, so its whole count is compared with loopback and other interfaces together; other
+    libraries use shared memory within a host, so their bytes between hosts are compared with the interfaces. Counters include all other traffic of the hosts: a ratio above 1.15 need not be a wrong count. One
     below 0.95 means that bytes went another way, or were not sent.
 
     Args:
@@ -192,11 +192,11 @@ def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
         which interfaces they were compared, and a `verdict` in words.
     """
     hosts = {rank["host"]: rank["counters"] for rank in reversed(ranks)}
-    if "gloo" in library.lower():
-        over = "loopback" if len(hosts) == 1 else "loopback and network"
-        return _compared(over, sum(rank["sent_bytes"] for rank in ranks), hosts, with_loopback=True)
     if len(hosts) == 1:
-        return _unknown(f"not comparable: on one host, {library} uses shared memory")
+        return _unknown("not comparable: on one host, gradients are summed in shared memory")
+    if "gloo" in library.lower():
+        counted = sum(rank["sent_bytes"] for rank in ranks)
+        return _compared("loopback and network", counted, hosts, with_loopback=True)
     # A rank that is alone on its host sends everything to other hosts.
     are_alone = len(hosts) == len(ranks)
     between = [rank["sent_bytes"] if are_alone else rank["between_hosts_bytes"] for rank in ranks]

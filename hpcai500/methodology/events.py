@@ -43,7 +43,7 @@ class Value(BaseModel):
     sometimes: ClassVar[frozenset[str]] = frozenset()
     may_be_empty: ClassVar[frozenset[str]] = frozenset()
 
-    def untold(self) -> Iterator[str]:
+    def missing_fields(self) -> Iterator[str]:
         """Missing or empty fields that this version writes in every run; `table.field` for one of a nested table."""
         for name in type(self).model_fields:
             if name not in self.model_fields_set:
@@ -55,7 +55,7 @@ class Value(BaseModel):
                 yield name
             for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, Value):
-                    yield from (f"{name}.{inner}" for inner in one.untold())
+                    yield from (f"{name}.{inner}" for inner in one.missing_fields())
 
 
 class InitStart(Value):
@@ -351,7 +351,7 @@ class Moment:
     clock_s: float
     value: Value | None
 
-    def told(self, kind: type[_Kind]) -> _Kind:
+    def value_as(self, kind: type[_Kind]) -> _Kind:
         """The value, which must be of the type that `VALUES` has for the key; this is not checked."""
         return cast(_Kind, self.value)
 
@@ -366,7 +366,7 @@ class Log:
         return (moment for moment in self.moments if moment.key in keys)
 
     def values(self, kind: type[_Kind], *keys: str) -> list[_Kind]:
-        return [moment.told(kind) for moment in self.named(*keys)]
+        return [moment.value_as(kind) for moment in self.named(*keys)]
 
     @cached_property
     def sessions(self) -> tuple[tuple[Moment, ...], ...]:
@@ -540,7 +540,7 @@ def _begin(_: Moment, position: _Position) -> str | None:
 
 
 def _resume(moment: Moment, position: _Position) -> str | None:
-    value = moment.told(Resume)
+    value = moment.value_as(Resume)
     position.epoch, position.step = place = value.epoch, value.step
     if not position.has_started:
         return "before run_start"
@@ -548,7 +548,7 @@ def _resume(moment: Moment, position: _Position) -> str | None:
 
 
 def _start_epoch(moment: Moment, position: _Position) -> str | None:
-    value = moment.told(Place)
+    value = moment.value_as(Place)
     if position.is_interrupted:
         return "in a process that a signal has interrupted"
     if value.epoch > position.epochs:
@@ -557,7 +557,7 @@ def _start_epoch(moment: Moment, position: _Position) -> str | None:
 
 
 def _interrupt(moment: Moment, position: _Position) -> str | None:
-    value, wrong = moment.told(Place), _same_epoch(moment, position)
+    value, wrong = moment.value_as(Place), _same_epoch(moment, position)
     if value.step < position.step:
         wrong = f"at step {value.step} of an epoch that started at step {position.step}"
     position.step, position.is_interrupted = value.step, True
@@ -566,12 +566,12 @@ def _interrupt(moment: Moment, position: _Position) -> str | None:
 
 def _stop_epoch(moment: Moment, position: _Position) -> str | None:
     wrong = _same_epoch(moment, position)
-    position.step = moment.told(EpochStop).steps
+    position.step = moment.value_as(EpochStop).steps
     return wrong
 
 
 def _save(moment: Moment, position: _Position) -> str | None:
-    value = moment.told(Checkpoint)
+    value = moment.value_as(Checkpoint)
     expected = (position.epoch, position.step) if position.is_interrupted else (position.epoch + 1, 0)
     position.epoch, position.step = place = value.epoch, value.step
     position.saved.add(place)

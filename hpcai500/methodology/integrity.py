@@ -77,22 +77,22 @@ def last_passes(log: Log) -> dict[int, Pass]:
         if moment.key in _SYNCHRONISED:
             synchronised = moment
         elif moment.key == "epoch_start":
-            begun, is_open, place = moment, True, moment.told(Place)
+            begun, is_open, place = moment, True, moment.value_as(Place)
             done_before = parts.setdefault(place.epoch, [])
             # Drop what a restart at this step has lost; steps only grow within an epoch.
             while done_before and (place.step == 0 or done_before[-1].step > place.step):
                 done_before.pop()
         elif moment.key == "interrupted" and is_open:
-            is_open, place = False, moment.told(Place)
+            is_open, place = False, moment.value_as(Place)
             _add(parts.setdefault(place.epoch, []), place.step, synchronised, begun, moment)
         elif moment.key == "epoch_stop":
-            is_open, done = False, moment.told(EpochStop)
+            is_open, done = False, moment.value_as(EpochStop)
             whole = _add(parts.setdefault(done.epoch, []), done.steps, synchronised, begun, moment)
             passes[done.epoch] = Pass(moment.line, done, whole.seconds, whole.head_start)
         elif moment.key == "eval_start":
             evaluating = moment
         elif moment.key == "eval_accuracy":
-            evaluation, seconds = moment.told(Evaluation), moment.clock_s - evaluating.clock_s
+            evaluation, seconds = moment.value_as(Evaluation), moment.clock_s - evaluating.clock_s
             if trained := passes.get(evaluation.epoch):
                 passes[evaluation.epoch] = replace(trained, evaluation=evaluation, evaluation_elapsed_seconds=seconds)
         elif moment.key == "init_start":
@@ -125,7 +125,7 @@ def clock_faults(log: Log) -> Iterator[str]:
     """Yield a sentence, with the line in the log, for each place where the clocks cannot both be right."""
     boot: str | None = None
     for session in log.sessions:
-        before, boot = boot, session[0].told(InitStart).boot_id
+        before, boot = boot, session[0].value_as(InitStart).boot_id
         yield from _within(session)
         if session[0].line > 1:
             last = log.moments[session[0].line - 2]
@@ -210,7 +210,7 @@ def time_faults(passes: Iterable[Pass]) -> Iterator[str]:
             yield f"epoch {done.epoch}: reports {evaluation.seconds:.3f} s of evaluation, the clock {seconds:.3f} s"
 
 
-def untold_times(passes: Iterable[Pass]) -> Iterator[str]:
+def unreported_times(passes: Iterable[Pass]) -> Iterator[str]:
     """Epochs and evaluations with much unaccounted time. It counts in the score."""
     for one in passes:
         yield from _unaccounted(f"epoch {one.done.epoch}: training", one.done.seconds, one.elapsed_seconds)
@@ -227,7 +227,7 @@ def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
         return
     first = log.trained[-1][0].line
     here = [one.done for one in passes if one.line > first]
-    counted = sum(done.steps for done in here) - begun.told(Place).step
+    counted = sum(done.steps for done in here) - begun.value_as(Place).step
     # Upper bounds: those of the first epoch include what an earlier process trained of it.
     seconds = {name: math.fsum(getattr(done, name) for done in here) for name in _PARTS}
     rows = reported[-1].ranks

@@ -15,7 +15,7 @@ from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.conduct import conduct
 from hpcai500.methodology.energy import power_of_run
 from hpcai500.methodology.passes import Event, Timeline, first_reaching, last_pass
-from hpcai500.methodology.rules import Judgement, judge
+from hpcai500.methodology.rules import LevelReport, find_level
 from hpcai500.methodology.trials import flops_rate, penalty_coefficient, valid_flops
 from hpcai500.methodology.weak_scaling import estimate_efficiency
 
@@ -195,7 +195,7 @@ def derive(
     first = first_reaching(events, target)
     step_seconds = training_seconds(events)
     data_wait_seconds = math.fsum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
-    judgement = judge(recipe, rules) if "reference" in rules and "levels" in rules else None
+    judgement = find_level(recipe, rules) if "reference" in rules and "levels" in rules else None
     reasons = [
         *_input_reasons(recipe),
         *_rule_reasons(recipe, rules, _only(events, "dataset")["value"]),
@@ -358,7 +358,7 @@ _MOST_LETTERS = 80
 _REPORTED = {"accelerator.loader", "problem.dataset", "problem.metric", "problem.target_quality", "problem.epochs"}
 
 
-def _level_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], judgement: Judgement | None) -> list[str]:
+def _level_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], judgement: LevelReport | None) -> list[str]:
     """Changes that no level allows (V2.0 section 3.1)."""
     if judgement is None:
         return [rules["reference_error"]] if "reference_error" in rules else []

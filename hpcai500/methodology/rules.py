@@ -42,7 +42,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class LevelReport:
     """The level of a recipe in an edition.
 
     Attributes:
@@ -70,7 +70,7 @@ class Judgement:
         return tuple(change for change in self.changes if change.level not in allowed)
 
 
-def judge(tables: Tables, rules: Tables) -> Judgement:
+def find_level(tables: Tables, rules: Tables) -> LevelReport:
     """The level of the recipe `tables` under `rules` (a `rulebook` with `levels` and `reference`).
 
     `tables` may have any content: everything unexpected counts as a change.
@@ -89,7 +89,7 @@ def judge(tables: Tables, rules: Tables) -> Judgement:
     changes = tuple(sorted(found, key=_place(levels, reference)))
     forced = [change.level for change in changes]
     level = None if None in forced else max(map(str, forced), key=order.index, default=order[0])
-    return Judgement(level, changes, tuple(name for name in absent if name in joined), order)
+    return LevelReport(level, changes, tuple(name for name in absent if name in joined), order)
 
 
 def same_value(one: Any, other: Any) -> bool:

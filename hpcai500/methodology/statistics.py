@@ -239,7 +239,7 @@ class Limits:
         return any(limit is not None and low < limit < high for limit in (self.lowest, self.highest))
 
 
-def judged_value(values: Sequence[float], statistic: Statistic, limits: Limits) -> float:
+def compared_value(values: Sequence[float], statistic: Statistic, limits: Limits) -> float:
     """The one number of `values` that is compared with `limits`.
 
     `every` takes the value with the least margin, `median` the median, and `mean` the arithmetic mean without the
@@ -250,7 +250,7 @@ def judged_value(values: Sequence[float], statistic: Statistic, limits: Limits) 
     return statistics.median(values) if statistic == "median" else summarise(values).mean
 
 
-def judged_interval(values: Sequence[float], statistic: Statistic) -> tuple[float, float] | None:
+def compared_interval(values: Sequence[float], statistic: Statistic) -> tuple[float, float] | None:
     """The 95 % confidence interval of the mean of all `values`, or of their median; None if there is none.
 
     A mean's is Student's, of two values or more; a median's is by order statistics, of six or more. Under `every`,

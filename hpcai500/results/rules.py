@@ -20,12 +20,12 @@ from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, Reco
 from hpcai500.files import write_atomically
 from hpcai500.layers import RECIPE_TYPES
 from hpcai500.methodology.conduct import Observation, conduct
-from hpcai500.methodology.rules import Change, Judgement, judge, row_of
+from hpcai500.methodology.rules import Change, LevelReport, find_level, row_of
 from hpcai500.recipe import editions, load_edition, load_recipe, rulebook
 from hpcai500.record import Record, read_record
 from hpcai500.results.score import score
 from hpcai500.results.verification.facts import other_code
-from hpcai500.streams import spelt_out
+from hpcai500.streams import escaped
 from hpcai500.system.software import package_code_hash
 from hpcai500.text import aligned, count
 
@@ -51,7 +51,7 @@ class RulesReport:
     benchmark: str
     edition: str
     layers: Mapping[str, int]
-    judgement: Judgement
+    judgement: LevelReport
     conduct: tuple[Observation, ...] | None
     reasons: tuple[str, ...]
     asked: str | None = None
@@ -99,7 +99,7 @@ class RulesReport:
         }
 
 
-def ask_rules(
+def check_rules(
     subject: str, overrides: Sequence[str] = (), edition: str | None = None, level: str | None = None
 ) -> RulesReport:
     """Apply the rules to a shipped recipe, a recipe file, or the folder of a record or campaign.
@@ -120,7 +120,7 @@ def ask_rules(
     rules = _rules(name, benchmark, level)
     tables = {**tables, "edition": name}
     try:
-        judgement = judge(tables, rules)
+        judgement = find_level(tables, rules)
         observed = _observed(record, tables, rules)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise RecordError(f"{subject}: events or recipe are incomplete: {type(error).__name__} {error}") from error
@@ -178,7 +178,7 @@ def _reasons_of_record(record: Record, edition: str) -> tuple[str, ...]:
         return (str(error),)
 
 
-def _reasons_of_recipe(judgement: Judgement, edition: str) -> tuple[str, ...]:
+def _reasons_of_recipe(judgement: LevelReport, edition: str) -> tuple[str, ...]:
     never = [change.field for change in judgement.changes if change.level is None]
     return (f"no level of edition {edition} allows a change of {', '.join(never)}",) if never else ()
 
@@ -207,16 +207,16 @@ _NONE = "none"
 
 def report_lines(report: RulesReport) -> Iterator[str]:
     judgement = report.judgement
-    yield f"{report.kind:11} {spelt_out(report.subject, 200)}"
+    yield f"{report.kind:11} {escaped(report.subject, 200)}"
     yield f"benchmark   {report.benchmark}, edition {report.edition}"
-    forcing = [spelt_out(change.field) for change in judgement.forcing]
+    forcing = [escaped(change.field) for change in judgement.forcing]
     details = [] if report.kind == "recipe" else ["from the recipe"]
     details += [f"forced by {_named(forcing)}"] if forcing else []
     yield f"level       {judgement.level or _NONE}" + (f" ({'; '.join(details)})" if details else "")
     yield from ([f"            {report.other_code}"] if report.other_code else [])
     rankable = "yes, with runs of this recipe" if report.kind == "recipe" else "yes"
-    yield "rankable    " + (f"no: {spelt_out(report.reasons[0], 200)}" if report.reasons else rankable)
-    yield from (f"            {spelt_out(reason, 200)}" for reason in report.reasons[1:_MOST_ROWS])
+    yield "rankable    " + (f"no: {escaped(report.reasons[0], 200)}" if report.reasons else rankable)
+    yield from (f"            {escaped(reason, 200)}" for reason in report.reasons[1:_MOST_ROWS])
     yield ""
     yield from _drawing(report)
     if judgement.changes:
@@ -230,12 +230,12 @@ def report_lines(report: RulesReport) -> Iterator[str]:
         yield "from the events"
         for rule in report.conduct:
             yield f"  {rule.layer} {rule.name:24} {'pass' if rule.holds else 'FAIL':14} {rule.section}"
-            yield from (f"      {spelt_out(problem, 200)}" for problem in rule.problems)
+            yield from (f"      {escaped(problem, 200)}" for problem in rule.problems)
     if report.asked is not None:
         yield ""
         recipe = "" if report.kind == "recipe" else "recipe "
         yield f"{recipe}qualifies for {report.asked}: {'no' if report.obstacles else 'yes'}"
-        yield from (f"  {spelt_out(obstacle, 200)}" for obstacle in report.obstacles[:_MOST_ROWS])
+        yield from (f"  {escaped(obstacle, 200)}" for obstacle in report.obstacles[:_MOST_ROWS])
 
 
 def overview_lines(edition: str) -> Iterator[str]:
@@ -277,7 +277,7 @@ def _table(changes: Sequence[Change]) -> Iterator[str]:
     rows = [
         (
             str(change.layer or "-"),
-            spelt_out(change.field, 60),
+            escaped(change.field, 60),
             _value(change.reference),
             _value(change.value),
             change.level or _NONE,
@@ -289,7 +289,7 @@ def _table(changes: Sequence[Change]) -> Iterator[str]:
     if len(changes) > _MOST_ROWS:
         yield f"  and {len(changes) - _MOST_ROWS} more"
     yield from dict.fromkeys(
-        f"  {spelt_out(change.field, 60)}: {change.why}"
+        f"  {escaped(change.field, 60)}: {change.why}"
         for change in changes[:_MOST_ROWS]
         # A field that exists only in the recipe, or only in the reference.
         if change.reference is None or change.value is None
@@ -306,7 +306,7 @@ def _value(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
-    return spelt_out(value, _MOST_LETTERS)
+    return escaped(value, _MOST_LETTERS)
 
 
 # ----------------------------------------------------------------------------------------------------

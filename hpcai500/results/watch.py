@@ -20,7 +20,7 @@ from hpcai500.errors import RecordError
 from hpcai500.record import is_being_written
 from hpcai500.results.report.page import write_page
 from hpcai500.run_progress import PROGRESS, Progress, parse_progress
-from hpcai500.streams import spelt_out
+from hpcai500.streams import escaped
 from hpcai500.system.power_samples import FOLDER, Row, parse_samples
 from hpcai500.text import duration, number, progress_bar, quantity, short, table
 from hpcai500.toml_source import parse_toml
@@ -99,8 +99,8 @@ class RecordWatch:
             parts.append(f"{rate:.3g} images/s" if rate < 1000 else f"{rate:.0f} images/s")
         if left is not None:
             parts.append(f"about {duration(left)} left")
-        headline = spelt_out(", ".join(parts))
-        lines = tuple(map(spelt_out, self._shown(seen, place, share, left, rate, age, is_over=is_over)))
+        headline = escaped(", ".join(parts))
+        lines = tuple(map(escaped, self._shown(seen, place, share, left, rate, age, is_over=is_over)))
         return Look(self.path, is_over, headline, lines, share)
 
     @property
@@ -331,7 +331,7 @@ def watch_page(title: str, lines: Sequence[str], share: float, refresh_seconds: 
     """A page of one look, which reloads itself after `refresh_seconds`, without a script."""
     reload = f'<meta http-equiv="refresh" content="{max(1, round(refresh_seconds))}">\n' if refresh_seconds else ""
     note = f"Updated every {refresh_seconds:g} s." if refresh_seconds else "Ended: this page is no longer updated."
-    text = escape("\n".join(map(spelt_out, lines)))
+    text = escape("\n".join(map(escaped, lines)))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -339,7 +339,7 @@ def watch_page(title: str, lines: Sequence[str], share: float, refresh_seconds: 
 {reload}<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{escape(spelt_out(title))}</title>
+<title>{escape(escaped(title))}</title>
 <style>
 body {{ margin: 0 auto; max-width: 60em; padding: 1em; font-family: sans-serif }}
 progress {{ width: 100%; height: 1.5em }}
@@ -347,7 +347,7 @@ pre {{ overflow-x: auto; line-height: 1.5 }}
 </style>
 </head>
 <body>
-<h1>{escape(spelt_out(title))}</h1>
+<h1>{escape(escaped(title))}</h1>
 <progress max="100" value="{100 * share:.1f}">{int(100 * share + 1e-9)} %</progress>
 <pre>{text}</pre>
 <footer>{note} Last look: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC.</footer>

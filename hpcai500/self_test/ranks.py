@@ -13,7 +13,7 @@ from hpcai500.errors import ExitCode, HpcAi500Error, RunError, WrongAnswerError
 from hpcai500.findings import CannotBeChecked, FindingsLog
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
-from hpcai500.streams import tell
+from hpcai500.streams import print_error
 
 _NAMES = {
     "torch": "all-reduce: torch, Gloo",
@@ -34,7 +34,7 @@ def run_rank(findings: FindingsLog, kind: str, size: int) -> int:
     except CannotBeChecked:
         return ExitCode.PASS
     except HpcAi500Error as error:
-        tell(error)
+        print_error(error)
         return error.exit_code
     return ExitCode.PASS
 

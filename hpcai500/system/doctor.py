@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from hpcai500.errors import DataError, EnvironmentLacksError, UsageError
-from hpcai500.files import is_folder, is_there, nearest, writable_folder
+from hpcai500.files import exists, is_folder, nearest, writable_folder
 from hpcai500.hosts import LauncherName, find_placement
 from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.layers import Recipe
@@ -70,7 +70,7 @@ def _unseen_data(
     if reason := _why_hidden(data):
         fix = f"ask the owner of {nearest(data)}, or give another folder with --data DIR"
         return Check(DATA, "fail", f"{data}: not readable by this user ({reason})", fix)
-    if not is_there(data):
+    if not exists(data):
         if container:
             return _not_visible(DATA, data, container, arguments)
         return Check(DATA, "fail", f"{data}: no such folder", f"give {dataset} with --data DIR")
@@ -159,8 +159,8 @@ def temporary_check(environment: Mapping[str, str], container: Container | None,
     folder = temporary_folder(environment)
     if is_folder(folder) and os.access(folder, os.W_OK | os.X_OK):
         return Check(TEMPORARY, "pass", f"{folder} is writable")
-    exists = is_there(folder) or _why_hidden(folder)
-    why = "not writable by this user" if exists else "it does not exist"
+    found = exists(folder) or _why_hidden(folder)
+    why = "not writable by this user" if found else "it does not exist"
     place = f"TMPDIR={folder}" if name == "TMPDIR" else name
     fix = "set TMPDIR to a folder that exists on every node"
     if container:
@@ -226,7 +226,7 @@ def _not_visible(name: str, path: Path, container: Container, arguments: Sequenc
     """The failure if a path, which may exist on the host, is not visible in the container."""
     path = path.absolute()
     top = Path(*path.parts[:2])
-    bound, what = (top, "not visible") if not is_there(top) else (path, "no such folder")
+    bound, what = (top, "not visible") if not exists(top) else (path, "no such folder")
     return Check(
         name,
         "fail",

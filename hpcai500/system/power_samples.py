@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpcai500.errors import DataError, HpcAi500Error, RecordError, WrongAnswerError
-from hpcai500.files import is_there, write_atomically
+from hpcai500.files import exists, write_atomically
 from hpcai500.methodology.energy import Energy, Sample, Window, integrate, usual_interval, window_of
 from hpcai500.record import Record, iterate
 from hpcai500.system.power import METER, Meter, PowerSource, machine_seconds
@@ -62,7 +62,7 @@ def files_of(meter: Meter, host: str) -> list[Path]:
     """The meter's files that exist now."""
     path = Path(meter.of(host)).absolute()
     # The name of a file may contain the characters of a pattern.
-    if is_there(path) and path.is_file():
+    if exists(path) and path.is_file():
         return [path]
     root = Path(path.anchor)
     return [one for one in sorted(root.glob(str(path.relative_to(root)))) if one.is_file()]
@@ -356,7 +356,7 @@ class SampledNode:
         """The wall clock of the samples, which does not jump."""
         return machine_seconds() + self.wall_zero_s
 
-    def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
+    def entry(self, window: Window, clock_offset_seconds: float) -> Entry:
         """The entry of this node, with the energy of its samples file.
 
         `window` is that of the run, in UNIX seconds of rank 0; this node's wall clock is ahead by
@@ -429,7 +429,7 @@ class MeteredNode:
     def unix_now(self) -> float:
         return time.time()
 
-    def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
+    def entry(self, window: Window, clock_offset_seconds: float) -> Entry:
         """The energy of the meter's rows, which are written into the record like samples."""
         entry = _empty(self._host, self._covers, window, clock_offset_seconds)
         entry |= {"source": METER, "scope": self._meter.scope}

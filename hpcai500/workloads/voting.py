@@ -24,7 +24,7 @@ from hpcai500.errors import WrongAnswerError
 from hpcai500.layers import Recipe
 from hpcai500.methodology.sampling import SampleIds
 from hpcai500.plugins import function_of
-from hpcai500.streams import spelt_out
+from hpcai500.streams import escaped
 from hpcai500.workloads.base import Evaluation
 from hpcai500.workloads.operators import batched_nms
 from hpcai500.workloads.quality import AveragePrecision
@@ -170,7 +170,7 @@ def _require_entries(archive: zipfile.ZipFile, form: Form) -> None:
     entries = archive.infolist()
     found, expected = [entry.filename for entry in entries], [name + _SUFFIX for name in form]
     if sorted(found) != sorted(expected):
-        named = ", ".join(spelt_out(name, _MOST_CHARACTERS) for name in found[:8])
+        named = ", ".join(escaped(name, _MOST_CHARACTERS) for name in found[:8])
         raise WrongAnswerError(f"holds {named or 'nothing'}; expected {', '.join(expected)}")
     if any(entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size for entry in entries):
         raise WrongAnswerError("is compressed; predictions are not")
@@ -187,7 +187,7 @@ def _array(archive: zipfile.ZipFile, name: str, dtype: str, dimensions: int) -> 
         if found != np.dtype(dtype) or len(shape) != dimensions or is_fortran:
             text = f"{found} in {len(shape)} dimensions"
             raise WrongAnswerError(
-                f"{name}: {spelt_out(text, _MOST_CHARACTERS)}, expected {np.dtype(dtype)} in {dimensions}"
+                f"{name}: {escaped(text, _MOST_CHARACTERS)}, expected {np.dtype(dtype)} in {dimensions}"
             )
         if math.prod(shape) * found.itemsize != size - member.tell():
             raise WrongAnswerError(f"{name}: claims the shape {shape}, which does not match its size")
@@ -209,7 +209,7 @@ def _fill(member: IO[bytes], array: npt.NDArray[Any]) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return spelt_out((str(error).splitlines() or [type(error).__name__])[0], _MOST_CHARACTERS)
+    return escaped((str(error).splitlines() or [type(error).__name__])[0], _MOST_CHARACTERS)
 
 
 # ----------------------------------------------------------------------------------------------------

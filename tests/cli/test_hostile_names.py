@@ -24,7 +24,7 @@ from hpcai500.cli import commands
 from hpcai500.errors import RecipeError
 from hpcai500.progress import track
 from hpcai500.results.submission.pack import SubmitRequest, pack
-from hpcai500.streams import prepare_streams, report_fatal, say, show, spelt_out, tell
+from hpcai500.streams import escaped, prepare_streams, print_error, report_fatal, say, show
 
 Said = Callable[[Callable[[], Any]], str]
 
@@ -207,7 +207,7 @@ def test_a_traceback_and_a_warning_have_no_line_of_a_stranger(said: Said, monkey
         try:
             raise ValueError(NAME)
         except ValueError as error:
-            tell(error)
+            print_error(error)
             sys.excepthook(ValueError, error, error.__traceback__)
 
     text = said(fail)
@@ -242,6 +242,6 @@ def test_lines_and_documents_stay_what_they_are(said: Said) -> None:
     said(prepare_streams)
     assert said(lambda: show(["é 中", "", "b"])) == "é 中\n\nb\n"
     assert json.loads(said(lambda: show({"name": NAME}))) == {"name": NAME}
-    assert spelt_out("a" * 9, 4) == "aaa…"
+    assert escaped("a" * 9, 4) == "aaa…"
     # Also where a program knows nothing of `show`.
     assert said(lambda: sys.stdout.write(json.dumps({"name": "\x7f"}) + "\n")) == '{"name": "\\u007f"}\n'

@@ -325,10 +325,7 @@ def test_every_all_reduce_is_in_the_table_with_the_bytes_of_a_flat_ring_over_two
     assert times["all_reduce"] > 0
     gradients = LAYERS * (WIDTH * WIDTH + WIDTH) * 4
     assert value["bytes_per_step"] == {"gradient": gradients, "sent": gradients}
-    network = value["network"]
-    assert (network["over"], network["counted_bytes"]) == ("loopback", 2 * STEPS * gradients)
-    # Whoever else uses this machine's loopback can only add to it.
-    assert network["ratio"] > 0.95
+    assert "summed in shared memory" in value["network"]["verdict"]
 
 
 def test_the_slow_rank_is_the_straggler_and_the_other_one_waits(found: dict[str, Any]) -> None:

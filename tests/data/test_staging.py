@@ -30,7 +30,7 @@ from hpcai500.data.staging import Report, StageRequest, release, stage
 from hpcai500.errors import DataError, RunError, UsageError
 from hpcai500.layers import Recipe
 from hpcai500.methodology.sampling import draws, probe
-from hpcai500.streams import tell
+from hpcai500.streams import print_error
 
 YEARS = "problem.training_years=[1979, 1980]", "problem.evaluation_years=[1981, 1981]"
 
@@ -455,7 +455,7 @@ def test_names_with_newlines_and_names_that_are_no_text_are_staged_and_told_in_o
     release(tmp_path / "set", None)
     with pytest.raises(DataError) as error:
         staged(source, tmp_path / "set")
-    tell(error.value)
+    print_error(error.value)
     (line,) = capsys.readouterr().err.splitlines()
     assert "a\\nb.JPEG" in line
 

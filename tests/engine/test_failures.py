@@ -15,7 +15,7 @@ from builders.runs import train_arguments
 from hpcai500 import train
 from hpcai500.comm.communicator import LocalCommunicator
 from hpcai500.engine import checkpoints, evidence
-from hpcai500.engine.measurement import tell_end
+from hpcai500.engine.measurement import report_end
 from hpcai500.engine.trainer import Trainer
 from hpcai500.errors import ExitCode, RunError
 from hpcai500.measure.preflight import Product
@@ -187,5 +187,5 @@ def test_a_device_that_computes_wrongly_ends_the_run_by_the_name_of_its_host(mon
 
 
 def test_whoever_measures_is_not_told_to_resume_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tell_end("rank 1 is gone; go on with --resume", ExitCode.RUN_FAILED) == ExitCode.RUN_FAILED
+    assert report_end("rank 1 is gone; go on with --resume", ExitCode.RUN_FAILED) == ExitCode.RUN_FAILED
     assert capsys.readouterr().err == "hpcai500: error: rank 1 is gone\n"

@@ -20,7 +20,7 @@ from hpcai500.methodology.integrity import (
     step_faults,
     time_faults,
     training_rate,
-    untold_times,
+    unreported_times,
 )
 from hpcai500.record import Event
 
@@ -30,7 +30,13 @@ from hpcai500.record import Event
 def told(events: list[Event]) -> list[str]:
     log = log_of(events)
     passes = list(last_passes(log).values())
-    return [*clock_faults(log), *time_faults(passes), *untold_times(passes), *step_faults(log, passes), *pauses(log)]
+    return [
+        *clock_faults(log),
+        *time_faults(passes),
+        *unreported_times(passes),
+        *step_faults(log, passes),
+        *pauses(log),
+    ]
 
 
 def moved(events: list[Event], key: str, clock_s: float = 0.0, wall_s: float = 0.0) -> list[Event]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.rules import Judgement, judge, same_value
+from hpcai500.methodology.rules import LevelReport, find_level, same_value
 from hpcai500.recipe import load_recipe, rulebook
 
 RULES = {benchmark: rulebook("v2.0", benchmark) for benchmark in ("ic", "ewa")}
@@ -31,15 +31,15 @@ def changed(changes: dict[tuple[str, str], Any], benchmark: str = "ic") -> dict[
     return tables
 
 
-def height(judgement: Judgement) -> int:
+def height(judgement: LevelReport) -> int:
     """A level as a number: the more a recipe changes, the higher."""
     return len(LEVELS) if judgement.level is None else LEVELS.index(judgement.level)
 
 
 @pytest.mark.parametrize("benchmark", ["ic", "ewa"])
 def test_the_reference_itself_is_of_the_strictest_level(benchmark: str) -> None:
-    judgement = judge(RULES[benchmark]["reference"], RULES[benchmark])
-    assert judgement == Judgement("hardware", (), (), LEVELS)
+    judgement = find_level(RULES[benchmark]["reference"], RULES[benchmark])
+    assert judgement == LevelReport("hardware", (), (), LEVELS)
     assert judgement.forcing == ()
 
 
@@ -83,7 +83,7 @@ def test_the_reference_itself_is_of_the_strictest_level(benchmark: str) -> None:
     ],
 )
 def test_every_change_has_the_lowest_level_that_allows_it(setting: str, level: str | None) -> None:
-    judgement = judge(load_recipe("ic/reference", [setting]).model_dump(mode="json"), RULES["ic"])
+    judgement = find_level(load_recipe("ic/reference", [setting]).model_dump(mode="json"), RULES["ic"])
     (change,) = judgement.changes
     assert (change.field, judgement.level, change.level) == (setting.partition("=")[0], level, level)
     assert change.section.startswith("V2.0 ")
@@ -102,12 +102,12 @@ def test_every_change_has_the_lowest_level_that_allows_it(setting: str, level: s
 def test_what_only_a_table_can_say_has_its_level_or_none(
     benchmark: str, table: str, key: str, value: Any, level: str | None
 ) -> None:
-    assert judge(changed({(table, key): value}, benchmark), RULES[benchmark]).level == level
+    assert find_level(changed({(table, key): value}, benchmark), RULES[benchmark]).level == level
 
 
 def test_the_changes_that_force_a_level_are_those_that_no_lower_one_allows() -> None:
     tables = changed({("framework", "compile"): True, ("hyperparameters", "batch_size"): 256, ("os", "threads"): 2})
-    judgement = judge(tables, RULES["ic"])
+    judgement = find_level(tables, RULES["ic"])
     assert [change.field for change in judgement.changes] == [
         "hyperparameters.batch_size", "framework.compile", "os.threads",
     ]  # fmt: skip
@@ -121,7 +121,7 @@ def test_an_older_recipe_lacks_what_joined_later_and_is_not_changed_by_that() ->
     for field in ("hyperparameters.momentum_form", "communication.topology"):
         table, _, key = field.partition(".")
         del tables[table][key]
-    judgement = judge(tables, RULES["ic"])
+    judgement = find_level(tables, RULES["ic"])
     assert (judgement.level, judgement.changes) == ("hardware", ())
     assert judgement.absent == ("hyperparameters.momentum_form", "communication.topology")
 
@@ -131,16 +131,16 @@ def test_a_field_that_every_recipe_states_cannot_be_left_out(field: str) -> None
     tables = changed({})
     table, _, key = field.partition(".")
     del tables[table][key]
-    judgement = judge(tables, RULES["ic"])
+    judgement = find_level(tables, RULES["ic"])
     assert (judgement.level, [change.field for change in judgement.changes]) == (None, [field])
     assert judgement.changes[0].why == "the recipe does not state it"
 
 
 def test_a_layer_cannot_be_left_out_or_be_no_table() -> None:
     tables = changed({})
-    assert judge(tables | {"workload": "resnet"}, RULES["ic"]).level is None
+    assert find_level(tables | {"workload": "resnet"}, RULES["ic"]).level is None
     del tables["workload"]
-    assert judge(tables, RULES["ic"]).level is None
+    assert find_level(tables, RULES["ic"]).level is None
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,19 @@ def test_a_layer_cannot_be_left_out_or_be_no_table() -> None:
                          ("programming", "free"), ("problem", None)],
 )  # fmt: skip
 def test_a_field_of_a_newer_version_is_judged_as_its_layer_and_said(table: str, level: str | None) -> None:
-    judgement = judge(changed({(table, "of_tomorrow"): 1}), RULES["ic"])
+    judgement = find_level(changed({(table, "of_tomorrow"): 1}), RULES["ic"])
     assert (judgement.level, judgement.changes[0].reference) == (level, None)
     assert judgement.changes[0].why == "the edition does not know this field: it has the level of its layer"
 
 
 @pytest.mark.parametrize("layer", [{"members": 8}, 3, "hardware"])
 def test_a_layer_of_a_newer_version_qualifies_for_nothing(layer: Any) -> None:
-    judgement = judge(changed({}) | {"ensemble": layer}, RULES["ic"])
+    judgement = find_level(changed({}) | {"ensemble": layer}, RULES["ic"])
     assert (judgement.level, judgement.changes[0].layer, judgement.changes[0].field) == (None, 0, "ensemble")
 
 
 def test_the_edition_that_a_recipe_names_is_no_change() -> None:
-    assert judge(changed({}) | {"edition": "v3.0"}, RULES["ic"]).changes == ()
+    assert find_level(changed({}) | {"edition": "v3.0"}, RULES["ic"]).changes == ()
 
 
 def fields(benchmark: str) -> st.SearchStrategy[dict[tuple[str, str], Any]]:
@@ -171,7 +171,7 @@ def fields(benchmark: str) -> st.SearchStrategy[dict[tuple[str, str], Any]]:
 def test_a_level_never_falls_when_a_change_is_added(
     some: dict[tuple[str, str], Any], more: dict[tuple[str, str], Any]
 ) -> None:
-    assert height(judge(changed(some), RULES["ic"])) <= height(judge(changed(more | some), RULES["ic"]))
+    assert height(find_level(changed(some), RULES["ic"])) <= height(find_level(changed(more | some), RULES["ic"]))
 
 
 @given(fields("ewa"), st.randoms())
@@ -181,20 +181,20 @@ def test_the_order_of_fields_and_layers_does_not_matter(changes: dict[tuple[str,
 
     tables = changed(changes, "ewa")
     other = shuffled({key: shuffled(value) if isinstance(value, dict) else value for key, value in tables.items()})
-    one, two = judge(tables, RULES["ewa"]), judge(other, RULES["ewa"])
+    one, two = find_level(tables, RULES["ewa"]), find_level(other, RULES["ewa"])
     assert [repr(change) for change in one.changes] == [repr(change) for change in two.changes]
     assert (one.level, one.absent) == (two.level, two.absent)
 
 
 @given(fields("ic"))
 def test_the_level_is_the_highest_that_any_change_forces_alone(changes: dict[tuple[str, str], Any]) -> None:
-    alone = [height(judge(changed({field: value}), RULES["ic"])) for field, value in changes.items()]
-    assert height(judge(changed(changes), RULES["ic"])) == max(alone, default=0)
+    alone = [height(find_level(changed({field: value}), RULES["ic"])) for field, value in changes.items()]
+    assert height(find_level(changed(changes), RULES["ic"])) == max(alone, default=0)
 
 
 @given(fields("ic"))
 def test_whoever_qualifies_for_a_level_qualifies_for_the_ones_above(changes: dict[tuple[str, str], Any]) -> None:
-    judgement = judge(changed(changes), RULES["ic"])
+    judgement = find_level(changed(changes), RULES["ic"])
     assert [not judgement.beyond(level) for level in LEVELS] == [height(judgement) <= place for place in range(3)]
 
 

@@ -18,10 +18,10 @@ from hpcai500.methodology.statistics import (
     REPLICATED,
     Limits,
     Reservoir,
+    compared_interval,
+    compared_value,
     difference_interval,
     equivalence,
-    judged_interval,
-    judged_value,
     mean_interval,
     quality_tolerance,
     spread,
@@ -286,14 +286,14 @@ def test_the_order_of_runs_changes_nothing(values: list[float], random: object) 
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     for statistic in ("every", "mean", "median"):
         assert math.isclose(
-            judged_value(values, statistic, kept), judged_value(shuffled, statistic, kept), rel_tol=1e-12
+            compared_value(values, statistic, kept), compared_value(shuffled, statistic, kept), rel_tol=1e-12
         )
 
 
 @given(st.lists(amounts, min_size=1, max_size=12))
 def test_every_is_kept_only_if_each_run_keeps_it(values: list[float]) -> None:
     kept = Limits(1e3, -0.1, 0.1)
-    assert kept.holds(judged_value(values, "every", kept)) == all(map(kept.holds, values))
+    assert kept.holds(compared_value(values, "every", kept)) == all(map(kept.holds, values))
 
 
 def test_limits_themselves_are_accepted_however_they_are_written() -> None:
@@ -315,20 +315,20 @@ def test_the_margin_is_that_of_the_nearest_limit_in_parts_of_the_reference() -> 
 def test_a_mean_is_v2s_and_a_worst_run_is_the_one_nearest_the_limit() -> None:
     kept = Limits(10.0, -0.05, 0.2)
     values = (1.0, 10.0, 11.0, 30.0)
-    assert judged_value(values, "mean", kept) == pytest.approx(10.5)
-    assert judged_value(values, "median", kept) == pytest.approx(10.5)
-    assert judged_value(values, "every", kept) == 30.0
-    assert judged_value((9.6, 11.0), "every", kept) == 9.6
+    assert compared_value(values, "mean", kept) == pytest.approx(10.5)
+    assert compared_value(values, "median", kept) == pytest.approx(10.5)
+    assert compared_value(values, "every", kept) == 30.0
+    assert compared_value((9.6, 11.0), "every", kept) == 9.6
 
 
 def test_intervals_are_told_only_where_they_have_the_confidence() -> None:
-    low, high = judged_interval((9.0, 10.0, 11.0), "mean") or (0.0, 0.0)
+    low, high = compared_interval((9.0, 10.0, 11.0), "mean") or (0.0, 0.0)
     # Student's t of 2 degrees of freedom: 4.3027.
     assert (low, high) == pytest.approx((10 - 4.3027 / math.sqrt(3), 10 + 4.3027 / math.sqrt(3)), abs=1e-4)
-    assert judged_interval((9.0,), "mean") is None
-    assert judged_interval((1.0, 2.0, 3.0, 4.0, 5.0), "median") is None
-    assert judged_interval((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), "median") == (1.0, 6.0)
-    assert judged_interval((1.0, 2.0), "every") is None
+    assert compared_interval((9.0,), "mean") is None
+    assert compared_interval((1.0, 2.0, 3.0, 4.0, 5.0), "median") is None
+    assert compared_interval((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), "median") == (1.0, 6.0)
+    assert compared_interval((1.0, 2.0), "every") is None
 
 
 def test_a_limit_within_an_interval_is_told() -> None:

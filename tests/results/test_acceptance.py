@@ -56,7 +56,7 @@ VFLOPS = criterion("flops", 1, "TFLOPS", lower=0.0)
 EFFICIENCY = criterion("parallel_efficiency", 75, "%", lower=0.0, nodes=2)
 
 
-def judge(*records: Path, text: str = VFLOPS, **more: Any) -> Acceptance:
+def accepted(*records: Path, text: str = VFLOPS, **more: Any) -> Acceptance:
     folder = records[0].parent / f"contract-{abs(hash(text))}"
     folder.mkdir(exist_ok=True)
     path = folder / "contract.toml"
@@ -78,7 +78,7 @@ def requirement(made: Acceptance, name: str) -> Requirement:
 
 
 def test_a_system_that_keeps_its_contract_is_accepted(campaign: Path) -> None:
-    made = judge(campaign, text=criterion("vflops", 900, "TFLOPS", lower=-0.05))
+    made = accepted(campaign, text=criterion("vflops", 900, "TFLOPS", lower=-0.05))
     assert (made.verdict, made.exit_code, made.sentence) == ("PASS", 0, "Accepted: 1 of 1 criteria are met.")
     one = only(made)
     assert (len(one.values), one.limits.reference) == (RUNS, 900e12)
@@ -87,16 +87,16 @@ def test_a_system_that_keeps_its_contract_is_accepted(campaign: Path) -> None:
 
 
 def test_a_missed_number_ends_with_5_and_a_missed_quality_with_2(campaign: Path) -> None:
-    slow = judge(campaign, text=criterion("vflops", 9, "PFLOPS", lower=-0.05))
+    slow = accepted(campaign, text=criterion("vflops", 9, "PFLOPS", lower=-0.05))
     assert (slow.verdict, slow.exit_code, only(slow).verdict) == ("FAIL", 5, "fail")
     assert only(slow).margin < 0
-    wrong = judge(campaign, text=criterion("quality", 80, "%", lower=0.0) + VFLOPS)
+    wrong = accepted(campaign, text=criterion("quality", 80, "%", lower=0.0) + VFLOPS)
     assert (wrong.verdict, wrong.exit_code) == ("FAIL", 2)
 
 
 def test_every_run_mean_and_median_judge_other_numbers(campaign: Path) -> None:
     text = "".join(criterion("quality", 50, "%", lower=0.0, statistic=one) for one in ("every", "mean", "median"))
-    every, mean, median = judge(campaign, text=text).criteria
+    every, mean, median = accepted(campaign, text=text).criteria
     lowest, *middle, _ = sorted(every.values)
     assert (every.measured, every.interval, median.interval) == (lowest, None, None)
     assert mean.measured == pytest.approx(sum(middle) / 2)
@@ -107,7 +107,7 @@ def test_every_run_mean_and_median_judge_other_numbers(campaign: Path) -> None:
 
 def test_what_is_unknown_is_missing_and_says_what_to_do(campaign: Path, tmp_path: Path) -> None:
     text = criterion("watts", 13, "kW", upper=1.0) + criterion("gemm bf16", 1, "TFLOPS", lower=0.0) + EFFICIENCY
-    made = judge(short(tmp_path / "dark"), text=text)
+    made = accepted(short(tmp_path / "dark"), text=text)
     assert made.exit_code == 5
     watts, gemm, efficiency = made.criteria
     assert (watts.verdict, watts.measured, watts.margin) == ("missing", None, None)
@@ -115,13 +115,13 @@ def test_what_is_unknown_is_missing_and_says_what_to_do(campaign: Path, tmp_path
     assert "not measured (--power none): run with --power" in watts.note
     assert "srun hpcai500 micro gemm -o micro.json, then --micro micro.json" in gemm.note
     assert "hpcai500 scale … --json > scale.json" in efficiency.note
-    assert judge(campaign, text=criterion("watts", 13, "kW", upper=0.02)).exit_code == 0
+    assert accepted(campaign, text=criterion("watts", 13, "kW", upper=0.02)).exit_code == 0
 
 
 def test_a_limit_within_the_interval_is_told_and_the_number_decides(campaign: Path) -> None:
-    measured = only(judge(campaign, text=criterion("vflops", 900, "TFLOPS", lower=-0.05))).measured
+    measured = only(accepted(campaign, text=criterion("vflops", 900, "TFLOPS", lower=-0.05))).measured
     for factor, verdict in ((0.9999, "pass"), (1.0001, "fail")):
-        one = only(judge(campaign, text=criterion("vflops", measured * factor, "FLOPS", lower=0.0)))
+        one = only(accepted(campaign, text=criterion("vflops", measured * factor, "FLOPS", lower=0.0)))
         assert one.verdict == verdict
         assert "make more runs" in one.note
 
@@ -139,7 +139,7 @@ def test_a_limit_within_the_interval_is_told_and_the_number_decides(campaign: Pa
 def test_an_unmet_demand_is_told(
     campaign: Path, demand: str, name: str, verdict: str, exit_code: int, said: str
 ) -> None:
-    made = judge(campaign, text=f"[require]\n{demand}\n{VFLOPS}")
+    made = accepted(campaign, text=f"[require]\n{demand}\n{VFLOPS}")
     assert (requirement(made, name).verdict, made.verdict, made.exit_code) == (verdict, "FAIL", exit_code)
     assert said in requirement(made, name).detail
     if name == "runs":
@@ -149,16 +149,16 @@ def test_an_unmet_demand_is_told(
 
 def test_a_reference_campaign_is_rankable_and_of_the_hardware_level_if_no_trial_is_left_out(tmp_path: Path) -> None:
     demands = '[require]\nrankable = true\nlevel = "hardware"\nedition = "v2.0"\nruns = 10\nnodes = 2\n'
-    made = judge(write_campaign(tmp_path / "c", trials=10), text=demands + VFLOPS)
+    made = accepted(write_campaign(tmp_path / "c", trials=10), text=demands + VFLOPS)
     assert {one.name: one.verdict for one in made.requirements if one.verdict != "pass"} == {}
     assert made.exit_code == 0
-    part = judge(write_campaign(tmp_path / "part", trials=12, done=10), text=f"[require]\nrankable = true\n{VFLOPS}")
+    part = accepted(write_campaign(tmp_path / "part", trials=12, done=10), text=f"[require]\nrankable = true\n{VFLOPS}")
     found = requirement(part, "rankable")
     assert (found.verdict, found.found) == ("fail", "the campaign is not")
 
 
 def test_a_quality_below_the_target_ends_with_2_whatever_the_speed(tmp_path: Path) -> None:
-    made = judge(short(tmp_path / "c", quality=0.70))
+    made = accepted(short(tmp_path / "c", quality=0.70))
     answers = requirement(made, "right answers")
     assert (only(made).verdict, answers.verdict, made.exit_code) == ("pass", "fail", 2)
     assert "top1 is 0.7" in answers.detail
@@ -170,11 +170,11 @@ def test_a_quality_below_the_target_ends_with_2_whatever_the_speed(tmp_path: Pat
 def test_a_changed_or_unfinished_record_is_named_and_ends_with_2(campaign: Path, tmp_path: Path) -> None:
     changed = copy_campaign(campaign, tmp_path / "changed")
     edit_record(changed / "trial-02", lambda events: values(events, "epoch_stop")[0].update(seconds=1.0), rechain=False)
-    made = judge(changed)
+    made = accepted(changed)
     assert (made.exit_code, [fault.path.name for fault in made.evidence.faults]) == (2, ["trial-02"])
     assert "chain is broken" in made.evidence.faults[0].problem
     assert len(only(made).values) == RUNS - 1, "the others are judged all the same"
-    made = judge(write_record(tmp_path / "whole"), write_record(tmp_path / "unfinished", finish=False))
+    made = accepted(write_record(tmp_path / "whole"), write_record(tmp_path / "unfinished", finish=False))
     assert (made.exit_code, requirement(made, "records").verdict) == (2, "fail")
     assert "unfinished: the run is not finished" in requirement(made, "records").detail
 
@@ -184,7 +184,7 @@ def test_a_record_that_the_journal_does_not_vouch_for_is_refused(campaign: Path,
     edit_record(other / "trial-01", lambda events: values(events, "eval_accuracy")[-1].update(value=0.9))
     shutil.rmtree(mixed / "trial-01")
     shutil.copytree(other / "trial-01", mixed / "trial-01")
-    made = judge(mixed)
+    made = accepted(mixed)
     assert "not the record in the campaign's journal" in made.evidence.faults[0].problem
     assert made.exit_code == 2
 
@@ -193,34 +193,34 @@ def test_a_result_that_its_events_contradict_is_refused(tmp_path: Path) -> None:
     record = write_record(tmp_path / "r")
     result = json.loads((record / "result.json").read_text())
     (record / "result.json").write_text(json.dumps({**result, "vflops": 1e18}))
-    assert "result.json: vflops is 1e+18, but the events give" in judge(record).evidence.faults[0].problem
+    assert "result.json: vflops is 1e+18, but the events give" in accepted(record).evidence.faults[0].problem
 
 
 def test_runs_that_are_no_trials_of_one_thing_do_not_belong_together(campaign: Path, tmp_path: Path) -> None:
     mixed = copy_campaign(campaign, tmp_path / "mixed")
     rewrite_recipe(mixed / "trial-02", "hyperparameters.momentum=0.8")
-    found = requirement(judge(mixed), "runs belong together")
+    found = requirement(accepted(mixed), "runs belong together")
     assert found.verdict == "fail"
     assert "hyperparameters.momentum" in found.detail
 
 
 def test_a_run_that_is_named_twice_or_is_no_record_is_a_mistake(campaign: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the same run as"):
-        judge(campaign, campaign / "trial-01")
+        accepted(campaign, campaign / "trial-01")
     with pytest.raises(UsageError, match=r"nowhere: does not exist: give folders that"):
-        judge(tmp_path / "nowhere")
+        accepted(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"empty: neither a record nor a campaign"):
-        judge(tmp_path / "empty")
+        accepted(tmp_path / "empty")
 
 
 def test_records_of_two_benchmarks_need_a_contract_that_tells_them_apart(campaign: Path, tmp_path: Path) -> None:
     short = ("problem.epochs=2", "hyperparameters.warmup_epochs=0")
     weather = write_campaign(tmp_path / "ewa", *short, recipe="ewa/reference", trials=2)
     with pytest.raises(UsageError, match=r'records of ic and ewa: add the benchmark .* benchmark = "ic"'):
-        judge(campaign, weather)
+        accepted(campaign, weather)
     text = "".join(criterion("quality", 1, "%", lower=0.0, benchmark=name) for name in ("ic", "ewa"))
-    one, other = judge(campaign, weather, text=text).criteria
+    one, other = accepted(campaign, weather, text=text).criteria
     assert (len(one.values), len(other.values)) == (RUNS, 2)
     assert (one.name, other.name) == ("ic: quality (mean)", "ewa: quality (mean)")
 
@@ -230,14 +230,14 @@ def test_records_of_two_benchmarks_need_a_contract_that_tells_them_apart(campaig
 
 def test_the_number_of_nodes_decides_which_runs_are_judged(campaign: Path, alone: Path) -> None:
     for more, nodes, runs in (({}, 2, RUNS), ({"nodes": 1}, 1, 2)):
-        one = only(judge(campaign, alone, text=criterion("images_per_second", 1, "images/s", lower=0.0, **more)))
+        one = only(accepted(campaign, alone, text=criterion("images_per_second", 1, "images/s", lower=0.0, **more)))
         assert (one.nodes, len(one.values)) == (nodes, runs)
-    made = judge(campaign, text=f"[require]\nnodes = 16\n{VFLOPS}")
+    made = accepted(campaign, text=f"[require]\nnodes = 16\n{VFLOPS}")
     assert (requirement(made, "nodes").verdict, only(made).verdict, made.exit_code) == ("missing", "missing", 5)
 
 
 def test_efficiency_comes_from_runs_on_fewer_nodes(campaign: Path, alone: Path) -> None:
-    one = only(judge(campaign, alone, text=EFFICIENCY))
+    one = only(accepted(campaign, alone, text=EFFICIENCY))
     assert (one.verdict, one.note, len(one.values)) == ("pass", "against 8 processes", RUNS)
     # Twice the ranks reach 40,000 / 25,000 of the rate.
     assert one.measured == pytest.approx(0.8, rel=1e-3)
@@ -248,16 +248,16 @@ def test_more_efficiency_than_there_is_fails_and_says_why(campaign: Path, tmp_pa
     slowed = short(tmp_path / "one", "hardware.nodes=1", images_per_second=14_000.0)
     contracted = ("parallel_efficiency", 90, "%")
     for more in ({}, {"statistic": "every"}, {"statistic": "median"}):
-        made = judge(campaign, slowed, text=criterion(*contracted, lower=0.0, nodes=2, **more))
+        made = accepted(campaign, slowed, text=criterion(*contracted, lower=0.0, nodes=2, **more))
         assert (only(made).verdict, made.exit_code) == ("fail", 5)
         assert only(made).measured == pytest.approx(1.43, abs=0.01)
         assert "the baseline runs may have been slowed" in only(made).note
-    agreed = judge(campaign, slowed, text=criterion(*contracted, lower=0.0, upper=0.6, nodes=2))
+    agreed = accepted(campaign, slowed, text=criterion(*contracted, lower=0.0, upper=0.6, nodes=2))
     assert agreed.exit_code == 0
     assert "may have been slowed" in only(agreed).note
     points = [{"nodes": n, "processes": 8 * n, "parallel_efficiency": told} for n, told in ((1, 1.0), (2, 1.43))]
     (tmp_path / "scale.json").write_text(json.dumps({"points": points}))
-    written = only(judge(campaign, text=criterion(*contracted, lower=0.0, nodes=2), scaling=tmp_path / "scale.json"))
+    written = only(accepted(campaign, text=criterion(*contracted, lower=0.0, nodes=2), scaling=tmp_path / "scale.json"))
     assert (written.verdict, written.measured) == ("fail", 1.43)
 
 
@@ -282,7 +282,7 @@ def test_efficiency_of_a_scaling_file_is_computed_from_its_records(scaled: tuple
 
     def told(**other: Any) -> CriterionResult:
         file.write_text(json.dumps({**good, **other}))
-        return only(judge(*(path for path in scaled if path.exists()), text=EFFICIENCY, scaling=file))
+        return only(accepted(*(path for path in scaled if path.exists()), text=EFFICIENCY, scaling=file))
 
     assert (told().measured, told().note) == (0.8, "against 1 process")
     assert told(points=[first]).verdict == "missing"
@@ -304,14 +304,14 @@ def test_efficiency_of_a_scaling_file_is_computed_from_its_records(scaled: tuple
 def test_records_that_are_not_judged_do_not_vouch_for_a_scaling_file(scaled: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "scale.json"
     file.write_text(json.dumps({"points": POINTS}))
-    one = only(judge(scaled[1], text=EFFICIENCY, scaling=file))
+    one = only(accepted(scaled[1], text=EFFICIENCY, scaling=file))
     assert "the records that it names are not among the given runs" in one.note
     assert f"{file} is not signed" in one.note
     # Nobody can put another number there while it is judged: a judged run is read where it was judged.
     (tmp_path / "moved").mkdir()
     judged = [shutil.copytree(path, tmp_path / "moved" / path.name) for path in scaled]
     (scaled[1] / "recipe.toml").write_text("")
-    assert only(judge(*judged, text=EFFICIENCY, scaling=file)).note == "against 1 process"
+    assert only(accepted(*judged, text=EFFICIENCY, scaling=file)).note == "against 1 process"
 
 
 # Ceilings, variation, the worst node.
@@ -331,7 +331,7 @@ def test_ceilings_come_from_micro_and_only_if_verified_and_of_all_nodes(campaign
         files = [tmp_path / f"micro-{number}.json" for number in range(len(documents))]
         for file, document in zip(files, documents, strict=True):
             file.write_text(json.dumps(document))
-        return only(judge(campaign, text=contract, micro=files))
+        return only(accepted(campaign, text=contract, micro=files))
 
     good = told(ceiling(9.5e15))
     assert (good.verdict, good.measured, good.interval) == ("pass", 9.5e15, pytest.approx((9.405e15, 9.595e15)))
@@ -348,10 +348,10 @@ def test_ceilings_come_from_micro_and_only_if_verified_and_of_all_nodes(campaign
 
 
 def test_variation_is_that_of_all_runs(campaign: Path, tmp_path: Path) -> None:
-    one = only(judge(campaign, text=criterion("variation of quality", 1, "%", upper=0.0)))
+    one = only(accepted(campaign, text=criterion("variation of quality", 1, "%", upper=0.0)))
     assert one.verdict == "pass"
     assert 0 < one.measured < 0.01
-    single = only(judge(write_record(tmp_path / "r"), text=criterion("variation of flops", 1, "%", upper=0.0)))
+    single = only(accepted(write_record(tmp_path / "r"), text=criterion("variation of flops", 1, "%", upper=0.0)))
     assert single.verdict == "missing"
     assert "give two runs or more" in single.note
 
@@ -370,7 +370,7 @@ def test_the_worst_node_is_named_with_how_much_slower_it_is_and_what_differs(cam
     for trial in ("trial-01", "trial-02", "trial-03"):
         edit_record(slow / trial, slow_down)
     edit_record(slow / "trial-04", older)
-    worst = judge(slow).worst
+    worst = accepted(slow).worst
     node = worst.slowest
     assert (node.name, node.slowest_in, node.straggler_in, node.runs) == ("node-2", 3, 3, RUNS)
     assert node.slowdown == pytest.approx(0.3, rel=0.02)
@@ -379,8 +379,8 @@ def test_the_worst_node_is_named_with_how_much_slower_it_is_and_what_differs(cam
     )
     assert worst.differences == ("software.torch: 2.13.0 on node-1; 1.0 on node-2",)
     assert any(said.startswith("matrix products in the runs: the slowest rank on node-2") for said in worst.ceilings)
-    assert judge(campaign).worst.sentence.startswith("none: the own times of 2 nodes agree within 1 %")
-    assert judge(write_record(tmp_path / "one")).worst.sentence.startswith("unknown: no run of several nodes")
+    assert accepted(campaign).worst.sentence.startswith("none: the own times of 2 nodes agree within 1 %")
+    assert accepted(write_record(tmp_path / "one")).worst.sentence.startswith("unknown: no run of several nodes")
 
 
 # Baselines.
@@ -406,14 +406,14 @@ def test_a_baseline_judges_each_metric_the_way_it_is_better(campaign: Path, old:
     failed = {one.metric.name for one in strict.criteria if one.verdict == "fail"}
     assert (failed, strict.exit_code) == (set(by_name) - {"quality"}, 5)
     assert accept(Request(None, [old], baseline=campaign, ratio=1.05)).exit_code == 2, "the quality is not 5 % better"
-    both = judge(campaign, baseline=old)
+    both = accepted(campaign, baseline=old)
     assert (both.criteria[0].name, both.exit_code) == ("flops (mean)", 0)
     assert "vflops against the baseline" in [one.name for one in both.criteria]
 
 
 def test_a_campaign_with_a_run_left_out_is_not_accepted(tmp_path: Path) -> None:
     write_campaign(tmp_path / "runs", "problem.epochs=3", "hyperparameters.warmup_epochs=1", trials=3, done=2)
-    made = judge(tmp_path / "runs")
+    made = accepted(tmp_path / "runs")
     [planned] = [one for one in made.requirements if one.name == "planned runs"]
     assert (planned.verdict, planned.found, made.exit_code) == ("fail", "2 of 3 runs", 2)
     advice = f"{tmp_path / 'runs'} is not finished: 2 of 3 planned runs have ended"
@@ -423,7 +423,7 @@ def test_a_campaign_with_a_run_left_out_is_not_accepted(tmp_path: Path) -> None:
 
 def test_a_campaign_without_an_ended_run_says_what_to_type(tmp_path: Path) -> None:
     folder = write_campaign(tmp_path / "runs", *SHORT, trials=3, done=0)
-    made = judge(folder)
+    made = accepted(folder)
     text = "\n".join(acceptance_lines(made))
     assert f"{folder} is not finished: 0 of 3 planned runs have ended: hpcai500 campaign run {folder}" in text
     assert f"Not accepted: {folder} is not finished: 0 of 3 planned runs have ended; 0 of 1 criteria are met" in text
@@ -481,7 +481,7 @@ EASY = criterion("flops", 1, "kFLOPS", lower=0.0)
 
 
 def test_with_the_opt_out_every_output_says_loudly_that_it_is_no_result(gamed: Path) -> None:
-    made = judge(gamed, text=EASY)
+    made = accepted(gamed, text=EASY)
     line = made.warning
     assert made.exit_code == 0
     assert line.startswith(LOUD)
@@ -502,7 +502,7 @@ def test_a_comparison_without_a_contract_says_it_too(tmp_path: Path) -> None:
 
 
 def test_what_was_judged_is_named_with_data_recipe_targets_and_machine(gamed: Path) -> None:
-    made = judge(gamed, text=EASY)
+    made = accepted(gamed, text=EASY)
     (one,) = made.document()["judged"]
     campaign = made.evidence.campaigns[0]
     expected = {

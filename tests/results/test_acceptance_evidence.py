@@ -94,7 +94,7 @@ def packed(folder: Path, campaign: Path, file: Path) -> Path:
     return file
 
 
-def judge(folder: Path, *records: Path, demands: str = "", trust: Trust | None = None) -> Acceptance:
+def find_level(folder: Path, *records: Path, demands: str = "", trust: Trust | None = None) -> Acceptance:
     path = folder / "contract.toml"
     path.write_text(f'title = "t"\n[require]\nrankable = false\n{demands}{CRITERION}', encoding="utf-8")
     return accept(Request(load_contract(path), records, trust=trust or Trust()))
@@ -109,7 +109,7 @@ def failed(made: Acceptance) -> set[str]:
 
 
 def test_a_submission_is_verified_and_every_output_names_signer_and_what_was_not_checked(folder: Path) -> None:
-    made = judge(folder, folder / "mine.zip", demands='verified = true\nsigners = "allowed"\n')
+    made = find_level(folder, folder / "mine.zip", demands='verified = true\nsigners = "allowed"\n')
     assert made.exit_code == 0, [one for one in made.requirements if one.verdict != "pass"]
     (document,) = made.document()["submissions"]
     assert document["verdict"] == "verified"
@@ -128,7 +128,9 @@ def test_a_submission_is_verified_and_every_output_names_signer_and_what_was_not
 def test_what_no_honest_run_has_shown_stands_in_every_output(folder: Path, tmp_path: Path) -> None:
     """Each trial was begun twice, once its speed was known."""
     story = {"trials": 3, "quality": 0.77, "failing": [1, 2, 3], "package_code": package_code_hash()}
-    made = judge(folder, packed(folder, write_campaign(tmp_path / "campaign", *SHORT, **story), tmp_path / "again.zip"))
+    made = find_level(
+        folder, packed(folder, write_campaign(tmp_path / "campaign", *SHORT, **story), tmp_path / "again.zip")
+    )
     assert made.sentence.startswith("Accepted, BUT IMPLAUSIBLE: ")
     (document,) = made.document()["submissions"]
     (told,) = document["implausible"]
@@ -140,23 +142,25 @@ def test_what_no_honest_run_has_shown_stands_in_every_output(folder: Path, tmp_p
 def test_what_was_registered_is_compared_with_submissions_and_campaigns(folder: Path) -> None:
     identity = read_campaign(folder / "campaign").identity
     for record in ("mine.zip", "campaign"):
-        made = judge(folder, folder / record, demands=f'registered = "{identity}"\n')
+        made = find_level(folder, folder / record, demands=f'registered = "{identity}"\n')
         assert made.exit_code == 0
         assert made.document()["judged"][0]["campaign"] == identity
-    other = judge(folder, folder / "campaign", trust=Trust(registered="0" * 64))
+    other = find_level(folder, folder / "campaign", trust=Trust(registered="0" * 64))
     assert (other.exit_code, of(other, "registered").verdict) == (2, "fail")
     with pytest.raises(WrongAnswerError, match=r"mine.zip: refused: registered: 0{64} was registered, and this"):
-        judge(folder, folder / "mine.zip", trust=Trust(registered="0" * 64))
+        find_level(folder, folder / "mine.zip", trust=Trust(registered="0" * 64))
     with pytest.raises(UsageError, match=r"--registered 0{64}: the contract says"):
-        judge(folder, folder / "mine.zip", demands=f'registered = "{identity}"\n', trust=Trust(registered="0" * 64))
+        find_level(
+            folder, folder / "mine.zip", demands=f'registered = "{identity}"\n', trust=Trust(registered="0" * 64)
+        )
 
 
 def test_a_folder_is_not_accepted_where_submission_files_are_demanded(folder: Path) -> None:
-    made = judge(folder, folder / "campaign", demands="verified = true\n")
+    made = find_level(folder, folder / "campaign", demands="verified = true\n")
     assert (of(made, "verified").verdict, made.exit_code) == ("fail", 2)
     assert "give the file that `hpcai500 submit` wrote" in of(made, "verified").detail
     with pytest.raises(UsageError, match="--signers: needs a file whose signer can be checked"):
-        judge(folder, folder / "campaign", trust=Trust(signers=folder / "allowed"))
+        find_level(folder, folder / "campaign", trust=Trust(signers=folder / "allowed"))
 
 
 def test_a_refused_submission_ends_with_2_and_its_first_finding(folder: Path, tmp_path: Path) -> None:
@@ -257,7 +261,7 @@ def test_a_folder_whose_code_is_another_has_no_level_and_no_rank(rankable: Bundl
         assert (failed(made), levels(made)) == ({"level", "rankable"}, {None})
         assert of(made, "level").detail == of(made, "rankable").detail == f"{name}: {said}"
         assert made.not_rankable[-1] == f"{given}: {said}"
-        free = judge(tmp_path, given, demands='level = "free"\n')
+        free = find_level(tmp_path, given, demands='level = "free"\n')
         assert of(free, "level").verdict == "fail", "no level allows another stopwatch"
 
 

@@ -13,7 +13,7 @@ from builders.campaigns import SHORT, copy_campaign, edit_record, rewrite_recipe
 from hpcai500.errors import RecipeError, RecordError, UsageError, WrongAnswerError
 from hpcai500.recipe import tables_hash
 from hpcai500.results.outcome import summary_lines
-from hpcai500.results.rules import ask_rules, page_with_table, report_lines, rules_lines
+from hpcai500.results.rules import check_rules, page_with_table, report_lines, rules_lines
 from hpcai500.results.score import score_record
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
@@ -37,7 +37,7 @@ def record(campaign: Path) -> Path:
 
 
 def text(*arguments: Any, **options: Any) -> str:
-    return "\n".join(report_lines(ask_rules(*arguments, **options)))
+    return "\n".join(report_lines(check_rules(*arguments, **options)))
 
 
 def forget_digests(record: Path) -> None:
@@ -64,27 +64,27 @@ def test_columns_are_aligned_and_long_values_are_cut() -> None:
 
 
 def test_a_level_that_is_missed_names_the_changes_that_are_in_the_way() -> None:
-    report = ask_rules("ic/lars-8192", level="system")
+    report = check_rules("ic/lars-8192", level="system")
     assert report.exit_code == 2
     assert [obstacle.split()[0] for obstacle in report.obstacles] == [
         "hyperparameters.momentum", "hyperparameters.momentum_form",
         "hyperparameters.weight_decay", "hyperparameters.weight_decay_on",
     ]  # fmt: skip
     assert text("ic/lars-8192", level="system").split("qualifies for ")[1].startswith("system: no\n  hyperparameters")
-    assert ask_rules("ic/lars-8192", level="free").exit_code == 0
+    assert check_rules("ic/lars-8192", level="free").exit_code == 0
     reference = ["hyperparameters.momentum=0.875", "hyperparameters.momentum_form=outside"]
     decay = ["hyperparameters.weight_decay=3.0517578125e-5", "hyperparameters.weight_decay_on=all"]
-    assert ask_rules("ic/lars-8192", [*reference, *decay], level="hardware").exit_code == 0
+    assert check_rules("ic/lars-8192", [*reference, *decay], level="hardware").exit_code == 0
 
 
 def test_a_smoke_recipe_qualifies_for_no_level_and_cannot_be_ranked() -> None:
-    document = ask_rules("ic/smoke", level="free").document()
+    document = check_rules("ic/smoke", level="free").document()
     assert (document["level"], document["rankable"], document["qualifies"]) == (None, False, False)
     assert document["forcing"] == ["problem.dataset", "problem.target_quality", "problem.epochs"]
 
 
 def test_the_document_has_what_others_build_on() -> None:
-    document = json.loads(json.dumps(ask_rules("ic/reference", ["workload.crop_area=[0.1, 1.0]"]).document()))
+    document = json.loads(json.dumps(check_rules("ic/reference", ["workload.crop_area=[0.1, 1.0]"]).document()))
     assert {"level", "rankable", "changes"} <= document.keys()
     (change,) = document["changes"]
     why = change.pop("why")
@@ -97,7 +97,7 @@ def test_the_document_has_what_others_build_on() -> None:
 
 
 def test_a_record_is_judged_by_its_events_too(record: Path) -> None:
-    report = ask_rules(str(record), level="hardware")
+    report = check_rules(str(record), level="hardware")
     assert (report.judgement.level, report.reasons, report.obstacles) == ("hardware", (), ())
     told = text(str(record))
     assert told.count(" pass ") == 6
@@ -106,7 +106,7 @@ def test_a_record_is_judged_by_its_events_too(record: Path) -> None:
 
 def test_a_record_of_other_code_qualifies_for_no_level_that_is_asked_for(tmp_path: Path) -> None:
     record = write_campaign(tmp_path / "campaign", trials=1, package_code="ef" * 32) / "trial-01"
-    report, told = ask_rules(str(record), level="free"), text(str(record))
+    report, told = check_rules(str(record), level="free"), text(str(record))
     said = "its code differs from this installation (by its recipe alone, the level would be hardware)"
     assert report.exit_code == 2
     assert report.obstacles[0].startswith(said)
@@ -116,7 +116,7 @@ def test_a_record_of_other_code_qualifies_for_no_level_that_is_asked_for(tmp_pat
 
 def test_a_record_whose_ranks_drifted_apart_qualifies_for_no_level_that_is_asked_for(record: Path) -> None:
     forget_digests(record)
-    report = ask_rules(str(record), level="free")
+    report = check_rules(str(record), level="free")
     assert (report.exit_code, report.document()["rankable"]) == (2, False)
     said = "90 epochs from 1 to 90: the event replicas does not show equal weights on all 16 ranks"
     assert report.obstacles[0].startswith(said)
@@ -124,20 +124,20 @@ def test_a_record_whose_ranks_drifted_apart_qualifies_for_no_level_that_is_asked
 
 
 def test_a_campaign_is_judged_by_its_recipe(campaign: Path) -> None:
-    report = ask_rules(str(campaign), level="hardware")
+    report = check_rules(str(campaign), level="hardware")
     assert (report.kind, report.judgement.level, report.conduct, report.exit_code) == ("campaign", "hardware", None, 0)
 
 
 def test_another_edition_judges_the_same_record_without_what_made_it(record: Path) -> None:
-    report = ask_rules(str(record), edition="v3.0")
+    report = check_rules(str(record), edition="v3.0")
     assert (report.edition, report.judgement.level, report.reasons) == ("v3.0", "hardware", ())
     with pytest.raises(RecipeError, match="edition: expected one of"):
-        ask_rules(str(record), edition="v1.0")
+        check_rules(str(record), edition="v1.0")
 
 
 def test_a_run_that_has_not_ended_cannot_be_ranked_and_qualifies_for_nothing(tmp_path: Path) -> None:
     campaign = write_campaign(tmp_path / "campaign", *SHORT, trials=1, failing=[1])
-    report = ask_rules(str(campaign / "trial-01"), level="hardware")
+    report = check_rules(str(campaign / "trial-01"), level="hardware")
     assert report.conduct is None
     assert report.obstacles[-1] == "the run is not finished"
     assert report.reasons
@@ -147,7 +147,7 @@ def test_a_recipe_that_was_changed_after_the_run_is_refused(record: Path) -> Non
     path = record / "recipe.toml"
     path.write_text(path.read_text(encoding="utf-8").replace("trace_steps = 20", "trace_steps = 0"), encoding="utf-8")
     with pytest.raises(RecordError, match="its hash differs"):
-        ask_rules(str(record))
+        check_rules(str(record))
 
 
 def test_what_a_terminal_would_obey_is_not_printed(record: Path) -> None:
@@ -162,9 +162,9 @@ def test_what_a_terminal_would_obey_is_not_printed(record: Path) -> None:
 
 def test_a_record_cannot_be_changed_by_set_nor_asked_for_a_level_that_is_none(record: Path) -> None:
     with pytest.raises(UsageError, match=r"--set: .* is a folder of runs; give its recipe instead: .*recipe\.toml"):
-        ask_rules(str(record), ["os.threads=2"])
+        check_rules(str(record), ["os.threads=2"])
     with pytest.raises(UsageError, match="--level: expected one of hardware, system, free, got open"):
-        ask_rules("ic/reference", level="open")
+        check_rules("ic/reference", level="open")
 
 
 def test_a_score_shows_the_level_and_what_forces_it(record: Path) -> None:

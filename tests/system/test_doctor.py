@@ -12,7 +12,7 @@ import pytest
 from recipes_of_tests import IMAGE, inside, recipe
 
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.files import can_be_made, is_folder, is_there, nearest, scratch_folder
+from hpcai500.files import can_be_made, exists, is_folder, nearest, scratch_folder
 from hpcai500.hosts import LauncherName
 from hpcai500.interpreter import without_code
 from hpcai500.system import doctor
@@ -184,7 +184,7 @@ def test_below_a_folder_that_may_not_be_searched_nothing_is_seen_and_nothing_fai
         return f"{found and found.file} {found and found.is_sandbox}"
 
     *seen, data, bound, temporary = as_nobody(
-        lambda: str((is_there(locked), is_folder(locked))),
+        lambda: str((exists(locked), is_folder(locked))),
         lambda: str(nearest(locked / "run")),
         lambda: str(can_be_made(locked / "run")),
         writes,

@@ -15,7 +15,7 @@ from typing import Any
 
 from hpcai500.errors import HpcAi500Error, UsageError, WrongAnswerError
 from hpcai500.methodology.nodes import SlowestNode, node_differences, slowest_node
-from hpcai500.methodology.statistics import Limits, Statistic, judged_interval, judged_value
+from hpcai500.methodology.statistics import Limits, Statistic, compared_interval, compared_value
 from hpcai500.methodology.trials import summarise
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.record import Record, last_hash
@@ -449,8 +449,8 @@ def check(
         return CriterionResult(
             name, metric, limits, unit, statistic, clause, measured.nodes, "missing", measured.missing
         )
-    value = judged_value(measured.values, statistic or "every", limits)
-    interval = measured.interval or (judged_interval(measured.values, statistic) if statistic else None)
+    value = compared_value(measured.values, statistic or "every", limits)
+    interval = measured.interval or (compared_interval(measured.values, statistic) if statistic else None)
     notes = [measured.note] if measured.note else []
     if metric.kind == "efficiency" and value > MOST_EFFICIENCY:
         notes.append(_TOO_EFFICIENT)

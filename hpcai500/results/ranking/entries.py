@@ -23,7 +23,7 @@ from hpcai500.results.submission.signature import require_signers
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.copies import Runs, run_facts
 from hpcai500.results.verification.finding import Finding, Verification
-from hpcai500.streams import spelt_out
+from hpcai500.streams import escaped
 from hpcai500.text import short, table
 
 # ----------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ _MOST_READ = 2000
 
 def shown(text: object, letters: int = _MOST_LETTERS) -> str:
     """`text` as one line of at most `letters` characters."""
-    return short(_without_stacked_marks(spelt_out(short(text, _MOST_READ))), letters) or "unnamed"
+    return short(_without_stacked_marks(escaped(short(text, _MOST_READ))), letters) or "unnamed"
 
 
 def day(text: object) -> date | None:

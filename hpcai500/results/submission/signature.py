@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError, RunError, UsageError, WrongAnswerError
 from hpcai500.results.submission.manifest import MANIFEST, NAMESPACE, SIGNATURE_BYTES
-from hpcai500.streams import spelt_out
+from hpcai500.streams import escaped
 
 # A key on a hardware token waits for a touch at most so long.
 _TIMEOUT_SECONDS = 60.0
@@ -268,4 +268,4 @@ def _why_not_signed(ended: subprocess.CompletedProcess[bytes], key: Path) -> str
 
 def _last_line(ended: subprocess.CompletedProcess[bytes]) -> str:
     lines = ended.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {ended.returncode}"]
-    return spelt_out(lines[-1].rstrip("\r. "), 200)
+    return escaped(lines[-1].rstrip("\r. "), 200)

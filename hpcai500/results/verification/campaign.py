@@ -234,7 +234,7 @@ _RECIPE_FIELDS = "recipe-fields"
 def check_recipe_fields(context: Context) -> Iterator[Finding]:
     """Find values that this version refuses, and records of this version that lack one of its fields.
 
-    An older record lacks fields that joined the reference later, and they count as unchanged (`Judgement.absent`).
+    An older record lacks fields that joined the reference later, and they count as unchanged (`LevelReport.absent`).
     Removing one from a recipe of today would hide a change of it.
     """
     if _has_our_version(context) and recipe_type(context.campaign.benchmark) is not None:

@@ -19,7 +19,7 @@ from hpcai500.errors import RecipeError, RecordError
 from hpcai500.methodology.events import Log
 from hpcai500.methodology.integrity import Pass, last_passes
 from hpcai500.methodology.result import Result, derive
-from hpcai500.methodology.rules import Judgement, judge
+from hpcai500.methodology.rules import LevelReport, find_level
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.recipe import rulebook
 from hpcai500.record import Record, read_record
@@ -146,7 +146,7 @@ class Scored:
     rules: Mapping[str, Any] = field(repr=False)
     results: Mapping[str, Result]
     unscored: Mapping[str, str]
-    judgements: Mapping[str, Judgement]
+    judgements: Mapping[str, LevelReport]
     metrics: Metrics | None
     standing: Standing | None
 
@@ -244,7 +244,7 @@ def _scored(campaign: Campaign, records: Mapping[str, Record], edition: str) -> 
     rules = rulebook(edition, campaign.benchmark)
     done = done_records(campaign, records)
     results, unscored = _parted({name: _attempted(_score, record, rules, edition) for name, record in done.items()})
-    judgements, _ = _parted({name: _attempted(judge, record.tables, rules) for name, record in done.items()})
+    judgements, _ = _parted({name: _attempted(find_level, record.tables, rules) for name, record in done.items()})
     metrics = _attempted(summarise_trials, list(results.values())) if results else {}
     current = _attempted(standing, campaign, edition)
     return Scored(

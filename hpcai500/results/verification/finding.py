@@ -13,7 +13,7 @@ from hpcai500.errors import DataError, EnvironmentLacksError, ExitCode, RunError
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.results.submission.manifest import Manifest
-from hpcai500.streams import spelt_out
+from hpcai500.streams import escaped
 
 # ----------------------------------------------------------------------------------------------------
 # Findings and the verdict.
@@ -135,7 +135,7 @@ def cleaned(finding: Finding) -> Finding:
 
 def one_line(text: str) -> str:
     """Return `text` for a terminal, with unprintable characters escaped and the end of a long text cut off."""
-    return spelt_out(text, _MOST_CHARACTERS)
+    return escaped(text, _MOST_CHARACTERS)
 
 
 def fail(name: str, evidence: str) -> Finding:

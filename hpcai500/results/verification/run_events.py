@@ -34,7 +34,7 @@ from hpcai500.methodology.integrity import (
     pauses,
     step_faults,
     time_faults,
-    untold_times,
+    unreported_times,
 )
 from hpcai500.methodology.passes import lost_evaluations
 from hpcai500.methodology.result import MEMORY, Result
@@ -106,10 +106,10 @@ def _oddities(run: Run) -> Iterator[str]:
     newest = (1, 0)
     for moment in run.log.named("checkpoint", "run_resume"):
         if moment.key == "checkpoint":
-            saved = moment.told(Checkpoint)
+            saved = moment.value_as(Checkpoint)
             newest = (saved.epoch, saved.step)
         else:
-            value = moment.told(Resume)
+            value = moment.value_as(Resume)
             if (value.epoch, value.step) != newest:
                 yield (
                     f"line {moment.line}: resumed at epoch {value.epoch}, step {value.step}, although epoch "
@@ -140,7 +140,7 @@ def check_times(run: Run) -> Iterator[Finding]:
     """Compare times of epochs, evaluations and steps with the clock and with each other."""
     epochs = run.epochs
     yield from one_finding("epoch-times", time_faults(epochs), fail)
-    yield from one_finding("epoch-times", untold_times(epochs), warning)
+    yield from one_finding("epoch-times", unreported_times(epochs), warning)
     yield from one_finding("step-sums", step_faults(run.log, epochs), fail)
     yield from one_finding("setup-time", _setup_faults(run), fail)
 
@@ -148,7 +148,7 @@ def check_times(run: Run) -> Iterator[Finding]:
 def _setup_faults(run: Run) -> Iterator[str]:
     for number, session in enumerate(run.log.sessions, 1):
         for stop in (moment for moment in session if moment.key == "init_stop"):
-            reported, elapsed = stop.told(InitStop).seconds, stop.clock_s - session[0].clock_s
+            reported, elapsed = stop.value_as(InitStop).seconds, stop.clock_s - session[0].clock_s
             if not abs(reported - elapsed) <= _SETUP_SECONDS:
                 yield f"start {number}: reports {reported:.1f} s of preparation; {elapsed:.1f} s by the clock"
 
@@ -441,7 +441,7 @@ def _missing_fields(run: Run) -> Iterator[str]:
         if start.version != __version__:
             continue
         for moment in session:
-            missing = list(moment.value.untold()) if moment.value else []
+            missing = list(moment.value.missing_fields()) if moment.value else []
             if moment.key == "dataset" and moment.value:
                 found = moment.value.model_fields_set
                 missing += [name for name in _OF_DATASET.get(benchmark, ()) if name not in found]
@@ -452,7 +452,7 @@ def _missing_fields(run: Run) -> Iterator[str]:
 
 def _system_faults(session: Sequence[Moment], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Check that a process that trains describes all of its nodes and its software."""
-    world = next((one.told(World) for one in session if one.key in ("run_start", "run_resume")), None)
+    world = next((one.value_as(World) for one in session if one.key in ("run_start", "run_resume")), None)
     if world is None:
         return
     described = [event for event in events if event["key"] == "system"]

@@ -48,7 +48,7 @@ def check_replicas(run: Run) -> Iterator[Finding]:
 
 
 def _recipe_faults(run: Run) -> Iterator[str]:
-    started = next(run.log.named("run_start")).told(World)
+    started = next(run.log.named("run_start")).value_as(World)
     if started.world_size != run.world_size:
         yield f"started on {started.world_size} ranks; the recipe asks for {run.world_size}"
     if started.nodes != run.field("hardware", "nodes"):
@@ -56,7 +56,7 @@ def _recipe_faults(run: Run) -> Iterator[str]:
 
 
 def _session_faults(session: Sequence[Moment]) -> Iterator[str]:
-    world = next((one.told(World) for one in session if one.key in ("run_start", "run_resume")), None)
+    world = next((one.value_as(World) for one in session if one.key in ("run_start", "run_resume")), None)
     if world is None:
         return
     size, hosts = world.world_size, world.hosts
@@ -64,14 +64,14 @@ def _session_faults(session: Sequence[Moment]) -> Iterator[str]:
         yield f"{world.nodes} nodes with the hosts {', '.join(hosts[:8])}"
     for moment in session:
         match moment.key:
-            case "ceilings" if moment.told(Ceilings).ranks != size:
-                yield f"ceilings of {moment.told(Ceilings).ranks} ranks, {size} trained"
-            case "replicas" if moment.told(Replicas).ranks != size:
-                yield f"replicas of {moment.told(Replicas).ranks} ranks, {size} trained"
+            case "ceilings" if moment.value_as(Ceilings).ranks != size:
+                yield f"ceilings of {moment.value_as(Ceilings).ranks} ranks, {size} trained"
+            case "replicas" if moment.value_as(Replicas).ranks != size:
+                yield f"replicas of {moment.value_as(Replicas).ranks} ranks, {size} trained"
             case "steps":
-                yield from _row_faults("steps", moment.told(Steps).ranks, world)
+                yield from _row_faults("steps", moment.value_as(Steps).ranks, world)
             case "communication":
-                yield from _row_faults("communication", moment.told(Communication).ranks, world)
+                yield from _row_faults("communication", moment.value_as(Communication).ranks, world)
 
 
 def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow], world: World) -> Iterator[str]:
