@@ -178,10 +178,11 @@ class RankTraffic(TypedDict):
 def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
     """Compare counted bytes with the counters of all hosts; plain JSON for the event `communication`.
 
-    On one host, gradients are summed in shared memory, so that nothing can be compared. On several, Gloo sends everything
-    by TCP, within a host over loopback, so its whole count is compared with loopback and other interfaces together; other
-    libraries use shared memory within a host, so their bytes between hosts are compared with the interfaces. Counters include all other traffic of the hosts: a ratio above 1.15 need not be a wrong count. One
-    below 0.95 means that bytes went another way, or were not sent.
+    On one host gradients are summed in shared memory, and nothing can be compared. On several hosts Gloo sends everything
+    by TCP, within a host over loopback: its whole count is compared with all interfaces. Other libraries use shared
+    memory within a host: their bytes between hosts are compared with the interfaces except loopback. Counters include
+    all other traffic of the hosts, so that a ratio above 1.15 need not be a wrong count. One below 0.95 means that bytes
+    took another path, or were not sent.
 
     Args:
         ranks: all ranks, in order.
