@@ -178,11 +178,11 @@ class RankTraffic(TypedDict):
 def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
     """Compare counted bytes with the counters of all hosts; plain JSON for the event `communication`.
 
-    On one host gradients are summed in shared memory, and nothing can be compared. On several hosts Gloo sends everything
+    On one host gradients are summed in shared memory, and nothing can be compared. On several hosts Gloo sends all
     by TCP, within a host over loopback: its whole count is compared with all interfaces. Other libraries use shared
-    memory within a host: their bytes between hosts are compared with the interfaces except loopback. Counters include
-    all other traffic of the hosts, so that a ratio above 1.15 need not be a wrong count. One below 0.95 means that bytes
-    took another path, or were not sent.
+    memory within a host: their bytes between hosts are compared with the interfaces except loopback. Counters
+    include all other traffic of the hosts, so that a ratio above 1.15 need not be a wrong count. One below 0.95
+    means that bytes took another path, or were not sent.
 
     Args:
         ranks: all ranks, in order.
