@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ def checks(folder: Path) -> dict[str, Callable[[], str]]:
         "gradient quantisation": check_quantising,
         "layer norms": check_norms,
         "memory copies": check_copies,
+        "sums in shared memory": partial(check_shared_sums, folder),
         "non-maximum suppression": check_nms,
         "RoIAlign and gradient": check_roi_align,
     }
@@ -329,6 +331,21 @@ def check_copies() -> str:
     largest = int((source.view("<u4") & 0x7FFFFFFF).max())
     require_equal("largest word read", _core.stream_read(source, threads=2), largest)
     return "1 MiB, exactly"
+
+
+def check_shared_sums(folder: Path) -> str:
+    """The sums over three ranks, here threads, that share memory."""
+    random = np.random.default_rng(6)
+    parts = [random.standard_normal(300_000).astype(np.float32) for _ in range(3)]
+    expected = parts[0] + parts[1] + parts[2]
+    (folder / "shared").unlink(missing_ok=True)
+    members = [_core.SharedSum(str(folder / "shared"), rank, 3) for rank in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(member.all_reduce, part) for member, part in zip(members, parts, strict=True)]:
+            done.result()
+    for rank, part in enumerate(parts):
+        require_equal(f"sum on rank {rank}", part, expected)
+    return "300000 values of 3 ranks, exactly"
 
 
 def _tensors() -> list[Floats]:

@@ -28,6 +28,7 @@ from builders.ranks import run_ranks, start, try_ranks
 from reduction import settings
 from torch import Tensor, nn
 
+from hpcai500.comm import torch_backend
 from hpcai500.comm.communicator import Communicator, LocalCommunicator, MemberCommunicator, as_run_error
 from hpcai500.comm.connect import connect
 from hpcai500.comm.horovod_backend import Carrier, switch_on, switches
@@ -50,7 +51,8 @@ needs_open_mpi = pytest.mark.skipif(
 
 
 TYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.float16, torch.bfloat16)
-LENGTHS = (1, 301)
+# Long enough for shared memory, too.
+LENGTHS = (1, 301, 20_001)
 COMPARISONS = 6 * len(TYPES) * len(LENGTHS)
 GUARD = 3
 
@@ -321,6 +323,23 @@ def test_every_collective_does_what_numpy_does_in_the_job_and_in_groups(job: Job
         assert result["objects"] == ([(one, 1 + 1000 * one) for one in range(job.size)], 1)
         assert result["channels"] == [190.0 * job.size, 380.0 * job.size]
         assert result["empty"]
+
+
+def sum_where_rank_1_shares(communicator: Communicator, folder: Path) -> tuple[bool, list[float]]:
+    """Whether sums go through shared memory where rank 1 looks for it in `folder`, and some of a sum."""
+    assert isinstance(communicator, TorchCommunicator)
+    if communicator.rank == 1:
+        torch_backend.SHARED_MEMORY = folder
+    communicator.all_reduce(tensor := torch.arange(torch_backend.LEAST_SHARED_VALUES, dtype=torch.float32))
+    return communicator._sums is not None, tensor[:3].tolist()
+
+
+@pytest.mark.parametrize(("folder", "shared"), [(torch_backend.SHARED_MEMORY, True), (Path("/nowhere"), False)])
+def test_without_memory_for_all_ranks_of_a_host_the_library_sums(folder: Path, shared: bool) -> None:
+    before = set(torch_backend.SHARED_MEMORY.iterdir())
+    assert run_ranks(sum_where_rank_1_shares, 2, folder) == [(shared, [0.0, 2.0, 4.0])] * 2
+    left = {path.name for path in set(torch_backend.SHARED_MEMORY.iterdir()) - before}
+    assert not {name for name in left if name.startswith("hpcai500-")}
 
 
 def test_ranks_know_who_they_are_in_the_job_and_in_groups(job: Job) -> None:

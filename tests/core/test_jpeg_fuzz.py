@@ -198,7 +198,7 @@ def test_a_defect_leaves_its_input_and_the_line_that_shows_it_again(
     result = fuzz.run("jpeg_crop", seeds, argparse.Namespace(runs=10, seconds=0, seed=1))
     assert (result["crashes"], result["executions"], result["interrupted"]) == (["crash-1"], 2048, False)
     told = capsys.readouterr().err
-    assert f"again: {program} {fuzz.RUNS}/crashes/jpeg_crop/crash-1" in told
+    assert f"to reproduce: {program} {fuzz.RUNS}/crashes/jpeg_crop/crash-1" in told
     assert "jpeg_crop: #2048" in told
 
 

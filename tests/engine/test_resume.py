@@ -37,7 +37,7 @@ Run = Callable[..., tuple[int, Path]]
 COMMAND = (sys.executable, "-m", "hpcai500.train")
 EPOCHS = "problem.epochs=60"
 LOOKED_AT = (
-    "order, evidence, sessions, clock, times, environment, speed, rates, drawn, samples, model, company, replicas, "
+    "order, evidence, sessions, clock, times, environment, speed, rates, draws, samples, model, ranks, replicas, "
     "losses, quality, predictions"
 )
 

@@ -34,7 +34,7 @@ FORGERIES: tuple[Forgery, ...] = (
 )
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "verification.md"
 FOLDER = Path(hpcai500.__file__).parent / "results/verification"
-MAKERS = {"fail", "warning", "note", "skipped", "judged", "_same_quality", "_not_less", "Finding"}
+MAKERS = {"fail", "warning", "note", "skipped", "one_finding", "_same_quality", "_not_less", "Finding"}
 
 
 @pytest.fixture(scope="module")

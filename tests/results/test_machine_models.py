@@ -196,7 +196,7 @@ def test_the_command_draws_a_record_under_what_was_measured(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [([], "give the ceilings"), (["--machine", "v100-64", "--micro", "micro.json"], "give one of them")],
+    [([], "give the ceilings"), (["--machine", "v100-64", "--micro", "micro.json"], "use one of them")],
 )
 def test_the_command_wants_the_ceilings_once(arguments: list[str], expected: str) -> None:
     told = CliRunner().invoke(app, ["roofline", *arguments])

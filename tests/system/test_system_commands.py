@@ -97,7 +97,7 @@ def test_what_is_wrong_is_69_with_the_fix_in_one_document(typed: Typed) -> None:
         (["doctor", "ic", *ON_CPU, "--machine", "nowhere.toml"], "nowhere.toml"),
         (["system", "--format", "xml"], "expected text or mlperf, got xml"),
         (["system", "nowhere"], "not a record"),
-        (["system", "nowhere", "--procs", "2"], "leave out --procs"),
+        (["system", "nowhere", "--procs", "2"], "leave them out"),
     ],
 )
 def test_a_mistake_of_the_user_is_64_and_prints_nothing(typed: Typed, arguments: list[str], expected: str) -> None:
