@@ -144,6 +144,8 @@ def measure(calls: Calls, rounds: int) -> dict[str, list[float]]:
         # Each round begins with another one, so that nobody always follows the same.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             call = calls[name]
+            # Idle threads of OpenMP spin for a while, on the cores of whoever comes next.
+            time.sleep(0.02)
             call()
             start = time.perf_counter()
             for _ in range(3):
