@@ -68,8 +68,8 @@ Each module of `benchmarks/gpu/` says in its first lines what it compares."""
 # name. Only shown where the row is missed.
 _NOTES = {
     (None, "gradients: fp16 pack"): (
-        "`_foreach_copy_` reads what it overwrites: it moves 8 bytes where pack moves 6, so memory limits that ratio to "
-        "1.33 where both use all of its bandwidth."
+        "`_foreach_copy_` reads what it overwrites: it moves 8 bytes where pack moves 6, so memory limits that ratio "
+        "to 1.33 where both use all of its bandwidth."
     ),
     (None, "gradients: fp16 pack and norms"): ("one pass over the gradients, at 0.8 of the copy bandwidth."),
     (None, "step on two ranks"): ("the bare step without an exchange was not measured beside it."),

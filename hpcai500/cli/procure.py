@@ -232,7 +232,7 @@ def _ranking(
 
     given = read_heads(heads) if heads else None
     ranking = make_ranking(
-        files, site=html, signers=signers, heads=given, tracker=track, told=_report, with_published=published
+        files, site=html, signers=signers, heads=given, tracker=track, on_examined=_report, with_published=published
     )
     if html:
         say(f"{html / 'index.html'}: written")

@@ -295,8 +295,8 @@ def network_rows(node: Node) -> Iterator[Row]:
 
 
 def speed(bits_per_second: float | None) -> str:
-    """`200 Gb/s`, or `speed not told`."""
-    return "speed not told" if bits_per_second is None else decimal(bits_per_second, "b/s")
+    """`200 Gb/s`, or `speed unknown`."""
+    return "speed unknown" if bits_per_second is None else decimal(bits_per_second, "b/s")
 
 
 def _setting(name: str, value: Any) -> str | None:
@@ -394,7 +394,7 @@ def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 def _unknown(absent: Sequence[Mapping[str, str]], slow: Mapping[str, float]) -> Iterator[str]:
     if absent:
         yield ""
-        yield "Unknown, and who would tell it"
+        yield "Unknown, and what would report it"
         yield from _table((one["what"], f"{one['tool']}: {one['reason']}") for one in absent)
     for name, seconds in slow.items():
         yield f"SLOW: reading {name} took {seconds:.1f} s"

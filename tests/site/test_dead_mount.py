@@ -129,7 +129,7 @@ def test_doctor_finds_a_dead_folder_for_temporary_files(mount: Mount, tmp_path: 
     mount.die()
     ended = hpcai500("doctor", cwd=tmp_path, TMPDIR=str(mount.folder))
     assert ended.returncode == 69, ended.stderr
-    assert f"fail  temporary      {mount.folder}: does not answer" in ended.stdout
+    assert f"fail  temporary      {mount.folder}: does not respond" in ended.stdout
 
 
 def test_a_signal_ends_the_wait(mount: Mount, tmp_path: Path) -> None:

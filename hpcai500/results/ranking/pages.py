@@ -77,7 +77,7 @@ def make_ranking(
     signers: Path | None = None,
     heads: GivenHeads | None = None,
     tracker: Tracker = silent,
-    told: Callable[[Examined], None] = lambda _: None,
+    on_examined: Callable[[Examined], None] = lambda _: None,
     with_published: bool = False,
 ) -> Ranking:
     """Verify and rank `submissions`, and write the site to the folder `site`.
@@ -87,7 +87,7 @@ def make_ranking(
         site: a folder that is absent, empty, or holds a site of hpcai500.
         signers: OpenSSH file of trusted keys.
         heads: of journals, received while campaigns ran.
-        told: called with each file after its verification.
+        on_examined: called with each file after its verification.
         with_published: whether the site's first page also shows the nine published systems.
 
     Raises:
@@ -100,7 +100,9 @@ def make_ranking(
         check_place(site)
     before = read_shown(site) if site else ()
     make_report = run_report if site else None
-    examined = examine(submissions, signers=signers, heads=heads, make_report=make_report, tracker=tracker, report=told)
+    examined = examine(
+        submissions, signers=signers, heads=heads, make_report=make_report, tracker=tracker, report=on_examined
+    )
     ranking = rank(examined, before, None if signers is None else listed_keys(signers))
     if site:
         write_site(site, site_files(ranking, datetime.now(UTC).date(), with_published=with_published))
