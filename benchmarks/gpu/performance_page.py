@@ -76,8 +76,8 @@ _NOTES = {
     (None, "step on two ranks, gradients alone"): ("Open MPI uses shared memory itself, as we do beside Gloo."),
     (None, "climate image"): ("not measured again since these ratios are wanted."),
     (None, "climate image, shipped gzip"): (
-        "that was an epoch of one window, which measures fresh memory. Over six windows: 2.85 in two rounds, 0.82 of what "
-        "inflating by libdeflate on all cores allows (3.46)."
+        "that was an epoch of one window, which measures fresh memory. Over six windows: 2.85 in two rounds, 0.82 of "
+        "what inflating by libdeflate on all cores allows (3.46)."
     ),
     (None, "JPEG"): ("the time of entropy decoding alone is in `benchmarks/results/decode_stages.json`."),
     ("NVIDIA H200", "ResNet-50: norms of all layers"): ("33.4 µs, against 30.0 µs for the copy; cause not known."),
