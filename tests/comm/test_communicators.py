@@ -325,21 +325,19 @@ def test_every_collective_does_what_numpy_does_in_the_job_and_in_groups(job: Job
         assert result["empty"]
 
 
-def sum_where_rank_1_shares(communicator: Communicator, folder: Path) -> tuple[bool, list[float]]:
-    """Whether sums go through shared memory where rank 1 looks for it in `folder`, and some of a sum."""
+def sum_with_memory_in(communicator: Communicator, folders: list[Path]) -> tuple[bool, list[float]]:
+    """Whether sums go through shared memory where each rank looks for it in its folder, and some of a sum."""
     assert isinstance(communicator, TorchCommunicator)
-    if communicator.rank == 1:
-        torch_backend.SHARED_MEMORY = folder
+    torch_backend.SHARED_MEMORY = folders[communicator.rank]
     communicator.all_reduce(tensor := torch.arange(torch_backend.LEAST_SHARED_VALUES, dtype=torch.float32))
     return communicator._sums is not None, tensor[:3].tolist()
 
 
-@pytest.mark.parametrize(("folder", "shared"), [(torch_backend.SHARED_MEMORY, True), (Path("/nowhere"), False)])
-def test_without_memory_for_all_ranks_of_a_host_the_library_sums(folder: Path, shared: bool) -> None:
-    before = set(torch_backend.SHARED_MEMORY.iterdir())
-    assert run_ranks(sum_where_rank_1_shares, 2, folder) == [(shared, [0.0, 2.0, 4.0])] * 2
-    left = {path.name for path in set(torch_backend.SHARED_MEMORY.iterdir()) - before}
-    assert not {name for name in left if name.startswith("hpcai500-")}
+@pytest.mark.parametrize(("of_rank_1", "shared"), [("", True), ("nowhere", False)])
+def test_without_memory_for_all_ranks_of_a_host_the_library_sums(of_rank_1: str, shared: bool, tmp_path: Path) -> None:
+    found = run_ranks(sum_with_memory_in, 2, [tmp_path, tmp_path / of_rank_1])
+    assert found == [(shared, [0.0, 2.0, 4.0])] * 2
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
 def test_ranks_know_who_they_are_in_the_job_and_in_groups(job: Job) -> None:
