@@ -295,8 +295,8 @@ def network_rows(node: Node) -> Iterator[Row]:
 
 
 def speed(bits_per_second: float | None) -> str:
-    """`200 Gb/s`, or `speed unknown`."""
-    return "speed unknown" if bits_per_second is None else decimal(bits_per_second, "b/s")
+    """`200 Gb/s`, or `speed not reported`."""
+    return "speed not reported" if bits_per_second is None else decimal(bits_per_second, "b/s")
 
 
 def _setting(name: str, value: Any) -> str | None:
