@@ -95,19 +95,22 @@ def share_memory(communicator: Communicator) -> SharedSum | None:
     """
     if len(set(communicator.hosts)) > 1:
         return None
-    name = communicator.broadcast_object(f"hpcai500-{secrets.token_hex(8)}")
-    path = SHARED_MEMORY / name
-    sums = None
-    # Rank 0 makes the file that the others open.
-    for first in (True, False):
-        if first == (communicator.rank == 0):
-            with suppress(RuntimeError):
-                sums = SharedSum(str(path), communicator.rank, communicator.size)
-        communicator.barrier()
+    # The others learn the name from rank 0 after it has made the file.
+    name = f"hpcai500-{secrets.token_hex(8)}"
+    sums = _shared_sum(name, communicator) if communicator.rank == 0 else None
+    name = communicator.broadcast_object(name)
+    if communicator.rank != 0:
+        sums = _shared_sum(name, communicator)
     everybody = all(communicator.gather_objects(sums is not None))
     if communicator.rank == 0:
-        path.unlink(missing_ok=True)
+        (SHARED_MEMORY / name).unlink(missing_ok=True)
     return sums if everybody else None
+
+
+def _shared_sum(name: str, communicator: Communicator) -> SharedSum | None:
+    with suppress(RuntimeError):
+        return SharedSum(str(SHARED_MEMORY / name), communicator.rank, communicator.size)
+    return None
 
 
 # ----------------------------------------------------------------------------------------------------
