@@ -322,9 +322,10 @@ void print_baseline() {
     ac.counts[7] = 162;
     ac.symbols[1] = 0xf0;
     for (int i = 0; i < 160; ++i) ac.symbols[2 + i] = static_cast<std::uint8_t>(i / 10 << 4 | (i % 10 + 1));
-    static baseline::DifferenceTable differences;
-    static baseline::CoefficientTable coefficients;
-    if (!build(differences, dc) || !build(coefficients, ac)) std::printf("no tables\n");
+    static baseline::CodeTable differences, coefficients;
+    if (!build(differences, dc, baseline::CodeKind::differences) ||
+        !build(coefficients, ac, baseline::CodeKind::coefficients))
+        std::printf("no tables\n");
 
     // Coefficients grow from a picture's to such as no picture has, whose sums wrap.
     constexpr int mcus = 200, blocks = 6 * mcus, stride = mcus * 16;

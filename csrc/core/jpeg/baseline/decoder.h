@@ -120,8 +120,8 @@ class Decoder final : public PlaneSource {
     int kept_until(int row) const { return row * mcus_across_ + right_; }
     bool may_hold(int mcus) const;
 
-    TableCache<DifferenceTable> dc_;
-    TableCache<CoefficientTable> ac_;
+    TableCache dc_{CodeKind::differences};
+    TableCache ac_{CodeKind::coefficients};
     alignas(64) std::int16_t quantisation_[3][64];
     int across_ = 1, down_ = 1, mcus_across_ = 0, mcus_down_ = 0;
     ScanCursor cursor_;

@@ -1,5 +1,6 @@
 #include "huffman_table.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace hpcai500::baseline {
@@ -32,100 +33,84 @@ int extend(int value, int bits) {
     return value < (1 << (bits - 1)) ? value + 1 - (1 << bits) : value;
 }
 
-// An entry of CoefficientTable::single, taken apart.
-struct Single {
-    int used, run, value;
-    bool ends() const { return run == end_of_block; }
-};
+constexpr std::uint32_t all = (1U << code_bits) - 1;
 
-// What `bits`, the next `known` bits and zeros behind them, begin with; 0 bits used where not all of it is
-// known.
-Single single(const CoefficientTable& table, std::uint32_t bits, int known) {
-    const std::uint32_t entry = table.single[bits];
-    const Single found{static_cast<int>(entry & used_mask), static_cast<int>(entry >> 8 & 255),
-                       static_cast<std::int16_t>(entry >> 16)};
-    return found.used > known ? Single{} : found;
-}
+// What stands where no code begins that a lookup sees.
+constexpr CodePair too_long = {block_size, nowhere, nowhere, 0, 0, 0};
 
-constexpr std::uint32_t lowest(std::uint32_t bits, int count) {
-    return bits & ((1U << count) - 1);
-}
-
-// The entries of all lookups that begin with `code`, which has `length` bits.
-void fill_single(CoefficientTable& table, std::uint32_t code, int length, int symbol) {
-    const int behind = decode_bits - length, value_bits = symbol & 15;
+// The entries of all lookups that begin with `code`, which has `length` bits: of it alone.
+void enter_first(CodeTable& table, CodeKind kind, std::uint32_t code, int length, int symbol) {
+    const int behind = code_bits - length, value_bits = symbol & 15, run = symbol >> 4;
     // Without a value only a run of 15 is not the end: it stands for 16 zeros.
-    const int run = value_bits == 0 && symbol >> 4 != longest_run ? end_of_block : symbol >> 4;
-    std::uint32_t* entries = table.single + (code << behind);
+    const bool ends = kind == CodeKind::coefficients && value_bits == 0 && run != longest_run;
+    CodePair pair = too_long;
+    if (value_bits > behind) {
+        pair.first_used = static_cast<std::uint8_t>(length);
+        pair.first = static_cast<std::int16_t>(symbol);
+    } else {
+        pair.first_used = static_cast<std::uint8_t>(length + value_bits);
+        pair.first_place = static_cast<std::uint8_t>(ends ? nowhere : run);
+        pair.coefficients = static_cast<std::uint8_t>(ends ? 0 : run + 1);
+    }
+    const bool fits = pair.coefficients != block_size;
+    const std::uint32_t begin = code << behind;
+    std::memset(table.used + begin, fits ? pair.first_used | (ends ? ends_block : 0) : 0, 1U << behind);
     for (std::uint32_t rest = 0; rest < (1U << behind); ++rest) {
-        if (value_bits > behind) {
-            entries[rest] = static_cast<std::uint32_t>(length << 8 | symbol << 16);
-            continue;
-        }
-        const int value = extend(static_cast<int>(rest >> (behind - value_bits)), value_bits);
-        entries[rest] = static_cast<std::uint32_t>(length + value_bits) |
-                        static_cast<std::uint32_t>(run) << 8 |
-                        static_cast<std::uint32_t>(static_cast<std::uint16_t>(value)) << 16;
+        if (fits)
+            pair.first = static_cast<std::int16_t>(
+                extend(static_cast<int>(rest >> (behind - value_bits)), value_bits));
+        table.pairs[begin + rest] = pair;
     }
 }
 
-CoefficientPair pair(const CoefficientTable& table, std::uint32_t bits) {
-    constexpr auto nowhere = static_cast<std::uint8_t>(end_of_block);
-    const Single first = single(table, bits, decode_bits);
-    CoefficientPair found{static_cast<std::uint8_t>(first.used),  static_cast<std::uint8_t>(first.run + 1),
-                          static_cast<std::uint8_t>(first.run),   nowhere,
-                          static_cast<std::int16_t>(first.value), 0};
-    if (first.used == 0 || first.ends()) return found;
-    const Single second = single(table, lowest(bits << first.used, decode_bits), decode_bits - first.used);
-    if (second.used == 0) return found;
-    found.used = static_cast<std::uint8_t>(first.used + second.used);
-    if (!second.ends()) {
-        found.second_place = static_cast<std::uint8_t>(found.behind + second.run);
-        found.second = static_cast<std::int16_t>(second.value);
+// Adds the code that follows the first of the entry `bits`, where all of it is among these bits.
+void enter_second(CodeTable& table, std::uint32_t bits) {
+    CodePair& pair = table.pairs[bits];
+    const std::uint8_t used = table.used[bits];
+    if (used == 0 || used >= ends_block) return;
+    const std::uint32_t rest = bits << used & all;
+    // Of that entry only what its first code says counts: its second may be entered already.
+    const CodePair& next = table.pairs[rest];
+    if (table.used[rest] == 0 || used + next.first_used > code_bits) return;
+    table.used[bits] = static_cast<std::uint8_t>(used + next.first_used);
+    if (next.first_place == nowhere) {
+        table.used[bits] |= ends_block;
+        return;
     }
-    found.behind = static_cast<std::uint8_t>(found.behind + second.run + 1);
-    return found;
+    pair.second_place = static_cast<std::uint8_t>(pair.coefficients + next.first_place);
+    pair.second = next.first;
+    pair.coefficients = static_cast<std::uint8_t>(pair.second_place + 1);
 }
 
-// As many symbols as fit, of those whose code is within what `single` sees.
-std::uint16_t skip(const CoefficientTable& table, std::uint32_t bits) {
-    int used = 0, passed = 0;
-    for (;;) {
-        const std::uint32_t next = lowest(bits << used, skip_bits) >> (skip_bits - decode_bits);
-        const Single found = single(table, next, skip_bits - used);
-        if (found.used == 0) break;
-        used += found.used;
-        if (found.ends()) return static_cast<std::uint16_t>(used | 1 << 6 | passed << 7);
-        passed += found.run + 1;
+// As many codes as fit.
+void enter_skip(CodeTable& table, std::uint32_t bits) {
+    int used = 0, coefficients = 0;
+    bool ends = false;
+    while (!ends) {
+        const std::uint32_t next = bits << used & all;
+        const CodePair& pair = table.pairs[next];
+        if (table.used[next] == 0 || used + pair.first_used > code_bits) break;
+        used += pair.first_used;
+        ends = pair.first_place == nowhere;
+        if (!ends) coefficients += pair.first_place + 1;
     }
-    return static_cast<std::uint16_t>(used | passed << 7);
+    table.skip_used[bits] = static_cast<std::uint8_t>(ends ? used | ends_block : used);
+    table.skip_coefficients[bits] = static_cast<std::uint8_t>(used == 0 ? block_size : coefficients);
 }
 
 }  // namespace
 
-bool build(DifferenceTable& table, const HuffmanCode& code) {
-    std::memset(table.entries, 0, sizeof table.entries);
-    return for_each_code(code, table.long_codes, [&](std::uint32_t bits, int length, int symbol) {
-        if (symbol > longest_difference) return false;
-        if (length > decode_bits) return true;
-        const int behind = decode_bits - length;
-        for (std::uint32_t rest = 0; rest < (1U << behind); ++rest)
-            table.entries[(bits << behind) + rest] = {static_cast<std::uint8_t>(length + symbol),
-                                                      static_cast<std::uint8_t>(length),
-                                                      static_cast<std::uint8_t>(symbol)};
-        return true;
-    });
-}
-
-bool build(CoefficientTable& table, const HuffmanCode& code) {
-    std::memset(table.single, 0, sizeof table.single);
+bool build(CodeTable& table, const HuffmanCode& code, CodeKind kind) {
+    std::memset(table.used, 0, sizeof table.used);
+    std::fill_n(table.pairs, 1 << code_bits, too_long);
     const bool good = for_each_code(code, table.long_codes, [&](std::uint32_t bits, int length, int symbol) {
-        if (length <= decode_bits) fill_single(table, bits, length, symbol);
+        if (kind == CodeKind::differences && symbol > longest_difference) return false;
+        if (length <= code_bits) enter_first(table, kind, bits, length, symbol);
         return true;
     });
-    if (!good) return false;
-    for (std::uint32_t bits = 0; bits < (1U << decode_bits); ++bits) table.pairs[bits] = pair(table, bits);
-    for (std::uint32_t bits = 0; bits < (1U << skip_bits); ++bits) table.skip[bits] = skip(table, bits);
+    if (!good || kind == CodeKind::differences) return good;
+    for (std::uint32_t bits = 0; bits <= all; ++bits) enter_skip(table, bits);
+    for (std::uint32_t bits = 0; bits <= all; ++bits) enter_second(table, bits);
     return true;
 }
 

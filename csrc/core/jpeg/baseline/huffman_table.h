@@ -1,6 +1,6 @@
 // Lookup tables of one Huffman code (ITU-T T.81, annexes C and F). Reading codes is one lookup after the
-// other, each of which waits for the bits that the one before has used: so a lookup takes as many codes as it
-// can, and what is looked at often stays in the first cache.
+// other, each of which waits for the bits that the one before has used: so a lookup takes two codes with
+// their values where they fit, and what the next one waits for stands by itself in few bytes.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,23 @@
 
 namespace hpcai500::baseline {
 
-/// Bits that one lookup of values sees. With 11 more codes fit, and what that gains the cache loses.
-inline constexpr int decode_bits = 10;
-/// Bits that one lookup of `skip` sees: three short codes with their values, on average.
-inline constexpr int skip_bits = 12;
+/// Bits that one lookup sees.
+inline constexpr int code_bits = 12;
 
-/// What `run` says of the symbol that ends a block: beyond any place in a block, however it is added up.
-inline constexpr int end_of_block = 128;
+/// The place of a coefficient that is not there: beyond any place in a block, however it is added up.
+inline constexpr int nowhere = 128;
 /// Most zeros before a coefficient that one symbol can say.
 inline constexpr int longest_run = 15;
-/// Up to this place in a block, the next coefficient cannot be the block's last: what follows it is of this
-/// block, too.
-inline constexpr int last_place_of_pairs = 63 - (longest_run + 1);
-
-/// The lowest bits of each entry are bits used: processors shift by the lowest 6 bits of a register as it is.
-inline constexpr int used_mask = 63;
+inline constexpr int block_size = 64;
 
 inline constexpr int most_symbols = 256;
 /// Longest difference of a DC coefficient, in bits, of 8-bit images.
 inline constexpr int longest_difference = 11;
+
+/// What CodeTable::used holds besides bits used: those are its lowest bits, as processors shift by the lowest
+/// 6 bits of a register as it is.
+inline constexpr int used_mask = 63;
+inline constexpr int ends_block = 128;
 
 /// A code as a file gives it: how many codes have 1 to 16 bits, and the symbols in the order of their codes.
 struct HuffmanCode {
@@ -44,55 +42,45 @@ struct LongCodes {
     std::uint8_t symbols[most_symbols];
 };
 
-/// The tables of a code of DC differences. As the other, plain numbers: the translation units that read them
-/// are compiled for newer processors.
-struct DifferenceTable {
-    /// Bits of a code, and of the value behind it; and both together, which are 0 where the code is too long.
-    struct Entry {
-        std::uint8_t used, code_bits, value_bits;
-    };
-    /// For the next `decode_bits` bits, the value not among them.
-    Entry entries[1 << decode_bits];
+/// What the next bits say of one coefficient or two. Places count from that of the next one.
+struct CodePair {
+    /// Coefficients of the block that both take, zeros included; block_size where code and value of the first
+    /// do not fit into the lookup.
+    std::uint8_t coefficients;
+    std::uint8_t first_place, second_place;  ///< `nowhere` where there is none
+    std::uint8_t first_used;  ///< bits of the first; of its code alone where the value does not fit; or 0
+    std::int16_t first;       ///< value; the symbol where the value does not fit
+    std::int16_t second;
+};
+
+/// The tables of a code of DC differences, whose place is 0, or of AC coefficients. Plain numbers: the
+/// translation units that read them are compiled for newer processors.
+struct CodeTable {
+    /// For the next `code_bits` bits: bits used, and ends_block where the last code ends the block; 0 where
+    /// not even one code and its value fit. Apart from `pairs`, so that these stay in the first cache.
+    std::uint8_t used[1 << code_bits];
+    CodePair pairs[1 << code_bits];
+    /// Of coefficients, the same for as many codes as these bits hold, and how many coefficients they take;
+    /// block_size where there is not even one.
+    std::uint8_t skip_used[1 << code_bits];
+    std::uint8_t skip_coefficients[1 << code_bits];
     LongCodes long_codes;
 };
 
-/// What the next bits say of one coefficient or two. Places count from that of the next one; of one that is
-/// not there it is end_of_block, where what is written is never read.
-struct CoefficientPair {
-    std::uint8_t used;    ///< bits; 0 where not even one code and its value fit
-    std::uint8_t behind;  ///< place behind both; end_of_block and 1 more where the block ends
-    std::uint8_t first_place, second_place;
-    std::int16_t first, second;
-};
-
-/// The tables of a code of AC coefficients.
-struct CoefficientTable {
-    /// For the next `decode_bits` bits: bits used (0-5), run of zeros before the value or end_of_block
-    /// (8-15), value (16-31). Where code and value together are longer, bits used are 0: then bits of the
-    /// code (8-15) and symbol (16-31), or 0 altogether where the code alone is longer.
-    std::uint32_t single[1 << decode_bits];
-    /// For as many bits, one code or two.
-    CoefficientPair pairs[1 << decode_bits];
-    /// For the next `skip_bits` bits, which may hold several codes with their values: bits used (0-5),
-    /// whether the last ends the block (6), coefficients passed (7-15). Bits used are 0 where not even one
-    /// fits.
-    std::uint16_t skip[1 << skip_bits];
-    LongCodes long_codes;
-};
+enum class CodeKind { differences, coefficients };
 
 /// Builds the tables. False for a code that breaks the format's rules, or, of DC differences, has values that
 /// no 8-bit image has; the table is then undefined.
-bool build(DifferenceTable& table, const HuffmanCode& code);
-bool build(CoefficientTable& table, const HuffmanCode& code);
+bool build(CodeTable& table, const HuffmanCode& code, CodeKind kind);
 
-/// Tables of the codes that were seen last: most encoders give all their files the same ones. Table is
-/// DifferenceTable or CoefficientTable.
-template <class Table>
+/// Tables of the codes that were seen last: most encoders give all their files the same ones.
 class TableCache {
   public:
+    explicit TableCache(CodeKind kind) : kind_(kind) {}
+
     /// The tables of `code`, valid until as many other codes were asked for as an image can have components;
     /// null where build() refuses it.
-    const Table* find(const HuffmanCode& code) {
+    const CodeTable* find(const HuffmanCode& code) {
         Entry* longest_unused = entries_;
         for (Entry& entry : entries_) {
             if (entry.valid && std::memcmp(&entry.code, &code, sizeof code) == 0) {
@@ -102,7 +90,7 @@ class TableCache {
             if (entry.last_use < longest_unused->last_use) longest_unused = &entry;
         }
         Entry& entry = *longest_unused;
-        entry.valid = build(entry.table, code);
+        entry.valid = build(entry.table, code, kind_);
         if (!entry.valid) return nullptr;
         entry.code = code;
         entry.last_use = ++uses_;
@@ -114,10 +102,11 @@ class TableCache {
     static constexpr int places = 4;
     struct Entry {
         HuffmanCode code;
-        Table table;
+        CodeTable table;
         std::uint64_t last_use = 0;
         bool valid = false;
     };
+    CodeKind kind_;
     Entry entries_[places];
     std::uint64_t uses_ = 0;
 };

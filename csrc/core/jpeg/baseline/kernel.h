@@ -26,8 +26,7 @@ struct BitState {
 
 /// One component (Y, Cb or Cr) of a scan.
 struct Component {
-    const DifferenceTable* dc;
-    const CoefficientTable* ac;
+    const CodeTable *dc, *ac;
     const std::int16_t* quantisation;  ///< 64 factors, in the order of a block's rows; 32-byte aligned
     int across, down;                  ///< blocks of an MCU
     int predictor;                     ///< DC coefficient of the block before
