@@ -22,6 +22,7 @@ from hpcai500._core import Batch, DecodeSpec, Failure, JpegLoader, crop_pixels
 from hpcai500.data.device_batches import HeldSlots, Mark, OneEpochAtATime, Source, stream_mark
 from hpcai500.data.imagenet.index import Split, decode_odd, read_image
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, SeekCounts, find_seek_index
+from hpcai500.data.read_ahead import ReadAhead
 from hpcai500.data.samplers import SampleIds
 from hpcai500.data.staged import is_staged, not_staged
 from hpcai500.errors import DataError
@@ -107,6 +108,7 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
         self._arrays = [_as_array(slot) for slot in slots]
         self._images = [slot.permute(0, 3, 1, 2) for slot in slots] if channels_last else slots
         self._seek_index = find_seek_index(root)
+        self._read_ahead = ReadAhead(root, split.paths, depth)
         self._loader = JpegLoader(
             _fsencode(str(root)),
             [_fsencode(path) for path in split.paths],
@@ -124,6 +126,7 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
     def close(self) -> None:
         """Stop the threads. An epoch in progress yields no further batch. May be called twice."""
         self._closed = True
+        self._read_ahead.close()
         self._loader.close()
         self._end_epoch()
 
@@ -137,6 +140,7 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
             if ids is not None:
                 ids = np.ascontiguousarray(ids, dtype=np.int64)
                 self._loader.submit(ids, seed=seed, epoch=epoch)
+                self._read_ahead.submit(ids)
                 queued.append(ids)
 
         try:
