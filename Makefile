@@ -102,7 +102,7 @@ format: $(VENV)/.extra-dev
 	@$(if $(CPP),$(BIN)/clang-format -i $(CPP))
 
 .PHONY: bench
-bench: $(VENV)/.dali $(VENV)/.extra-benchmark $(VENV)/.horovod
+bench: $(VENV)/.dali $(VENV)/.extra-benchmark $(VENV)/.horovod $(VENV)/.torchvision
 	@$(BIN)/python benchmarks/cpu.py $(ARGS)
 
 # Without a device nothing is downloaded. The page is also written if a part fails, with the results until then.
@@ -159,6 +159,13 @@ $(VENV)/.dali: $(VENV)/.extra-dali $(VENV)/.core
 
 $(VENV)/.extra-%: $(VENV)/.runtime
 	@scripts/install $(VENV) $*
+	@touch $@
+
+# A rival, where only it is looked for: its wheel may be built for another torch, and then its own operators do not load.
+$(VENV)/.torchvision: $(VENV)/.runtime
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --upgrade --target $(VENV)/torchvision \
+	    "torchvision==$$($(BIN)/python -c 'import torch; print(f"0.{int(torch.__version__.split(chr(46))[1]) + 15}.*")')" \
+	    || echo 'hpcai500: torchvision could not be installed: its comparison is left out' >&2
 	@touch $@
 
 # Without MPI, and without root to install it, Horovod is built with Gloo only: bootstrap has reported what is missing.

@@ -32,6 +32,7 @@ KEPT = HERE.parent / "build" / "benchmarks"
 # What makes each one short.
 QUICK = {
     "decode_crop": ["--rounds", "1", "--seconds", "0.2", "--sets", "plain"],
+    "input_loaders": ["--rounds", "1", "--seconds", "0.1", "--sets", "plain", "--copies", "2", "--workers", "2"],
     "climate_reader": ["--rounds", "1", "--scale", "4"],
     "compression": ["--rounds", "1"],
     "detection_operators": ["--rounds", "1"],

@@ -49,10 +49,10 @@ class Worker:
     errors: IO[str]
 
     @classmethod
-    def start(cls, name: str, set_name: str, threads: int, python: str) -> Worker:
+    def start(cls, name: str, set_name: str, threads: int, python: str, program: str = "decode_worker.py") -> Worker:
         """Start the process; ready() waits for it."""
         # Not with DALI's folder as the working directory: its types.py would hide the standard library's.
-        command = [python, str(HERE / "decode_worker.py"), name, set_name, str(threads)]
+        command = [python, str(HERE / program), name, set_name, str(threads)]
         pipe = subprocess.PIPE
         # A file: nobody reads while it runs, and a full pipe would stop it.
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115

@@ -54,6 +54,24 @@ def paths_of(image_set: ImageSet) -> list[Path]:
     return paths
 
 
+def copies_of(image_set: ImageSet, copies: int) -> list[Path]:
+    """`copies` copies of the set, each in its own folder, so that an epoch does not read a file twice."""
+    paths = paths_of(image_set)
+    root = paths[0].parent.with_name(f"{paths[0].parent.name}-copies")
+    made = []
+    for number in range(copies):
+        folder = root / f"{number:02d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            copy = folder / path.name
+            if not copy.exists():
+                unfinished = copy.with_suffix(f".{os.getpid()}")
+                unfinished.write_bytes(path.read_bytes())
+                unfinished.rename(copy)
+            made.append(copy)
+    return made
+
+
 def _picture(image_set: ImageSet, rng: np.random.Generator) -> np.ndarray:
     """(height, width, 3) levels, uint8."""
     width, height = image_set.width, image_set.height

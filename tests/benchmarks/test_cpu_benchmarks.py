@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,39 @@ def test_a_quick_run_is_never_recorded(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_every_benchmark_has_a_short_run() -> None:
     assert cpu.QUICK.keys() == {source.document for source in SOURCES}
+
+
+@pytest.mark.slow
+def test_the_loaders_of_files_run_and_are_compared(tmp_path: Path) -> None:
+    """Ours must run; rivals that are not installed are named."""
+    target = tmp_path / "loaders.json"
+    options = ["--rounds", "1", "--seconds", "0", "--sets", "plain", "--copies", "1", "--workers", "2", "--no-cold"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "input_loaders.py"), *options, "--json", str(target)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    source = next(source for source in SOURCES if source.document == "input_loaders")
+    document = json.loads(target.read_text())
+    found = {row.key: row for row in rows_of(source, document)}
+    skipped = document["sets"]["plain"]["skipped"]
+    for kind, rival in (("DALI", "DALI"), ("records, threads", "records and threads, as FFCV")):
+        for what in ("JPEG files, `plain`", "JPEG files, `plain`, index"):
+            assert kind in skipped or (found[what, rival].ratio > 0 and found[what, rival].required == 3.0)
+
+
+def test_a_rival_with_two_variants_is_the_faster_one() -> None:
+    source = next(source for source in SOURCES if source.document == "input_loaders")
+
+    def contestant(rate: float) -> dict[str, Any]:
+        ratio = {"median": 6000 / rate, "rounds": [6000 / rate]}
+        return {"median": rate, "ours_to_it": ratio, "index_to_it": ratio}
+
+    rates = {
+        "torchvision v2, DataLoader": 600.0,
+        "torchvision v2 on batches, DataLoader": 800.0,
+        "reading alone": 20000.0,
+        "decoding alone": 7500.0,
+    }
+    tables = {"cold": {kind: contestant(rate) for kind, rate in rates.items()}}
+    plain, index = rows_of(source, {"sets": {"plain": {"tables": tables}}})
+    assert (plain.what, plain.ratio, plain.required) == ("JPEG files, `plain`, cold", 7.5, 3.0)
+    assert (plain.limit, plain.share) == ("decoding alone", 0.8)
+    assert (index.what, index.limit) == ("JPEG files, `plain`, cold, index", None)
