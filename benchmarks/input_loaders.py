@@ -36,7 +36,6 @@ OURS, INDEXED = "ours", "ours, index"
 BATCH = 64
 RIVALS = (
     "torchvision v2, DataLoader",
-    "torchvision v2 on batches, DataLoader",
     "simplejpeg + OpenCV, DataLoader",
     "records, threads",
     "DALI",
@@ -44,15 +43,16 @@ RIVALS = (
 READING, DECODING = "reading alone", "decoding alone"
 # More requests than cores are what a disk needs.
 READERS = 8
-# The start and the end of a DataLoader's epoch, with few of its workers busy, are then a small part of it.
-LEAST_BATCHES = 12
+# With workers, the start and the end of an epoch, when few of them are busy, are then a small part of it.
+LEAST_BATCHES, LEAST_WITHOUT_WORKERS = 10, 4
 PAUSE_SECONDS = 0.02
 
 
 @dataclass
 class Entrant:
-    """A contestant with a number of workers, and its images a second in each round, by temperature."""
+    """A contestant on a set with a number of workers, and its images a second in each round, by temperature."""
 
+    set_name: str
     kind: str
     workers: int
     process: Worker
@@ -63,7 +63,7 @@ class Entrant:
         """Images a second of an epoch."""
         assert self.process.process.stdin is not None
         assert self.process.process.stdout is not None
-        self.process.process.stdin.write(f"{self.workers} {batches}\n")
+        self.process.process.stdin.write(f"{self.set_name} {self.workers} {batches}\n")
         self.process.process.stdin.flush()
         if answer := self.process.process.stdout.readline():
             return float(answer)
@@ -89,7 +89,9 @@ class Cache:
             descriptor = os.open(file, os.O_RDONLY)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
-        if any(_in_cache(file) for file in random.sample(self.files, min(8, len(self.files)))):
+        probes = random.sample(self.files, min(16, len(self.files)))
+        # A few may be back already: DALI's reader goes on for a moment after its epoch.
+        if sum(map(_in_cache, probes)) > len(probes) / 4:
             raise SystemExit(f"{self.files[0]} and its like cannot be thrown out of the page cache")
 
 
@@ -103,22 +105,16 @@ def _in_cache(file: str) -> bool:
         os.close(descriptor)
 
 
-def start(set_name: str, options: argparse.Namespace) -> tuple[list[Entrant], dict[str, str]]:
-    """All that run, and why the others do not."""
-    kinds = (OURS, INDEXED, *RIVALS, READING, DECODING)
+def start(options: argparse.Namespace) -> tuple[dict[str, Worker], dict[str, str]]:
+    """A process of each kind that runs, and why the others do not."""
     processes = {
-        kind: Worker.start(kind, set_name, options.copies, sys.executable, "input_worker.py") for kind in kinds
+        kind: Worker.start(kind, options.sets[0], options.copies, sys.executable, "input_worker.py")
+        for kind in (OURS, INDEXED, *RIVALS, READING, DECODING)
     }
     skipped = {kind: reason for kind, process in processes.items() if (reason := process.ready())}
     if OURS in skipped:
         raise SystemExit(f"our own worker does not run: {skipped[OURS]}")
-    found = [
-        Entrant(kind, workers, process)
-        for kind, process in processes.items()
-        if kind not in skipped
-        for workers in _numbers_of_workers(kind, options)
-    ]
-    return found, skipped
+    return {kind: process for kind, process in processes.items() if kind not in skipped}, skipped
 
 
 def _numbers_of_workers(kind: str, options: argparse.Namespace) -> Sequence[int]:
@@ -129,32 +125,34 @@ def _numbers_of_workers(kind: str, options: argparse.Namespace) -> Sequence[int]
     return [READERS if kind == READING else options.threads]
 
 
-def run_set(image_set: ImageSet, options: argparse.Namespace) -> dict[str, Any]:
+def run_set(image_set: ImageSet, processes: dict[str, Worker], options: argparse.Namespace) -> dict[str, Any]:
     """All rounds on one set."""
     images = images_of(image_set.name, options.copies)
     cache = Cache([*images.files, str(images.records)])
     os.sync()  # what was just written cannot be thrown out
     cache.fill()
-    found, skipped = start(image_set.name, options)
+    found = [
+        Entrant(image_set.name, kind, workers, process)
+        for kind, process in processes.items()
+        for workers in _numbers_of_workers(kind, options)
+    ]
     most = len(images.paths) // BATCH
     for one in found:
-        one.batches = min(most, max(LEAST_BATCHES, round(one.run(4) * options.seconds / BATCH)))
+        least = LEAST_BATCHES if one.workers else LEAST_WITHOUT_WORKERS
+        one.batches = min(most, max(least, round(one.run(4) * options.seconds / BATCH)))
     temperatures = ("warm", "cold") if options.cold else ("warm",)
     for number in range(options.rounds):
         for temperature in temperatures:
             cache.fill()
             chosen = [one for one in found if number == 0 or _goes_on(one, found, temperature)]
             for one in chosen[number % len(chosen) :] + chosen[: number % len(chosen)]:
+                time.sleep(PAUSE_SECONDS)
                 if temperature == "cold":
                     cache.empty()
-                time.sleep(PAUSE_SECONDS)
                 one.rates.setdefault(temperature, []).append(one.run(one.batches))
-    for process in {id(one.process): one.process for one in found}.values():
-        process.stop()
     return {
         "files": len(images.paths),
         "kilobytes_per_image": sum(Path(file).stat().st_size for file in images.files) / len(images.paths) / 1000,
-        "skipped": skipped,
         "tables": {temperature: table(found, temperature) for temperature in temperatures},
     }
 
@@ -200,8 +198,6 @@ def print_set(image_set: ImageSet, result: dict[str, Any]) -> None:
             numbers = ", ".join(f"{n}: {statistics.median(v):.0f}" for n, v in row["images_per_second"].items())
             shown = [row[ratio]["median"] for ratio in ("ours_to_it", "index_to_it")]
             print(f"  {kind:38s} {row['median']:9.0f} {row['workers']:8d} {shown[0]:8.2f} {shown[1]:8.2f}  {numbers}")
-    for kind, reason in result["skipped"].items():
-        print(f"  {kind:38s} skipped: {reason} ({INSTALL}; make bench installs all)")
 
 
 def main() -> None:
@@ -209,7 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [image_set.name for image_set in SETS]
     parser.add_argument("--rounds", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=0.7, help="of each epoch, at least; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each epoch, at least; default: %(default)s")
     parser.add_argument("--sets", nargs="+", choices=names, default=["plain", "heavy"], help="default: plain heavy")
     parser.add_argument("--threads", type=int, default=available_cores(), help="of ours; default: as many as cores")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2, 4, 8], help="of the rivals; default: 0 2 4 8")
@@ -218,11 +214,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write all rounds to this file")
     options = parser.parse_args()
     print(f"input_loaders: files to batches of {BATCH}, {options.threads} threads, {options.rounds} rounds")
+    for image_set in SETS:
+        if image_set.name in options.sets:
+            images_of(image_set.name, options.copies)  # made once, before all need it
+    processes, skipped = start(options)
+    for kind, reason in skipped.items():
+        print(f"  {kind:38s} skipped: {reason} ({INSTALL}; make bench installs all)")
     results = {}
     for image_set in SETS:
         if image_set.name in options.sets:
-            results[image_set.name] = run_set(image_set, options)
+            results[image_set.name] = run_set(image_set, processes, options)
             print_set(image_set, results[image_set.name])
+    for process in processes.values():
+        process.stop()
     if options.json:
         document = {
             "threads": options.threads,
@@ -230,6 +234,7 @@ def main() -> None:
             "machine": platform.machine(),
             "isa": _core.cpu_isa(),
             "build": _core.build_info(),
+            "skipped": skipped,
             "sets": results,
         }
         options.json.write_text(json.dumps(document, indent=1) + "\n")

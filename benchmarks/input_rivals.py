@@ -153,24 +153,11 @@ class TorchvisionFiles(Dataset[tuple[Any, int]]):
 
 
 def torchvision_v2(images: Images, workers: int) -> Contestant:
-    """Crop and flip on Pillow's image, which is faster than on a tensor, and normalisation in the workers."""
-    _find_torchvision()
-    from torchvision.transforms import v2
+    """Crop and flip on Pillow's image, then a batch of 8-bit values is normalised on the training process.
 
-    transform = v2.Compose(
-        [
-            v2.RandomResizedCrop(images.size, scale=images.area, ratio=RATIO, antialias=True),
-            v2.RandomHorizontalFlip(),
-            v2.PILToTensor(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize([value / 255 for value in MEAN], [value / 255 for value in STD]),
-        ]
-    )
-    return Loading(TorchvisionFiles(images, transform), workers, lambda batch: batch)
-
-
-def torchvision_v2_on_batches(images: Images, workers: int) -> Contestant:
-    """The same, but the workers send 8-bit images, which the training process normalises."""
+    Each is faster than what tutorials do, which is to crop tensors (0.6 times), and to normalise each image in the
+    workers (0.8 times). torchvision's own decoder of JPEG is not used: it does not load beside every torch.
+    """
     _find_torchvision()
     from torchvision.transforms import v2
 
@@ -475,7 +462,6 @@ KINDS: dict[str, Callable[[Images, int], Contestant]] = {
     "ours": Ours,
     "ours, index": ours_with_index,
     "torchvision v2, DataLoader": torchvision_v2,
-    "torchvision v2 on batches, DataLoader": torchvision_v2_on_batches,
     "simplejpeg + OpenCV, DataLoader": simplejpeg_opencv,
     "records, threads": Records,
     "DALI": Dali,

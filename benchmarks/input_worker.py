@@ -1,6 +1,6 @@
-"""One kind of contestant of input_loaders.py in its own process: reads `workers batches` a line, answers images a
+"""One kind of contestant of input_loaders.py in its own process: reads `set workers batches` a line, answers images a
 second of an epoch of that many batches, from its first request to its last batch. A contestant is made and warmed up
-when its number of workers is first named.
+when its number of workers is first named, and closed when another set is.
 
     python benchmarks/input_worker.py KIND SET COPIES
 """
@@ -17,7 +17,7 @@ import torch
 from decode_images import SETS, copies_of
 from input_rivals import KINDS, Contestant, Images
 
-WARM_UP = 4
+WARM_UP = 2
 
 
 def images_of(set_name: str, copies: int) -> Images:
@@ -57,7 +57,10 @@ def main() -> None:
     KINDS[kind](images, 1)
     print("ready", flush=True)
     for line in sys.stdin:
-        workers, batches = map(int, line.split())
+        wanted, workers, batches = line.split()[0], *map(int, line.split()[1:])
+        if wanted != set_name:
+            contestants.clear()
+            set_name, images = wanted, images_of(wanted, copies)
         if workers not in contestants:
             contestants[workers] = KINDS[kind](images, workers)
             check(contestants[workers], images)

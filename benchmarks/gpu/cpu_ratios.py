@@ -102,10 +102,9 @@ def _decode(document: dict[str, Any]) -> Iterator[Row]:
                     yield Row(f"JPEG, `{name}`, index", rival, ratio, ratios)
 
 
-# Of the rivals of input_loaders, what each is called on the page: of several variants of one, the fastest counts.
+# The rivals of input_loaders, as the page names them.
 _LOADERS = {
     "torchvision v2, DataLoader": "torchvision v2 in a DataLoader",
-    "torchvision v2 on batches, DataLoader": "torchvision v2 in a DataLoader",
     "simplejpeg + OpenCV, DataLoader": "simplejpeg + OpenCV in a DataLoader",
     "records, threads": "records and threads, as FFCV",
     "DALI": "DALI",
@@ -115,15 +114,11 @@ _LOADERS = {
 def _loaders(document: dict[str, Any]) -> Iterator[Row]:
     for name, images in document["sets"].items():
         for temperature, rows in images["tables"].items():
-            fastest: dict[str, dict[str, Any]] = {}
-            for kind in _LOADERS.keys() & rows.keys():
-                other = fastest.setdefault(_LOADERS[kind], rows[kind])
-                fastest[_LOADERS[kind]] = max(other, rows[kind], key=lambda row: row["median"])
             what = f"JPEG files, `{name}`" + (", cold" if temperature == "cold" else "")
             limit = min(("decoding alone", "reading alone"), key=lambda kind: rows[kind]["median"])
             share = rows[limit]["ours_to_it"]["median"]
-            for rival in dict.fromkeys(_LOADERS.values()):
-                if found := fastest.get(rival):
+            for kind, rival in _LOADERS.items():
+                if found := rows.get(kind):
                     ratio, indexed = found["ours_to_it"], found["index_to_it"]
                     yield Row(what, rival, ratio["median"], ratio["rounds"], 3.0, limit, share)
                     yield Row(f"{what}, index", rival, indexed["median"], indexed["rounds"], 3.0)
