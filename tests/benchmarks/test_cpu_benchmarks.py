@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
 import cpu  # noqa: E402
+import growth  # noqa: E402
 
 COMPRESSION = next(source for source in SOURCES if source.document == "compression")
 
@@ -98,3 +99,23 @@ def test_the_limit_of_a_loader_is_the_slower_of_reading_and_decoding() -> None:
     assert (plain.what, plain.ratio, plain.required) == ("JPEG files, `plain`, cold", 7.5, 3.0)
     assert (plain.limit, plain.share) == ("decoding alone", 0.8)
     assert (index.what, index.limit) == ("JPEG files, `plain`, cold, index", None)
+
+
+def test_the_exponent_of_growth_is_a_slope() -> None:
+    assert growth.exponent([1, 2, 4], [8.0, 4.0, 2.0]) == pytest.approx(-1)
+    assert growth.exponent([2, 4, 8], [3.0, 3.0, 3.0]) == pytest.approx(0)
+    assert growth.exponent([1], [3.0]) is None
+
+
+@pytest.mark.slow
+def test_growth_is_measured_at_each_size(tmp_path: Path) -> None:
+    target = tmp_path / "growth.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "growth.py"), "--rounds", "1", "--json", str(target)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    rows = json.loads(target.read_text())["rows"]
+    assert len(rows) == len(growth.CASES)
+    for row in rows:
+        assert row["unit"] == "threads"
+        assert row["sizes"][0] == 1
+        assert len(row["seconds"]) == len(row["sizes"])
+        assert min(row["seconds"]) > 0
