@@ -4,6 +4,9 @@ Both train the same model with the same optimizer on the same held batches, in o
 epoch in turn; the ratio of each pair is taken, and the median of the ratios printed. The JPEG run trains the same
 recipe from files, input threads sharing the cores.
 
+The last case is a whole epoch from files: the engine's, in turn with those of bare loops that the loaders of
+input_rivals.py feed, and with the steps alone on held batches, which no loader can pass.
+
     python benchmarks/engine_step.py [--rounds N] [--json FILE]
 """
 
@@ -15,15 +18,19 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from input_rivals import KINDS, Contestant, Images
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hpcai500.data.imagenet.index import load_index
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine.checkpoints import CheckpointStore, state_bytes
 from hpcai500.engine.precision import Precision
@@ -62,6 +69,13 @@ CASES = (
     ),
 )
 
+EPOCHS = Case(
+    "smoke epoch from files, 64 x 64, batch 64",
+    "ic/smoke",
+    (),
+    SyntheticSet(classes=20, train_per_class=80, val_per_class=1),
+)
+
 
 class BareEpochs(ImageClassificationWorkload):
     """After each engine epoch, where an evaluation would be, the same steps in a bare loop, timed."""
@@ -84,13 +98,69 @@ class BareEpochs(ImageClassificationWorkload):
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
         with torch.inference_mode(mode=False), torch.enable_grad():
             model.train()
-            start = time.perf_counter()
-            for images, labels in self._batches:
-                self._optimizer.zero_grad(set_to_none=True)
-                loss = F.cross_entropy(model(images), labels, label_smoothing=self._smoothing)
-                loss.backward()
-                self._optimizer.step()
-            self.bare_seconds.append(time.perf_counter() - start)
+            self.bare_seconds.append(bare_epoch(model, self._optimizer, self._smoothing, self._batches))
+        return Evaluation(0.0, 0)
+
+
+def bare_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, smoothing: float, batches: Iterable[tuple[Tensor, Tensor]]
+) -> float:
+    """Train on all batches, as a tutorial does; returns seconds."""
+    start = time.perf_counter()
+    for images, labels in batches:
+        optimizer.zero_grad(set_to_none=True)
+        scores = model(images.to(memory_format=torch.channels_last))
+        F.cross_entropy(scores, labels, label_smoothing=smoothing).backward()
+        optimizer.step()
+    return time.perf_counter() - start
+
+
+# The loaders that feed bare loops, and how many workers each tries: beside a step, few are best.
+LOADERS = ("torchvision v2, DataLoader", "simplejpeg + OpenCV, DataLoader", "records, threads", "DALI")
+WORKERS = (1, 2)
+STEP_ALONE = "step alone"
+
+
+class EpochsFromFiles(ImageClassificationWorkload):
+    """After each engine epoch, as many steps in bare loops: on batches in memory, and fed by each loader."""
+
+    def __init__(self, recipe: Recipe, data: Path, place: Place) -> None:
+        super().__init__(recipe, data, place)
+        options, policy = recipe.workload, recipe.hyperparameters
+        assert isinstance(options, ImageClassification)
+        self._smoothing = options.label_smoothing
+        self._optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=1e-4, momentum=policy.momentum, weight_decay=policy.weight_decay
+        )
+        split = load_index(data).train
+        images = Images(
+            data, split.paths, split.labels.copy(), policy.batch_size, options.image_size, options.crop_area
+        )
+        self.skipped: dict[str, str] = {}
+        self._loaders: dict[str, Contestant] = {}
+        for kind in LOADERS:
+            try:
+                self._loaders |= {f"{kind}, {workers}": KINDS[kind](images, workers) for workers in WORKERS}
+            except ImportError as error:
+                self.skipped[kind] = str(error)
+        ours = KINDS["ours"](images, place.input_threads)
+        self._held = [(one.clone(), labels) for one, labels in ours.epoch(self._order(images)[:4])]
+        self._images = images
+        self.seconds: dict[str, list[float]] = {name: [] for name in (STEP_ALONE, *self._loaders)}
+
+    def _order(self, images: Images) -> list[np.ndarray[Any, Any]]:
+        count = len(images.paths) // images.batch
+        order = np.random.default_rng(0).permutation(len(images.paths))
+        return np.split(order[: count * images.batch], count)
+
+    def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
+        order = self._order(self._images)
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            model.train()
+            for name, its in self.seconds.items():
+                loader = self._loaders.get(name)
+                batches = loader.epoch(order) if loader else islice(cycle(self._held), len(order))
+                its.append(bare_epoch(model, self._optimizer, self._smoothing, batches))
         return Evaluation(0.0, 0)
 
 
@@ -108,6 +178,7 @@ def train(workload: ImageClassificationWorkload, recipe: Recipe, place: Place, r
             console=Console("benchmark", "top1", recipe.global_batch, 0, 10**9),
             stop=stop,
             sink=None,
+            resume_command="",
         )
         writer.event("init_start", {"recipe_hash": recipe_hash(recipe)})
         trainer.run()
@@ -115,17 +186,20 @@ def train(workload: ImageClassificationWorkload, recipe: Recipe, place: Place, r
     return [event["value"] for event in iterate(read_record(record).events, "epoch_stop")]
 
 
-def measure(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
-    """Medians of one case; rates in images a second, ratios without unit."""
-    make_images(folder / "images", case.images)
-    # A rate of nearly nothing keeps random labels' losses finite however many epochs are measured.
-    still = (
+def still(case: Case, rounds: int) -> Recipe:
+    """The recipe, at a rate of nearly nothing: losses stay finite however many epochs are measured."""
+    settings = (
         "hyperparameters.base_learning_rate=1e-6",
         f"problem.epochs={rounds + 1}",
         "hyperparameters.warmup_epochs=0",
     )
-    recipe = load_recipe(case.recipe, (*case.settings, *still))
-    torch.set_num_threads(available_cores())
+    return load_recipe(case.recipe, (*case.settings, *settings))
+
+
+def measure(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
+    """Medians of one case; rates in images a second, ratios without unit."""
+    make_images(folder / "images", case.images)
+    recipe = still(case, rounds)
     place = Place(torch.device("cpu"), torch.float32, available_cores())
     bare = BareEpochs(recipe, folder / "images", place)
     memory = train(bare, recipe, place, folder / "memory")[1:]
@@ -147,11 +221,41 @@ def measure(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
     }
 
 
+def measure_epochs(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
+    """Whole epochs from files: the engine's rate, the steps' alone, and the ratio to a bare loop with each loader."""
+    make_images(folder / "images", case.images)
+    recipe = still(case, rounds)
+    place = Place(torch.device("cpu"), torch.float32, available_cores())
+    workload = EpochsFromFiles(recipe, folder / "images", place)
+    epochs = train(workload, recipe, place, folder / "files")[1:]
+    engine = [epoch["seconds"] / epoch["steps"] for epoch in epochs]
+    steps = epochs[0]["steps"]
+    others = {name: [spent / steps for spent in its[1:]] for name, its in workload.seconds.items()}
+    rows = {}
+    for name, its in others.items():
+        ratios = [other / mine for other, mine in zip(its, engine, strict=True)]
+        rows[name] = {
+            "images_per_second": recipe.global_batch / statistics.median(its),
+            "engine_over_it": statistics.median(ratios),
+            "ratios": ratios,
+        }
+    fed = {name: row for name, row in rows.items() if name != STEP_ALONE}
+    return {
+        "case": case.name,
+        "engine_images_per_second": recipe.global_batch / statistics.median(engine),
+        "data_wait_share": statistics.median(epoch["data_wait_seconds"] / epoch["seconds"] for epoch in epochs),
+        "fastest_loader": max(fed, key=lambda name: fed[name]["images_per_second"], default=None),
+        "bare_loops": rows,
+        "skipped": workload.skipped,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="pairs of epochs of each case (default 9)")
     parser.add_argument("--json", type=Path, help="write the numbers here as well")
     options = parser.parse_args()
+    torch.set_num_threads(available_cores())
     results = []
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
@@ -163,9 +267,24 @@ def main() -> None:
         print(f"  from JPEG files              {row['jpeg_images_per_second']:.1f} images/s")
         print(f"  JPEG / memory                {row['jpeg_over_memory']:.3f}")
         print(f"  data-wait share with JPEG    {row['jpeg_data_wait_share']:.1%}")
+    with tempfile.TemporaryDirectory() as folder:
+        results.append(measure_epochs(EPOCHS, max(options.rounds // 2, 1), Path(folder)))
+    print_epochs(results[-1])
     if options.json:
         machine = {"cores": available_cores(), "machine": platform.machine(), "torch": torch.__version__}
         options.json.write_text(json.dumps({"machine": machine, "results": results}, indent=2) + "\n")
+
+
+def print_epochs(row: dict[str, Any]) -> None:
+    """The whole epochs."""
+    print(f"{row['case']}")
+    print(f"  {'engine':36s} {row['engine_images_per_second']:8.1f} images/s, waits {row['data_wait_share']:.1%}")
+    for name, its in row["bare_loops"].items():
+        fastest = " (the fastest loader)" if name == row["fastest_loader"] else ""
+        rate, ratio = its["images_per_second"], its["engine_over_it"]
+        print(f"  {name:36s} {rate:8.1f} images/s, engine / it {ratio:.3f}{fastest}")
+    for kind, reason in row["skipped"].items():
+        print(f"  {kind:36s} skipped: {reason}")
 
 
 if __name__ == "__main__":
