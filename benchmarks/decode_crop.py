@@ -49,7 +49,9 @@ class Worker:
     errors: IO[str]
 
     @classmethod
-    def start(cls, name: str, set_name: str, threads: int, python: str, program: str = "decode_worker.py") -> Worker:
+    def start(
+        cls, name: str, set_name: str, threads: int | str, python: str, program: str = "decode_worker.py"
+    ) -> Worker:
         """Start the process; ready() waits for it."""
         # Not with DALI's folder as the working directory: its types.py would hide the standard library's.
         command = [python, str(HERE / program), name, set_name, str(threads)]

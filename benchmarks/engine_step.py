@@ -5,7 +5,8 @@ epoch in turn; the ratio of each pair is taken, and the median of the ratios pri
 recipe from files, input threads sharing the cores.
 
 The last case is a whole epoch from files: the engine's, in turn with those of bare loops that the loaders of
-input_rivals.py feed, and with the steps alone on held batches, which no loader can pass.
+input_rivals.py feed, in a process of their own (bare_epochs.py), and with the steps alone on
+held batches, which no loader can pass.
 
     python benchmarks/engine_step.py [--rounds N] [--json FILE]
 """
@@ -16,23 +17,22 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from input_rivals import KINDS, Contestant, Images
-from torch import Tensor, nn
-from torch.nn import functional as F
+from bare_epochs import STEP_ALONE, bare_epoch
+from decode_crop import Worker
+from torch import nn
 
-from hpcai500.data.imagenet.index import load_index
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine.checkpoints import CheckpointStore, state_bytes
+from hpcai500.engine.host_memory import keep_freed_memory
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.reporting import Console
@@ -68,7 +68,8 @@ CASES = (
         SyntheticSet(classes=2, train_per_class=12, val_per_class=1, smallest_side=375, largest_side=500),
     ),
 )
-
+# The steps alone in the engine's own process, which keeps the memory that it frees, and whose threads wait longer.
+KEPT = "step alone, engine's settings"
 EPOCHS = Case(
     "smoke epoch from files, 64 x 64, batch 64",
     "ic/smoke",
@@ -96,71 +97,52 @@ class BareEpochs(ImageClassificationWorkload):
         return list(self.training_batches(1, 0))
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
-        with torch.inference_mode(mode=False), torch.enable_grad():
-            model.train()
-            self.bare_seconds.append(bare_epoch(model, self._optimizer, self._smoothing, self._batches))
+        self.bare_seconds.append(self.epoch(model, len(self._batches)))
         return Evaluation(0.0, 0)
 
-
-def bare_epoch(
-    model: nn.Module, optimizer: torch.optim.Optimizer, smoothing: float, batches: Iterable[tuple[Tensor, Tensor]]
-) -> float:
-    """Train on all batches, as a tutorial does; returns seconds."""
-    start = time.perf_counter()
-    for images, labels in batches:
-        optimizer.zero_grad(set_to_none=True)
-        scores = model(images.to(memory_format=torch.channels_last))
-        F.cross_entropy(scores, labels, label_smoothing=smoothing).backward()
-        optimizer.step()
-    return time.perf_counter() - start
+    def epoch(self, model: nn.Module, steps: int) -> float:
+        """Seconds of steps in a bare loop on the held batches."""
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            model.train()
+            return bare_epoch(model, self._optimizer, self._smoothing, islice(cycle(self._batches), steps))
 
 
 # The loaders that feed bare loops, and how many workers each tries: beside a step, few are best.
 LOADERS = ("torchvision v2, DataLoader", "simplejpeg + OpenCV, DataLoader", "records, threads", "DALI")
 WORKERS = (1, 2)
-STEP_ALONE = "step alone"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A bare loop in the process of its loader's kind; `workers` 0: batches in memory."""
+
+    name: str
+    workers: int
+    process: Worker
+
+    def seconds(self) -> float:
+        """Of an epoch."""
+        assert self.process.process.stdin is not None
+        assert self.process.process.stdout is not None
+        self.process.process.stdin.write(f"{self.workers}\n")
+        self.process.process.stdin.flush()
+        if answer := self.process.process.stdout.readline():
+            return float(answer)
+        raise SystemExit(f"{self.name} ended: {self.process.ready()}")
 
 
 class EpochsFromFiles(ImageClassificationWorkload):
-    """After each engine epoch, as many steps in bare loops: on batches in memory, and fed by each loader."""
+    """After each engine epoch, as many steps on batches in memory, and then the epochs of the bare loops."""
 
-    def __init__(self, recipe: Recipe, data: Path, place: Place) -> None:
+    def __init__(self, recipe: Recipe, data: Path, place: Place, loops: Sequence[Loop]) -> None:
         super().__init__(recipe, data, place)
-        options, policy = recipe.workload, recipe.hyperparameters
-        assert isinstance(options, ImageClassification)
-        self._smoothing = options.label_smoothing
-        self._optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=1e-4, momentum=policy.momentum, weight_decay=policy.weight_decay
-        )
-        split = load_index(data).train
-        images = Images(
-            data, split.paths, split.labels.copy(), policy.batch_size, options.image_size, options.crop_area
-        )
-        self.skipped: dict[str, str] = {}
-        self._loaders: dict[str, Contestant] = {}
-        for kind in LOADERS:
-            try:
-                self._loaders |= {f"{kind}, {workers}": KINDS[kind](images, workers) for workers in WORKERS}
-            except ImportError as error:
-                self.skipped[kind] = str(error)
-        ours = KINDS["ours"](images, place.input_threads)
-        self._held = [(one.clone(), labels) for one, labels in ours.epoch(self._order(images)[:4])]
-        self._images = images
-        self.seconds: dict[str, list[float]] = {name: [] for name in (STEP_ALONE, *self._loaders)}
-
-    def _order(self, images: Images) -> list[np.ndarray[Any, Any]]:
-        count = len(images.paths) // images.batch
-        order = np.random.default_rng(0).permutation(len(images.paths))
-        return np.split(order[: count * images.batch], count)
+        self._loops, self._held = loops, BareEpochs(recipe, data, place)
+        self.seconds: dict[str, list[float]] = {KEPT: [], **{loop.name: [] for loop in loops}}
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
-        order = self._order(self._images)
-        with torch.inference_mode(mode=False), torch.enable_grad():
-            model.train()
-            for name, its in self.seconds.items():
-                loader = self._loaders.get(name)
-                batches = loader.epoch(order) if loader else islice(cycle(self._held), len(order))
-                its.append(bare_epoch(model, self._optimizer, self._smoothing, batches))
+        self.seconds[KEPT].append(self._held.epoch(model, self.steps_per_epoch))
+        for loop in self._loops:
+            self.seconds[loop.name].append(loop.seconds())
         return Evaluation(0.0, 0)
 
 
@@ -226,8 +208,21 @@ def measure_epochs(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
     make_images(folder / "images", case.images)
     recipe = still(case, rounds)
     place = Place(torch.device("cpu"), torch.float32, available_cores())
-    workload = EpochsFromFiles(recipe, folder / "images", place)
+    processes = {
+        kind: Worker.start(case.recipe, str(folder / "images"), kind, sys.executable, "bare_epochs.py")
+        for kind in (STEP_ALONE, *LOADERS)
+    }
+    skipped = {kind: reason for kind, process in processes.items() if (reason := process.ready())}
+    loops = [
+        Loop(f"{kind}, {workers}" if workers else kind, workers, process)
+        for kind, process in processes.items()
+        if kind not in skipped
+        for workers in ((0,) if kind == STEP_ALONE else WORKERS)
+    ]
+    workload = EpochsFromFiles(recipe, folder / "images", place, loops)
     epochs = train(workload, recipe, place, folder / "files")[1:]
+    for process in processes.values():
+        process.stop()
     engine = [epoch["seconds"] / epoch["steps"] for epoch in epochs]
     steps = epochs[0]["steps"]
     others = {name: [spent / steps for spent in its[1:]] for name, its in workload.seconds.items()}
@@ -239,14 +234,14 @@ def measure_epochs(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
             "engine_over_it": statistics.median(ratios),
             "ratios": ratios,
         }
-    fed = {name: row for name, row in rows.items() if name != STEP_ALONE}
+    fed = {name: row for name, row in rows.items() if name not in (KEPT, STEP_ALONE)}
     return {
         "case": case.name,
         "engine_images_per_second": recipe.global_batch / statistics.median(engine),
         "data_wait_share": statistics.median(epoch["data_wait_seconds"] / epoch["seconds"] for epoch in epochs),
         "fastest_loader": max(fed, key=lambda name: fed[name]["images_per_second"], default=None),
         "bare_loops": rows,
-        "skipped": workload.skipped,
+        "skipped": skipped,
     }
 
 
@@ -256,6 +251,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers here as well")
     options = parser.parse_args()
     torch.set_num_threads(available_cores())
+    keep_freed_memory()
     results = []
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
