@@ -84,8 +84,8 @@ _NOTES = {
         "those two."
     ),
     (None, "smoke epoch from files"): (
-        "without any input, the engine's steps are 1.38 times as fast as that loop; the threads that decode, on the same "
-        "cores, cost an eighth."
+        "without any input, the engine's steps are 1.38 times as fast as that loop; the threads that decode, on the "
+        "same cores, cost an eighth."
     ),
     (None, "JPEG"): ("the time of entropy decoding alone is in `benchmarks/results/decode_stages.json`."),
     ("NVIDIA H200", "ResNet-50: norms of all layers"): ("33.4 µs, against 30.0 µs for the copy; cause not known."),
