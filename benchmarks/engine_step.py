@@ -32,8 +32,7 @@ from torch import nn
 
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine.checkpoints import CheckpointStore, state_bytes
-from hpcai500.engine.host_memory import keep_freed_memory
-from hpcai500.engine.precision import Precision
+from hpcai500.engine.precision import Precision, keep_freed_memory
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.reporting import Console
 from hpcai500.engine.signals import StopRequest

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections import deque
+import queue
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hpcai500.data.samplers import SampleIds
@@ -20,7 +20,7 @@ _PROBES = 4
 
 
 class ReadAhead:
-    """Reads ahead the files `paths` below `root`, in a thread of its own; the last `depth` batches of it at most.
+    """Reads ahead the files `paths` below `root`, in a thread of its own; no more than `depth` batches wait for it.
 
     Only on file systems that say what is in memory (ext4, XFS, Btrfs, ...). On those of a network, where opening a file
     twice asks the server twice, it does nothing.
@@ -29,29 +29,30 @@ class ReadAhead:
     def __init__(self, root: Path, paths: Sequence[str], depth: int) -> None:
         self._root = os.fspath(root)
         self._paths = paths
-        self._batches: deque[SampleIds] = deque(maxlen=depth)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hpcai500-read-ahead")
+        self._batches: queue.Queue[SampleIds | None] = queue.Queue(depth)
         self._useful = hasattr(os, "RWF_NOWAIT")
+        # Nobody waits for it: a file system that is gone may never answer.
+        threading.Thread(target=self._run, name="hpcai500-read-ahead", daemon=True).start()
 
     def submit(self, ids: SampleIds) -> None:
         """Read the files of a batch ahead. Never waits, and raises nothing if they cannot be read."""
         if self._useful:
-            self._batches.append(ids)
-            self._thread.submit(self._next)
+            # One that lags behind is of no use.
+            with contextlib.suppress(queue.Full):
+                self._batches.put_nowait(ids)
 
     def close(self) -> None:
         """Stop after the file that is being asked for."""
         self._useful = False
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        with contextlib.suppress(queue.Full):
+            self._batches.put_nowait(None)
 
-    def _next(self) -> None:
-        # A batch that was dropped because others followed leaves its call without one.
-        ids = self._batches.popleft() if self._batches else ()
-        if all(self._in_memory(sample) for sample in ids[:: max(len(ids) // _PROBES, 1)]):
-            return
-        for sample in ids:
-            if self._useful:
-                self._ask(sample)
+    def _run(self) -> None:
+        while self._useful and (ids := self._batches.get()) is not None:
+            if not all(self._in_memory(sample) for sample in ids[:: max(len(ids) // _PROBES, 1)]):
+                for sample in ids:
+                    if self._useful:
+                        self._ask(sample)
 
     def _in_memory(self, sample: int) -> bool:
         """Whether the file's beginning is; True where nothing can be gained by asking for it."""

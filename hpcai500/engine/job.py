@@ -20,7 +20,6 @@ import hpcai500
 from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, plugin_code, require_same
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore, state_bytes
 from hpcai500.engine.evidence import Costs, measure_ceilings
-from hpcai500.engine.host_memory import keep_freed_memory
 from hpcai500.engine.precision import Precision, device_of
 from hpcai500.engine.predictions import Member, missing_kinds, write_predictions
 from hpcai500.engine.ranks import Ranks, joined, require_size, shares_of, stage_groups
@@ -316,8 +315,6 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     precision = Precision(recipe.accelerator.precision, device, stages=groups.neighbours.column if groups else None)
     cores = ranks.cores()
     torch.set_num_threads(recipe.os.threads or cores)
-    if device.type == "cpu":
-        keep_freed_memory()
     torch.manual_seed(recipe.hyperparameters.seed)
     power = RunPower(job.power, ranks.world, journal.path, on_gpu=device.type == "cuda")
     if not job.is_trained:

@@ -86,7 +86,6 @@ def exit_code_of(command: Callable[[], None]) -> int:
 def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> None:
     import torch  # after OpenMP's variables are set
 
-    from hpcai500.engine.host_memory import keep_freed_memory
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
     from hpcai500.engine.reporting import reporting_errors
@@ -95,8 +94,6 @@ def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> 
         device = device_of(recipe, ranks)
         cores = ranks.cores()
         torch.set_num_threads(recipe.os.threads or cores)
-        if device.type == "cpu":
-            keep_freed_memory()
         torch.manual_seed(recipe.hyperparameters.seed)
         found = body(Bench(measurement.options, recipe, ranks, device, cores, measurement.doing))
         if ranks.leads:

@@ -10,7 +10,7 @@ import pytest
 PROGRAM = """
 import resource, sys
 import torch
-from hpcai500.engine.host_memory import keep_freed_memory
+from hpcai500.engine.precision import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
