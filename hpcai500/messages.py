@@ -39,7 +39,7 @@ class MessageError(Exception):
 class Message(BaseModel):
     """A message. Types are strict (1.0 is not an integer); fields of later versions are ignored."""
 
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 M = TypeVar("M", bound=Message)

@@ -49,13 +49,8 @@ from hpcai500.toml_source import parse_toml
 
 
 FIRST_PREVIOUS = "0" * 64
-_ENVELOPE: dict[str, type | tuple[type, ...]] = {
-    "prev": str,
-    "seq": int,
-    "time_ms": int,
-    "clock_s": (int, float),
-    "key": str,
-}
+_ENVELOPE = {"prev": (str,), "seq": (int,), "time_ms": (int,), "clock_s": (int, float), "key": (str,)}
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 Event = dict[str, Any]
 
@@ -86,7 +81,7 @@ def new_event(previous: str, sequence: int, key: str, value: Any = None) -> Even
 
 def event_line(event: Event) -> bytes:
     """The line of an event, without its line end."""
-    return json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
+    return _ENCODER.encode(event).encode()
 
 
 def iterate(events: Iterable[Event], key: str) -> Iterator[Event]:
@@ -143,8 +138,8 @@ def _parse_event(line: bytes, place: str) -> Event:
         raise RecordError(f"{place}: not an event: {error}") from error
     if not isinstance(event, dict):
         raise RecordError(f"{place}: not an event: expected a JSON object, got {type(event).__name__}")
-    for key, kind in _ENVELOPE.items():
-        if not isinstance(event.get(key), kind) or isinstance(event.get(key), bool):
+    for key, kinds in _ENVELOPE.items():
+        if type(event.get(key)) not in kinds:
             raise RecordError(f"{place}: not an event: {key} is missing or of a wrong type")
     return event
 

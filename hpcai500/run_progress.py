@@ -48,7 +48,7 @@ _KEYS = (
 
 
 class _Divergence(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
     what: Text
     epoch: int
     step: int
@@ -73,7 +73,7 @@ class Progress(BaseModel):
         last_ms: time of the last event or step.
     """
 
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, defer_build=True)
 
     schema_: Literal["hpcai500-progress-1"] = Field(
         default="hpcai500-progress-1", validation_alias="schema", serialization_alias="schema"

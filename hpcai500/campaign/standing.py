@@ -104,15 +104,20 @@ class Outcome:
         return begun and self.diverged is None and bool(self.latest or any(iterate(events, "checkpoint")))
 
 
-def read_outcome(campaign: Campaign, attempt: Attempt, rules: Mapping[str, Any]) -> Outcome:
-    """The outcome of `attempt` under `rules`. Raises nothing, whatever the record contains."""
+def read_outcome(
+    campaign: Campaign, attempt: Attempt, rules: Mapping[str, Any], record: Record | None = None
+) -> Outcome:
+    """The outcome of `attempt` under `rules`. Raises nothing, whatever the record contains.
+
+    `record` is given where it was read before.
+    """
     folder = campaign.record(attempt)
     head = None
     try:
         head = record_head(folder)
         if head in (None, NO_EVENTS):
             return Outcome(attempt, head)
-        record = read_record(folder)
+        record = record or read_record(folder)
         read = Outcome(
             attempt,
             head,
@@ -462,15 +467,18 @@ class Standing:
         return tuple(row.result for row in self.rows if row.attempt.status == "done" and row.result)
 
 
-def standing(campaign: Campaign, edition: str | None = None) -> Standing:
+def standing(campaign: Campaign, edition: str | None = None, records: Mapping[str, Record] | None = None) -> Standing:
     """The standing of `campaign` under its own edition of the rules, or another one.
+
+    `records`, by the names of their folders, are those that were read before.
 
     Raises:
         RecipeError: there is no such edition.
     """
     edition = edition or campaign.edition
     rules = rulebook(edition, campaign.benchmark)
-    outcomes = [read_outcome(campaign, attempt, rules) for attempt in in_order(campaign)]
+    known = records or {}
+    outcomes = [read_outcome(campaign, one, rules, known.get(one.record)) for one in in_order(campaign)]
     own_rules = rules if edition == campaign.edition else rulebook(campaign.edition, campaign.benchmark)
     least = rules.get("least_runs")
     reasons = reasons_against(campaign, outcomes, own_rules, least, edition)

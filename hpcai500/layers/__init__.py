@@ -344,7 +344,7 @@ _FUSED = ("sgd", "adam", "adagrad")
 class Recipe(BaseModel):
     """The nine layers, the benchmark, and the edition of the rules."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     # Votes of an ensemble of this benchmark, and strata of its draws.
     votes: ClassVar[tuple[str, ...]] = ("mean",)

@@ -23,4 +23,5 @@ YearRange = Annotated[tuple[Year, Year], Field(strict=False)]
 class Layer(BaseModel):
     """A table of a recipe: unknown keys and wrong types are refused, values never change after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Built when first used, for commands that read no recipe.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)

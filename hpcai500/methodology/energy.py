@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -82,31 +84,19 @@ class Energy:
         return f"{samples} in {self.seconds:.1f} s: fewer than MLPerf's rules require ({rule})"
 
 
-class _Piece(NamedTuple):
-    """Power as a line between two moments; unknown if `known` is false."""
+# Power as a line between two moments: from, to, power at both, and whether it is known. A plain tuple, because there is
+# one for each second and node.
+_Piece = tuple[float, float, float, float, bool]
 
-    start_s: float
-    stop_s: float
-    start_watts: float
-    stop_watts: float
-    known: bool
 
-    def within(self, window: Window) -> _Piece | None:
-        """The part in the window, interpolated at its ends; None if there is none."""
-        start, stop = max(self.start_s, window.start_s), min(self.stop_s, window.stop_s)
-        if start >= stop:
-            return None
-        slope = (self.stop_watts - self.start_watts) / (self.stop_s - self.start_s)
-        at_start, at_stop = (self.start_watts + slope * (moment - self.start_s) for moment in (start, stop))
-        return _Piece(start, stop, at_start, at_stop, self.known)
-
-    @property
-    def seconds(self) -> float:
-        return self.stop_s - self.start_s
-
-    @property
-    def joules(self) -> float:
-        return (self.start_watts + self.stop_watts) / 2 * self.seconds
+def _within(piece: _Piece, window: Window) -> _Piece | None:
+    """The part of `piece` in the window, interpolated at its ends; None if there is none."""
+    begin, end, at_begin, at_end, known = piece
+    start, stop = max(begin, window.start_s), min(end, window.stop_s)
+    if start >= stop:
+        return None
+    slope = (at_end - at_begin) / (end - begin)
+    return start, stop, at_begin + slope * (start - begin), at_begin + slope * (stop - begin), known
 
 
 def integrate(samples: Iterable[Sample], window: Window, interval_seconds: float) -> Energy:
@@ -122,21 +112,21 @@ def integrate(samples: Iterable[Sample], window: Window, interval_seconds: float
         window: on the clock of the samples.
         interval_seconds: how often the source is sampled.
     """
-    ordered = sorted(samples, key=lambda sample: sample.time_s)
+    ordered = sorted(samples, key=itemgetter(0))
     limit = max(_MOST_INTERVALS * interval_seconds, _SHORTEST_GAP_SECONDS)
-    inside = sum(window.start_s <= sample.time_s <= window.stop_s for sample in ordered)
-    counts = any(sample.joules is not None for sample in ordered)
-    between = list(_counted(_counts(ordered)) if counts else _sampled(_powers(ordered), limit))
-    pieces = [clipped for piece in _with_edges(between, window, limit) if (clipped := piece.within(window))]
-    known = [piece for piece in pieces if piece.known]
-    known_seconds = math.fsum(piece.seconds for piece in known)
+    inside = sum(window.start_s <= time_s <= window.stop_s for time_s, _, _ in ordered)
+    counts = any(joules is not None for _, _, joules in ordered)
+    between = _counted(_counts(ordered)) if counts else _sampled(_powers(ordered), limit)
+    pieces = _cut(_with_edges(between, window, limit), window)
+    known = [piece for piece in pieces if piece[4]]
+    known_seconds = math.fsum([stop - start for start, stop, *_ in known])
     unknown_seconds = max(0.0, window.seconds - known_seconds)
-    gaps = tuple(_merged((piece for piece in pieces if not piece.known), window.start_s))
+    gaps = tuple(_merged((piece for piece in pieces if not piece[4]), window.start_s))
     if not known or unknown_seconds > _MOST_UNKNOWN * window.seconds:
         reason = f"power is unknown for {unknown_seconds:.1f} s of {window.seconds:.1f} s"
         return Energy(None, window.seconds, inside, gaps, reason)
-    joules = math.fsum(piece.joules for piece in known) * (window.seconds / known_seconds)
-    return Energy(joules, window.seconds, inside, gaps)
+    joules = math.fsum([(before + after) / 2 * (stop - start) for start, stop, before, after, _ in known])
+    return Energy(joules * (window.seconds / known_seconds), window.seconds, inside, gaps)
 
 
 def unwrapped(before: float, now: float, size: float | None) -> float | None:
@@ -158,60 +148,73 @@ def usual_interval(samples: Sequence[Sample]) -> float | None:
 
 def _powers(ordered: Iterable[Sample]) -> list[tuple[float, float]]:
     """(time, watts), each time once."""
+    points = [(time_s, watts) for time_s, watts, _ in ordered if watts is not None]
+    if len(dict(points)) == len(points):
+        return points
     found: dict[float, list[float]] = {}
-    for sample in ordered:
-        if sample.watts is not None:
-            found.setdefault(sample.time_s, []).append(sample.watts)
+    for moment, watts in points:
+        found.setdefault(moment, []).append(watts)
     return [(moment, fmean(values)) for moment, values in found.items()]
 
 
 def _counts(ordered: Iterable[Sample]) -> list[tuple[float, float]]:
     """(time, joules), each time once."""
     found: dict[float, float] = {}
-    for sample in ordered:
-        if sample.joules is not None:
-            found[sample.time_s] = max(sample.joules, found.get(sample.time_s, 0.0))
+    for time_s, _, joules in ordered:
+        if joules is not None:
+            found[time_s] = max(joules, found.get(time_s, 0.0))
     return list(found.items())
 
 
-def _sampled(points: Sequence[tuple[float, float]], limit: float) -> Iterator[_Piece]:
-    for (start, before), (stop, after) in pairwise(points):
-        yield _Piece(start, stop, before, after, stop - start <= limit)
+def _sampled(points: Sequence[tuple[float, float]], limit: float) -> list[_Piece]:
     if len(points) == 1:
         # A piece of no length, from which `_with_edges` takes the power.
         ((moment, watts),) = points
-        yield _Piece(moment, math.nextafter(moment, math.inf), watts, watts, True)
+        return [(moment, math.nextafter(moment, math.inf), watts, watts, True)]
+    return [(start, stop, before, after, stop - start <= limit) for (start, before), (stop, after) in pairwise(points)]
 
 
-def _counted(points: Sequence[tuple[float, float]]) -> Iterator[_Piece]:
+def _counted(points: Sequence[tuple[float, float]]) -> list[_Piece]:
+    pieces: list[_Piece] = []
     for (start, before), (stop, after) in pairwise(points):
         # A count begins at 0. A counter that does not advance measures nothing.
         known = after > 0 and after >= before
         watts = (after - before) / (stop - start) if known else 0.0
-        yield _Piece(start, stop, watts, watts, known)
+        pieces.append((start, stop, watts, watts, known))
+    return pieces
 
 
-def _with_edges(pieces: Sequence[_Piece], window: Window, limit: float) -> Iterator[_Piece]:
+def _with_edges(pieces: list[_Piece], window: Window, limit: float) -> list[_Piece]:
     """`pieces`, extended to the ends of the window by the nearest power, which is known if it is near enough."""
     if not pieces:
-        yield _Piece(*window, 0.0, 0.0, False)
-        return
-    first, last = pieces[0], pieces[-1]
-    if first.start_s > window.start_s:
-        near = first.known and first.start_s - window.start_s <= limit
-        yield _Piece(window.start_s, first.start_s, first.start_watts, first.start_watts, near)
-    yield from pieces
-    if last.stop_s < window.stop_s:
-        near = last.known and window.stop_s - last.stop_s <= limit
-        yield _Piece(last.stop_s, window.stop_s, last.stop_watts, last.stop_watts, near)
+        return [(*window, 0.0, 0.0, False)]
+    begin, _, first, _, known_first = pieces[0]
+    _, end, _, last, known_last = pieces[-1]
+    before: list[_Piece] = []
+    after: list[_Piece] = []
+    if begin > window.start_s:
+        before = [(window.start_s, begin, first, first, known_first and begin - window.start_s <= limit)]
+    if end < window.stop_s:
+        after = [(end, window.stop_s, last, last, known_last and window.stop_s - end <= limit)]
+    return [*before, *pieces, *after]
+
+
+def _cut(pieces: Sequence[_Piece], window: Window) -> list[_Piece]:
+    """The parts in the window of pieces in order, which touch each other."""
+    first = bisect_right(pieces, window.start_s, key=itemgetter(1))
+    end = bisect_left(pieces, window.stop_s, key=itemgetter(0))
+    if end - first < 2:
+        return [cut for piece in pieces[first:end] if (cut := _within(piece, window))]
+    # All but the outer ones are in it as a whole.
+    outer = (_within(pieces[first], window), _within(pieces[end - 1], window))
+    return [*filter(None, outer[:1]), *pieces[first + 1 : end - 1], *filter(None, outer[1:])]
 
 
 def _merged(pieces: Iterable[_Piece], zero_s: float) -> Iterator[tuple[float, float]]:
     """(from, to) of pieces in order, in seconds since `zero_s`; those that touch are joined."""
     joined: list[tuple[float, float]] = []
-    for piece in pieces:
-        start = joined.pop()[0] if joined and piece.start_s <= joined[-1][1] else piece.start_s
-        joined.append((start, piece.stop_s))
+    for start, stop, *_ in pieces:
+        joined.append((joined.pop()[0] if joined and start <= joined[-1][1] else start, stop))
     return ((round(start - zero_s, 6), round(stop - zero_s, 6)) for start, stop in joined)
 
 

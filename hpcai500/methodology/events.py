@@ -39,7 +39,8 @@ class Value(BaseModel):
         may_be_empty: lists, tables and texts that an honest run may leave empty.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    # Built when first used: no command needs all of them.
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, defer_build=True)
     sometimes: ClassVar[frozenset[str]] = frozenset()
     may_be_empty: ClassVar[frozenset[str]] = frozenset()
 

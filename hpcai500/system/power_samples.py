@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
+from itertools import count, repeat, starmap
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from hpcai500.errors import DataError, HpcAi500Error, RecordError, WrongAnswerError
 from hpcai500.files import exists, write_atomically
@@ -168,8 +168,7 @@ _COLUMNS = ("time_s", "unix_s", "watts", "joules")
 _DEVICE = "watts "
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One sample; None is unknown."""
 
     time_s: float
@@ -188,7 +187,7 @@ class SamplesFile:
 
     def samples(self, clock_offset_seconds: float = 0.0) -> list[Sample]:
         """Samples in wall-clock time of rank 0; this node's clock is ahead by `clock_offset_seconds`."""
-        return [Sample(row.unix_s - clock_offset_seconds, row.watts, row.joules) for row in self.rows]
+        return [Sample(unix_s - clock_offset_seconds, watts, joules) for _, unix_s, watts, joules, _ in self.rows]
 
 
 def file_name(host: str) -> str:
@@ -220,16 +219,42 @@ def parse_samples(content: bytes, name: str) -> SamplesFile:
     header = next(rows, [])
     if tuple(header[:4]) != _COLUMNS or not all(column.startswith(_DEVICE) for column in header[4:]):
         raise RecordError(f"{name}:1: expected the columns {','.join(_COLUMNS)} of power samples")
-    found = []
-    for number, row in enumerate(rows, 2):
-        try:
-            values = [_number(cell) for cell in row]
-            if len(values) != len(header) or values[0] is None or values[1] is None:
-                raise ValueError
-        except ValueError as error:
-            raise RecordError(f"{name}:{number}: not a power sample") from error
-        found.append(Row(values[0], values[1], values[2], values[3], tuple(values[4:])))
+    cells = list(rows)
+    width = len(header)
+    try:
+        if any(len(row) != width for row in cells):
+            raise ValueError
+        # By columns, because a long run has a row for each second and node.
+        times, moments, watts, joules, *devices = map(_numbers, zip(*cells, strict=True)) if cells else [()] * width
+        if None in times or None in moments:
+            raise ValueError
+    except ValueError as error:
+        wrong = next(number for number, row in enumerate(cells, 2) if not _is_sample(row, width))
+        raise RecordError(f"{name}:{wrong}: not a power sample") from error
+    of_devices = zip(*devices, strict=True) if devices else repeat(())
+    found = starmap(Row, zip(times, moments, watts, joules, of_devices, strict=False))
     return SamplesFile(tuple(column.removeprefix(_DEVICE) for column in header[4:]), tuple(found))
+
+
+def _numbers(cells: Sequence[str]) -> Sequence[float | None]:
+    """The values of cells; None for one that is empty.
+
+    Raises:
+        ValueError: one is not a finite number, or negative.
+    """
+    values = [float(cell) if cell else None for cell in cells] if "" in cells else list(map(float, cells))
+    known = [value for value in values if value is not None]
+    # A finite sum has no NaN and no infinity.
+    if known and not (min(known) >= 0 and (math.isfinite(sum(known)) or all(map(math.isfinite, known)))):
+        raise ValueError
+    return values
+
+
+def _is_sample(row: Sequence[str], width: int) -> bool:
+    try:
+        return len(row) == width and all(row[:2]) and len(_numbers(row)) == width
+    except ValueError:
+        return False
 
 
 def format_samples(devices: Sequence[str], rows: Iterable[Row]) -> bytes:
@@ -272,20 +297,6 @@ def _header(devices: Sequence[str]) -> bytes:
 
 def _cell(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
-
-
-def _number(cell: str) -> float | None:
-    """The value of a cell; None if it is empty.
-
-    Raises:
-        ValueError: it is not a finite number, or negative.
-    """
-    if not cell:
-        return None
-    value = float(cell)
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(cell)
-    return value
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -227,6 +227,18 @@ def test_what_is_written_is_read_again_and_a_run_that_goes_on_appends_after_the_
     assert [row.time_s for row in read_samples(path).rows] == [1.0, 2.0, 4.0]
 
 
+@pytest.mark.parametrize(
+    "row", ["2,1002", "2,1002,1,,9", "2,1002,-1,", "2,1002,nan,", "2,1e999,1,", ",1002,1,", "", "2,x,1,"]
+)
+def test_the_first_row_that_is_no_sample_is_named(row: str) -> None:
+    whole = "time_s,unix_s,watts,joules\n1,1001,250,\n"
+    with pytest.raises(RecordError, match=r"^x:3: not a power sample$"):
+        parse_samples(f"{whole}{row}\n3,1003,inf,\n".encode(), "x")
+    with pytest.raises(RecordError, match=r"^x:2: not a power sample$"):
+        parse_samples(b"time_s,unix_s,watts,joules\n1,1001,250,,5\n2,1002,250,,5\n", "x")
+    assert parse_samples(b"time_s,unix_s,watts,joules\n", "x").rows == ()
+
+
 def test_what_another_source_has_left_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "n1.csv"
     for number, device in enumerate("abc"):

@@ -28,6 +28,7 @@ from hpcai500.record import Event, Record, read_record
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding, fail, folded, note
+from hpcai500.results.verification.run_events import DIGESTS
 from hpcai500.results.verification.verify import RECORD_CHECKS
 
 Change = Callable[[list[Event]], object]
@@ -120,6 +121,10 @@ def test_processes_of_one_run_work_on_one_thing(record: Path) -> None:
     told = next(one for severity, name, one in gone_on(record, exchange) if (severity, name) == ("fail", "restarts"))
     assert "start 2 names the recipe_hash ffff" in told
     assert "the event dataset is not the same after each of 2 starts" in told
+
+
+def test_the_known_digests_are_those_that_would_be_computed() -> None:
+    assert {samples: Coverage.expected(samples).digest for samples in DIGESTS} == DIGESTS
 
 
 def test_a_set_beyond_all_measure_takes_no_time(record: Path) -> None:

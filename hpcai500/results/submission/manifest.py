@@ -39,7 +39,7 @@ Text = Annotated[str, Field(max_length=1000)]
 class _Part(BaseModel):
     """Unknown keys and wrong types are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class FileEntry(_Part):

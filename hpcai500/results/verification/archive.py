@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from hpcai500 import __version__
 from hpcai500.campaign.journal import JOURNAL
 from hpcai500.campaign.standing import differing_keys
 from hpcai500.errors import RecordError, WrongAnswerError
-from hpcai500.record import Record, event_line, iterate, json_object, parse_events
+from hpcai500.record import Event, Record, event_line, iterate, json_object, parse_events
 from hpcai500.results.submission.claim import accelerators_of, framework_of, package_of, plain
 from hpcai500.results.verification.context import NO_STANDING, Context
 from hpcai500.results.verification.facts import Facts, image, is_of_our_version, nodes, on_first_system, values
@@ -56,14 +55,15 @@ def check_chains(context: Context) -> Iterator[Finding]:
     for name, reason in context.unreadable.items():
         broken = True
         yield fail(_CHAIN if _is_chain(context.campaign.path / name) else _FILES, f"{name}: {reason}")
-    logs = {JOURNAL: context.campaign.path / JOURNAL}
-    logs.update({f"{name}/events.jsonl": record.path / "events.jsonl" for name, record in context.records.items()})
+    logs = {JOURNAL: (context.campaign.path / JOURNAL, context.campaign.events)}
+    for name, record in context.records.items():
+        logs[f"{name}/events.jsonl"] = (record.path / "events.jsonl", record.events)
     events = 0
-    for name, path in logs.items():
-        content = path.read_bytes()
-        lines = content.split(b"\n")[:-1]
-        events += len(lines)
-        edited = next((n for n, line in enumerate(lines, 1) if not _is_ours(line)), None)
+    for name, (path, parsed) in logs.items():
+        events += len(parsed)
+        lines = path.read_bytes().split(b"\n")[:-1]
+        # Writing an event that was read again gives the same bytes; duplicate keys and odd numbers change.
+        edited = next((n for n, pair in enumerate(zip(parsed, lines, strict=True), 1) if not _is_ours(*pair)), None)
         if edited:
             broken = True
             yield fail(_CHAIN, f"{name}:{edited}: not written by hpcai500: the line was edited")
@@ -87,10 +87,9 @@ def _is_chain(record: Path) -> bool:
     return False
 
 
-def _is_ours(line: bytes) -> bool:
-    """Whether parsing and writing the line gives the same bytes; duplicate keys and odd numbers change."""
+def _is_ours(event: Event, line: bytes) -> bool:
     try:
-        return event_line(json.loads(line)) == line
+        return event_line(event) == line
     except ValueError:
         return False
 

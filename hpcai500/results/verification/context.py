@@ -246,7 +246,7 @@ def _scored(campaign: Campaign, records: Mapping[str, Record], edition: str) -> 
     results, unscored = _parted({name: _attempted(_score, record, rules, edition) for name, record in done.items()})
     judgements, _ = _parted({name: _attempted(find_level, record.tables, rules) for name, record in done.items()})
     metrics = _attempted(summarise_trials, list(results.values())) if results else {}
-    current = _attempted(standing, campaign, edition)
+    current = _attempted(standing, campaign, edition, records)
     return Scored(
         edition=edition,
         rules=rules,

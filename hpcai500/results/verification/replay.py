@@ -8,10 +8,7 @@ from contextlib import ExitStack
 from itertools import combinations, product
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import TYPE_CHECKING, Any
 
 from hpcai500.errors import WrongAnswerError
 from hpcai500.methodology.passes import first_reaching
@@ -20,6 +17,9 @@ from hpcai500.results.verification.campaign import earlier_at_target, last_check
 from hpcai500.results.verification.context import Check, Context
 from hpcai500.results.verification.facts import is_of_our_version, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Replay = Callable[[Path, Path, Path | None], Mapping[str, Any]]
 """`replay(recipe file, last checkpoint, checkpoint at the target if it is another one)` returns what
@@ -243,6 +243,8 @@ def _raised(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterato
 
 def _twins(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """Find copied weights, despite noise, scaling and changes of sign: separate trainings end with different ones."""
+    import numpy as np  # here and below, as most verifications replay nothing, and it takes long to load
+
     # A plug-in's model may have one layer, and so the same optimum from every start.
     make = fail if context.asked.rules else warning
     weights = {
@@ -273,6 +275,8 @@ def match_of(filters: ArrayLike, others: ArrayLike) -> float:
 
     This is the median over the filters of the absolute cosine with the other net's nearest filter; 0 without filters.
     """
+    import numpy as np
+
     left, right = np.asarray(filters), np.asarray(others)
     if not left.size or not right.size:
         return 0.0
@@ -281,6 +285,8 @@ def match_of(filters: ArrayLike, others: ArrayLike) -> float:
 
 def cosine(one: ArrayLike, other: ArrayLike) -> float:
     """Cosine of the angle between two sketches, -1 to 1; 0 if one is zero."""
+    import numpy as np
+
     left, right = np.asarray(one), np.asarray(other)
     norms = float(np.linalg.norm(left) * np.linalg.norm(right))
     return float(left @ right) / norms if norms else 0.0

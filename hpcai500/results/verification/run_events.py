@@ -298,8 +298,17 @@ def _digest_faults(one: Pass) -> list[str]:
     return [] if count == str(one.done.samples) else [f"a digest of {count} samples for {one.done.samples}"]
 
 
+# Of the training sets of the editions: numpy takes a tenth of a second to load.
+DIGESTS = {
+    1_281_167: "1281167-a5df98fb2ce65dc40334a97958204d1a",
+    13_140: "13140-814a1329e64d1bff3aaf0bcb5e1f8673",
+}
+
+
 @lru_cache(maxsize=16)
 def _digest(samples: int) -> str:
+    if samples in DIGESTS:
+        return DIGESTS[samples]
     from hpcai500.methodology.sampling import Coverage  # imports numpy
 
     return Coverage.expected(samples).digest
