@@ -9,7 +9,9 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -137,7 +139,7 @@ def parse_toml(content: bytes, name: str, kind: type[HpcAi500Error]) -> dict[str
     """
     _require_bounded(content, name, kind)
     try:
-        return tomllib.loads(content.decode("utf-8"))
+        return deepcopy(_parsed(content))
     except UnicodeDecodeError as error:
         what = f"not a text file in UTF-8 ({error.reason} at byte {error.start})"
         raise kind(f"{name}: not valid TOML: {what}") from error
@@ -145,6 +147,12 @@ def parse_toml(content: bytes, name: str, kind: type[HpcAi500Error]) -> dict[str
         raise kind(f"{name}: TOML nested too deeply") from error
     except ValueError as error:  # also of an integer of thousands of digits
         raise kind(f"{name}: not valid TOML: {error}") from error
+
+
+# A campaign and its runs have the same recipe, file by file; copying takes a fifth of the time of parsing.
+@lru_cache(maxsize=2)
+def _parsed(content: bytes) -> dict[str, Any]:
+    return tomllib.loads(content.decode("utf-8"))
 
 
 def _require_bounded(content: bytes, name: str, kind: type[HpcAi500Error]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class Outcome:
         lost: evaluations of epochs that were trained again after a restart.
         diverged: which value was not finite and where, if the run diverged.
         result: computed from the events; None unless the record is complete.
+        rules: that `result` was computed under.
     """
 
     attempt: Attempt
@@ -76,6 +77,7 @@ class Outcome:
     lost: tuple[Evaluation, ...] = ()
     diverged: str | None = None
     result: Result | None = None
+    rules: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_missing(self) -> bool:
@@ -172,7 +174,7 @@ def ending(outcome: Outcome) -> Ending:
 
 def _scored(outcome: Outcome, record: Record, rules: Mapping[str, Any]) -> Outcome:
     try:
-        return replace(outcome, result=derive(record.tables, rules, record.events))
+        return replace(outcome, result=derive(record.tables, rules, record.events), rules=rules)
     except HpcAi500Error as error:
         return replace(outcome, error=str(error))
     except ODD as error:
@@ -361,7 +363,9 @@ def written_result_reasons(outcome: Outcome, rules: Mapping[str, Any]) -> Iterat
         yield f"{place} is missing"
         return
     try:
-        written, computed = json_object(record.path / RESULT), derive(record.tables, rules, record.events).as_json()
+        written = json_object(record.path / RESULT)
+        known = outcome.result if outcome.rules is rules else None
+        computed = (known or derive(record.tables, rules, record.events)).as_json()
         keys = differing_keys(written, computed)
     except HpcAi500Error as error:
         # `outcome.error` already says what is wrong with the events.
