@@ -48,6 +48,7 @@ _HOW = """## Measure again
     make bench                                      # the CPU results: prints them beside what is recorded
     make bench ARGS="--visits 5 --record"           # and records them
     make bench ARGS=--quick                         # two minutes: only checks that the code runs
+    python benchmarks/large_scale.py --json benchmarks/results/large_scale.json    # how cost grows; five minutes
     make bench-gpu                                  # all parts; requires a CUDA device and a torch built for it
     make bench-gpu ARGS="--only ceilings ic_mixed"  # some parts; the other results stay in the file
     make bench-gpu ARGS="--data /data/imagenet"     # real images instead of synthetic ones
@@ -110,7 +111,7 @@ def page(results: Path) -> str:
         lines += [*_targets(devices), *(line for one in devices for line in _device(one))]
     else:
         lines += [_NOTHING, "", *_not_run(), ""]
-    lines += [*_cpu(results), _HOW]
+    lines += [*_cpu(results), *_growth(results), _HOW]
     return "\n".join(lines) + "\n"
 
 
@@ -301,6 +302,39 @@ _CPU = """Two cores, which other programs shared. JPEG sets: `plain` 500 x 375, 
 `large` 1600 x 1200, 540 KB; `index`: with a seek index ([input.md](input.md#seek-index));
 `cold`: not in the page cache. FFCV could not be built: "records and threads" does the same with simplejpeg, OpenCV and
 Numba. torchvision's images are decoded by Pillow. Each rival with its best number of workers (0, 2, 4 or 8)."""
+
+
+# What grows: commands with members, ranks and runs, and what others measure in rows of the same form.
+GROWTH = ("large_scale.json", "growth.json")
+_GROWTH = """## How cost grows
+
+Seconds by the clock at each size. The exponent is the slope of log seconds over log size between the two largest sizes,
+each less the seconds of the smallest: 1 is linear, and a dash means that it is not known, as they take hardly longer
+than the smallest. Commands should end within {seconds:g} s and {memory}. Memory is the peak at the largest size.
+`benchmarks/large_scale.py` measures commands, and says how."""
+
+
+def _growth(results: Path) -> Iterator[str]:
+    """A row for everything whose cost was measured at several sizes."""
+    documents = [json.loads(path.read_text(encoding="utf-8")) for name in GROWTH if (path := results / name).is_file()]
+    if not documents:
+        return
+    limits = next((one["limits"] for one in documents if "limits" in one), {"seconds": 60, "peak_bytes": 2**30})
+    yield _GROWTH.format(seconds=limits["seconds"], memory=_memory(limits["peak_bytes"]))
+    yield ""
+    yield "| what | sizes | seconds | memory | exponent |"
+    yield "|---|---|---|---|---|"
+    for row in (row for document in documents for row in document["rows"]):
+        sizes = ", ".join(f"{size:,}" for size in row["sizes"]) + f" {row['unit']}"
+        seconds = ", ".join(f"{one:.3g}" for one in row["seconds"])
+        memory = _memory(row["peak_bytes"][-1]) if "peak_bytes" in row else ""
+        grows = "-" if row["exponent"] is None else f"{row['exponent']:.2f}"
+        yield f"| {row['what']} | {sizes} | {seconds} | {memory} | {grows} |"
+    yield ""
+
+
+def _memory(count: int) -> str:
+    return f"{count / 2**30:g} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def main(path: Path) -> None:

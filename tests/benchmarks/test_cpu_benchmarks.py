@@ -1,4 +1,7 @@
-"""`make bench`: every comparison of a CPU, in visits. Documents stand in for the benchmarks, which take minutes."""
+"""`make bench`: every comparison of a CPU, in visits, and how cost grows.
+
+Documents stand in for the comparisons, which take minutes.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import cpu  # noqa: E402
 import growth  # noqa: E402
+import large_scale  # noqa: E402
+import performance_page  # noqa: E402
 
 COMPRESSION = next(source for source in SOURCES if source.document == "compression")
 
@@ -119,3 +124,48 @@ def test_growth_is_measured_at_each_size(tmp_path: Path) -> None:
         assert row["sizes"][0] == 1
         assert len(row["seconds"]) == len(row["sizes"])
         assert min(row["seconds"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seconds", "expected"),
+    [
+        ([10, 100, 1000], [1.0, 1.5, 6.5], 1.041),  # 0.5 and 5.5 beyond the start
+        ([1, 2, 4, 8], [0.0, 1.0, 4.0, 16.0], 2.0),
+        ([8, 64, 512], [0.4, 0.41, 0.39], None),
+        ([10, 100], [1.0, 5.0], None),
+    ],
+)
+def test_the_exponent_leaves_out_what_starting_takes(
+    sizes: list[int], seconds: list[float], expected: float | None
+) -> None:
+    found = large_scale.exponent(sizes, seconds)
+    assert found == (None if expected is None else pytest.approx(expected, abs=0.001))
+
+
+def test_a_command_that_takes_too_long_or_too_much_memory_is_said() -> None:
+    row = large_scale.Row("score", "ranks", [8, 64], [0.1, 61.0], [1, 1], None)
+    assert row.is_too_much
+    assert large_scale.line(row).endswith("exponent unknown  TOO MUCH")
+    assert large_scale.Row("score", "ranks", [8], [0.1], [2**30 + 1], None).is_too_much
+    assert not large_scale.Row("score", "ranks", [8], [60.0], [2**30], None).is_too_much
+
+
+def test_every_command_runs_at_small_sizes_and_the_page_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert large_scale.main(["--quick", "--json", str(tmp_path / "large_scale.json")]) == 0
+    rows = json.loads((tmp_path / "large_scale.json").read_text())["rows"]
+    committed = json.loads((ROOT / "benchmarks" / "results" / "large_scale.json").read_text())["rows"]
+    assert [(row["what"], row["unit"]) for row in rows] == [(row["what"], row["unit"]) for row in committed]
+    assert all(len(row["sizes"]) == len(row["seconds"]) == len(row["peak_bytes"]) for row in rows)
+    assert all(min(row["seconds"]) > 0 and min(row["peak_bytes"]) >= 0 for row in rows)
+    assert "ensemble collect" in capsys.readouterr().out
+    (tmp_path / "growth.json").write_text(
+        json.dumps(
+            {"rows": [{"what": "all-reduce", "unit": "ranks", "sizes": [2, 4], "seconds": [1, 2.0], "exponent": 1}]}
+        )
+    )
+    page = performance_page.page(tmp_path)
+    assert "| all-reduce | 2, 4 ranks | 1, 2 |  | 1.00 |" in page
+    assert "| ensemble plan | 10, 100 members |" in page
+    assert "How cost grows" not in performance_page.page(tmp_path / "nothing")
