@@ -300,7 +300,10 @@ def _code_hashes(context: Context) -> Iterator[Finding]:
     if planned != packed:
         yield warning(_CODE, f"planned with the code {planned}, and run with {packed}")
     if ran and not wrong:
-        same = ", this installation's" if packed == package_code_hash() else ""
+        # Equal file by file, or of another version, which was not compared.
+        changes = context.code_changes
+        ours = packed == package_code_hash() if changes is None else not changes
+        same = ", this installation's" if ours else ""
         yield note(_CODE, f"{len(ran)} records ran the packed sources ({packed}{same})")
 
 

@@ -5,6 +5,7 @@ A submission is untrusted: no type and no value in it can be relied on.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,7 @@ from hpcai500.methodology.trials import TrialSummary
 from hpcai500.recipe import rulebook
 from hpcai500.record import Record, read_record
 from hpcai500.results.score import summarise_trials
+from hpcai500.results.submission.manifest import CODE
 from hpcai500.results.verification.finding import Finding, one_line
 from hpcai500.system.software import code_files
 
@@ -83,25 +85,25 @@ def layer_of(path: str) -> int | None:
     return LAYERS[max(prefixes, key=len)] if prefixes else None
 
 
-def code_changes(folder: Path, version: str) -> tuple[Changed, ...] | None:
-    """Return the files of the package in `folder` that differ from the installed ones.
+def code_changes(theirs: Mapping[str, str], version: str) -> tuple[Changed, ...] | None:
+    """Return the files of the package that differ from the installed ones; `theirs` are SHA-256 (hex) by path.
 
     None if the installed version is not `version`, so that they cannot be compared.
     """
     if version != __version__:
         return None
-    ours = Path(hpcai500.__file__).parent
-    names = sorted({path.relative_to(one).as_posix() for one in (folder, ours) for path in code_files(one)})
-    found = ((name, _how(folder / name, ours / name)) for name in names)
+    package = Path(hpcai500.__file__).parent
+    ours = {path.relative_to(package).as_posix(): path for path in code_files(package)}
+    found = ((name, _how(theirs.get(name), ours.get(name))) for name in sorted({*theirs, *ours}))
     return tuple(Changed(name, how, layer_of(name)) for name, how in found if how)
 
 
-def _how(theirs: Path, ours: Path) -> How | None:
-    if not theirs.is_file():
+def _how(theirs: str | None, ours: Path | None) -> How | None:
+    if theirs is None:
         return "missing"
-    if not ours.is_file():
+    if ours is None:
         return "added"
-    return "changed" if theirs.read_bytes() != ours.read_bytes() else None
+    return "changed" if hashlib.sha256(ours.read_bytes()).hexdigest() != theirs else None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -218,7 +220,10 @@ def read_context(submission: Submission, question: Question, advance: Callable[[
     records, unreadable = _parted(read)
     claimed = _scored(campaign, records, campaign.edition)
     asked = _scored(campaign, records, question.edition) if question.edition else claimed
-    changes = code_changes(submission.code, submission.manifest.code.version)
+    # Opening has compared each file with its hash in the manifest.
+    packed = {path.relative_to(submission.code).as_posix() for path in code_files(submission.code)}
+    theirs = {name: submission.entries[f"{CODE}/{name}"].sha256 for name in packed}
+    changes = code_changes(theirs, submission.manifest.code.version)
     return Context(submission, campaign, records, unreadable, asked, claimed, changes, question)
 
 
