@@ -1,8 +1,9 @@
 """How time grows with threads or ranks: `python benchmarks/growth.py [--rounds N] [--only NAME...] [--json FILE]`.
 
 A row has the seconds of one unit of work at each size, and the exponent: the slope of log(seconds) over log(size). The
-work is the same at each size, so perfect scaling with threads is -1, and time that does not depend on the size is 0. In
-each round all sizes of a case run one after the other; the medians of the rounds count.
+work is the same at each number of threads, so perfect scaling is -1. Each rank brings its own work to a collective, and
+all ranks share this machine, so 1 means that time grows as the work does. In each round all sizes of a case run one
+after the other; the medians of the rounds count.
 
 A new case is a `Case` in CASES: its `prepare` makes what a size needs, and yields a function that does one unit of work
 and returns its seconds.
@@ -12,25 +13,36 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import climate_years as years
 import numpy as np
+import torch
 from climate_reader import BATCH as CLIMATE_BATCH
 from climate_reader import forget, reader_of
 from input_rivals import Ours
 from input_worker import images_of
 
 from hpcai500 import _core
+from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.connect import connect
+from hpcai500.hosts import find_placement
 from hpcai500.measure.host import available_cores
+from hpcai500.recipe import load_recipe
 
 Unit = Callable[[], float]
 
@@ -110,11 +122,75 @@ def memory_copy(size: int, folder: Path) -> Iterator[Unit]:
     yield seconds
 
 
+BUFFER_VALUES = 4 << 20
+
+
+def collectives(size: int) -> dict[str, Callable[[Communicator], None]]:
+    """Each collective of `size` ranks, over 16 MiB of float32 a rank."""
+    whole, other = torch.zeros(BUFFER_VALUES), torch.zeros(BUFFER_VALUES)
+    part = torch.zeros(BUFFER_VALUES // size)
+    return {
+        "all-reduce": lambda ranks: ranks.all_reduce(whole),
+        "reduce": lambda ranks: ranks.reduce(whole, 0),
+        "broadcast": lambda ranks: ranks.broadcast(whole, 0),
+        "reduce-scatter": lambda ranks: ranks.reduce_scatter(whole, part),
+        "all-gather": lambda ranks: ranks.all_gather(part, whole),
+        "all-to-all": lambda ranks: ranks.all_to_all(whole, other),
+    }
+
+
+def run_rank(name: str, size: int) -> None:
+    """What each rank does: the collective once for each line that rank 0 reads, which answers the slowest's seconds."""
+    torch.set_num_threads(1)
+    settings = ("communication.backend=torch", f"hardware.accelerators_per_node={size}", "accelerator.device=cpu")
+    ranks = connect(load_recipe("ic/reference", settings), find_placement(os.environ))
+    collective = collectives(size)[name]
+    while ranks.broadcast_object(bool(sys.stdin.readline()) if ranks.rank == 0 else None):
+        ranks.barrier()
+        began = time.perf_counter()
+        collective(ranks)
+        slowest = max(ranks.gather_objects(time.perf_counter() - began))
+        if ranks.rank == 0:
+            print(slowest, flush=True)
+    ranks.close()
+
+
+@contextmanager
+def ranks_doing(name: str, size: int, folder: Path) -> Iterator[Unit]:
+    """A collective over Gloo, or shared memory where it is used, between processes of this host."""
+    del folder
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(size)}
+    command = [sys.executable, __file__, "--as-rank", name, str(size)]
+    with ExitStack() as stack:
+        # Rank 0 last: it is the first to be stopped, and stops the others.
+        for rank in reversed(range(size)):
+            environment = {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = stack.enter_context(
+                subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, text=True)
+            )
+
+        def seconds() -> float:
+            print(file=process.stdin, flush=True)
+            return float(process.stdout.readline())
+
+        yield seconds
+
+
+def rank_counts() -> Sequence[int]:
+    return (2, 4, 8)
+
+
 _HALF = "an image of half the rows and columns"
 CASES = (
     Case("jpeg", "JPEG files, `plain`: an image", "threads", threads, jpeg_loader),
     Case("climate", f"climate reader, contiguous: {_HALF}", "threads", threads, climate_reader),
     Case("copy", f"non-temporal copy, the limit of that reader: {_HALF}", "threads", threads, memory_copy),
+    *(
+        Case(name, f"{name} of 16 MiB a rank, on one host", "ranks", rank_counts, partial(ranks_doing, name))
+        for name in collectives(1)
+    ),
 )
 
 
@@ -154,7 +230,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="default: %(default)s")
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="default: all")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--as-rank", nargs=2, metavar=("COLLECTIVE", "RANKS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.as_rank:
+        run_rank(options.as_rank[0], int(options.as_rank[1]))
+        return
     years.shrink(2)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

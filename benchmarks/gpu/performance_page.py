@@ -49,6 +49,7 @@ _HOW = """## Measure again
     make bench ARGS="--visits 5 --record"           # and records them
     make bench ARGS=--quick                         # two minutes: only checks that the code runs
     python benchmarks/large_scale.py --json benchmarks/results/large_scale.json    # how cost grows; five minutes
+    python benchmarks/growth.py --json benchmarks/results/growth.json              # the same of threads and ranks
     make bench-gpu                                  # all parts; requires a CUDA device and a torch built for it
     make bench-gpu ARGS="--only ceilings ic_mixed"  # some parts; the other results stay in the file
     make bench-gpu ARGS="--data /data/imagenet"     # real images instead of synthetic ones
@@ -311,7 +312,8 @@ _GROWTH = """## How cost grows
 Seconds by the clock at each size. The exponent is the slope of log seconds over log size between the two largest sizes,
 each less the seconds of the smallest: 1 is linear, and a dash means that it is not known, as they take hardly longer
 than the smallest. Commands should end within {seconds:g} s and {memory}. Memory is the peak at the largest size.
-`benchmarks/large_scale.py` measures commands, and says how."""
+`benchmarks/large_scale.py` measures commands, and says how; `benchmarks/growth.py` measures threads, where perfect
+scaling is -1, and ranks, whose work grows with their number."""
 
 
 def _growth(results: Path) -> Iterator[str]:

@@ -115,13 +115,13 @@ def test_the_exponent_of_growth_is_a_slope() -> None:
 @pytest.mark.slow
 def test_growth_is_measured_at_each_size(tmp_path: Path) -> None:
     target = tmp_path / "growth.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "growth.py"), "--rounds", "1", "--json", str(target)]
+    chosen = ["--only", "jpeg", "climate", "copy", "all-reduce"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "growth.py"), "--rounds", "1", "--json", str(target), *chosen]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     rows = json.loads(target.read_text())["rows"]
-    assert len(rows) == len(growth.CASES)
+    assert [row["unit"] for row in rows] == ["threads", "threads", "threads", "ranks"]
     for row in rows:
-        assert row["unit"] == "threads"
-        assert row["sizes"][0] == 1
+        assert row["sizes"][0] == (1 if row["unit"] == "threads" else 2)
         assert len(row["seconds"]) == len(row["sizes"])
         assert min(row["seconds"]) > 0
 
