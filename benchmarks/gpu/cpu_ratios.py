@@ -191,7 +191,11 @@ def _epochs(case: dict[str, Any]) -> Iterator[Row]:
 def _ranks(document: dict[str, Any]) -> Iterator[Row]:
     for case in document["results"]:
         what = {"computes": "step on two ranks", "communicates": "step on two ranks, gradients alone"}[case["case"]]
-        yield Row(what, case["rival"], case["rival_over_ours"], case["ratios"])
+        row = Row(what, case["rival"], case["rival_over_ours"], case["ratios"])
+        if "alone_seconds" in case:
+            share = case["alone_seconds"] / case["ours_seconds"]
+            row = replace(row, limit="the step without an exchange", share=share)
+        yield row
 
 
 def _ceilings(document: dict[str, Any]) -> Iterator[Row]:
