@@ -85,7 +85,7 @@ _NOTES = {
     ),
     (None, "climate image, shipped gzip"): ("inflating by libdeflate on all cores allows 3.5."),
     (None, "JPEG files"): (
-        "the loader is at 0.88 to 0.99 of decoding alone. Records are a prepared set, as is one with an index: compare "
+        "the loader is at 0.87 to 0.98 of decoding alone. Records are a prepared set, as is one with an index: compare "
         "those two."
     ),
     (None, "smoke epoch from files"): (
