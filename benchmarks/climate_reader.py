@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import ctypes.util
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -29,6 +27,7 @@ import h5py
 import numpy as np
 import torch
 from climate_years import CHANNELS, MEAN, SHIPPED_CHUNK, STD, WINDOW, make_plain, make_shipped
+from decode_crop import write_results
 
 from hpcai500 import _core
 from hpcai500.data.climate.loader import ClimateBatches, windows_of
@@ -326,16 +325,7 @@ def main() -> None:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         results = run_all(folder, options)
-    if options.json:
-        document = {
-            "threads": options.threads,
-            "rounds": options.rounds,
-            "machine": platform.machine(),
-            "isa": _core.cpu_isa(),
-            "build": _core.build_info(),
-            **results,
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    write_results(options, results)
 
 
 if __name__ == "__main__":

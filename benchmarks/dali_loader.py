@@ -8,18 +8,14 @@ each round. `make dali` brings DALI and the operator.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import sys
 from pathlib import Path
 
 from dali_rivals import DALI_CONTESTANTS
-from decode_crop import Worker
+from decode_crop import Worker, write_results
 from decode_images import SETS, ImageSet, paths_of
 from decode_rivals import BATCH
-
-from hpcai500 import _core
 
 # What is divided by what: our operator in their pipeline, the recipe's loader against theirs, and against ours.
 RATIOS = (
@@ -80,15 +76,7 @@ def main() -> None:
         if image_set.name in options.sets:
             results[image_set.name] = run_set(image_set, options)
             print_set(image_set, results[image_set.name])
-    if options.json:
-        document = {
-            "threads": options.threads,
-            "rounds": options.rounds,
-            "machine": platform.machine(),
-            "isa": _core.cpu_isa(),
-            "sets": results,
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    write_results(options, {"sets": results})
 
 
 if __name__ == "__main__":

@@ -72,10 +72,15 @@ class Worker:
 
     def measure(self, batches: int) -> tuple[float, float]:
         """Images per second of wall time, and per second of processor time, over `batches` batches."""
-        self.process.stdin.write(f"{batches}\n")
-        self.process.stdin.flush()
-        wall, processor = map(float, self.process.stdout.readline().split())
+        wall, processor = map(float, self.ask(str(batches)).split())
         return wall, processor
+
+    def ask(self, line: str) -> str:
+        """Its answer to `line`; SystemExit where it has ended."""
+        print(line, file=self.process.stdin, flush=True)
+        if answer := self.process.stdout.readline():
+            return answer
+        raise SystemExit(f"{self.name} ended: {self.ready()}")
 
     def stop(self) -> None:
         """End the process."""
@@ -160,6 +165,20 @@ def _verdicts(rival: str, set_name: str, ratios: dict[str, float | None]) -> str
     return ", ".join(verdicts)
 
 
+def write_results(options: argparse.Namespace, results: dict[str, object]) -> None:
+    """Write them where asked, with what made them."""
+    if options.json:
+        document = {
+            "threads": options.threads,
+            "rounds": options.rounds,
+            "machine": platform.machine(),
+            "isa": _core.cpu_isa(),
+            "build": _core.build_info(),
+            **results,
+        }
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
 def main() -> None:
     """Measure, print, and write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -181,16 +200,7 @@ def main() -> None:
         if image_set.name in options.sets:
             results[image_set.name] = run_set(image_set, options)
             print_set(image_set, results[image_set.name])
-    if options.json:
-        document = {
-            "threads": options.threads,
-            "rounds": options.rounds,
-            "machine": platform.machine(),
-            "isa": _core.cpu_isa(),
-            "build": _core.build_info(),
-            "sets": results,
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    write_results(options, {"sets": results})
 
 
 if __name__ == "__main__":

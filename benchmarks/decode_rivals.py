@@ -169,7 +169,7 @@ def pillow(paths: Sequence[Path], threads: int) -> Run:
 
     def image(data: bytes) -> np.ndarray:
         picture = Image.open(io.BytesIO(data)).convert("RGB")
-        x, y, width, height = _crop(*picture.size)
+        x, y, width, height = crop_of(*picture.size)
         box = (x, y, x + width, y + height)
         return _normalise(np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box)))
 
@@ -185,7 +185,7 @@ def simplejpeg_opencv(paths: Sequence[Path], threads: int) -> Run:
 
     def image(data: bytes) -> np.ndarray:
         pixels = simplejpeg.decode_jpeg(data)
-        x, y, width, height = _crop(pixels.shape[1], pixels.shape[0])
+        x, y, width, height = crop_of(pixels.shape[1], pixels.shape[0])
         cropped = pixels[y : y + height, x : x + width]
         return _normalise(cv2.resize(cropped, (SIZE, SIZE), interpolation=cv2.INTER_LINEAR))
 
@@ -210,11 +210,12 @@ def _pool(paths: Sequence[Path], threads: int, image: Callable[[bytes], np.ndarr
     return run
 
 
-def _crop(width: int, height: int) -> tuple[int, int, int, int]:
+def crop_of(width: int, height: int, area: tuple[float, float] = AREA) -> tuple[int, int, int, int]:
+    """Left, top, width and height of a random crop."""
     for _ in range(10):
-        area = width * height * random.uniform(*AREA)
+        drawn = width * height * random.uniform(*area)
         ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
-        crop_width, crop_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        crop_width, crop_height = round(math.sqrt(drawn * ratio)), round(math.sqrt(drawn / ratio))
         if 0 < crop_width <= width and 0 < crop_height <= height:
             x, y = random.randint(0, width - crop_width), random.randint(0, height - crop_height)
             return x, y, crop_width, crop_height

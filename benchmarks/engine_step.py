@@ -5,8 +5,8 @@ epoch in turn; the ratio of each pair is taken, and the median of the ratios pri
 recipe from files, input threads sharing the cores.
 
 The last case is a whole epoch from files: the engine's, in turn with those of bare loops that the loaders of
-input_rivals.py feed, in a process of their own (bare_epochs.py), and with the steps alone on
-held batches, which no loader can pass.
+input_rivals.py feed, each in a process of its own (bare_epochs.py), and with the steps alone on held batches: no loader
+can be faster.
 
     python benchmarks/engine_step.py [--rounds N] [--json FILE]
 """
@@ -121,13 +121,7 @@ class Loop:
 
     def seconds(self) -> float:
         """Of an epoch."""
-        assert self.process.process.stdin is not None
-        assert self.process.process.stdout is not None
-        self.process.process.stdin.write(f"{self.workers}\n")
-        self.process.process.stdin.flush()
-        if answer := self.process.process.stdout.readline():
-            return float(answer)
-        raise SystemExit(f"{self.name} ended: {self.process.ready()}")
+        return float(self.process.ask(str(self.workers)))
 
 
 class EpochsFromFiles(ImageClassificationWorkload):

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import platform
-import socket
 import statistics
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from climate_reader import BATCH as CLIMATE_BATCH
 from climate_reader import forget, reader_of
 from input_rivals import Ours
 from input_worker import images_of
+from training_step import environments
 
 from hpcai500 import _core
 from hpcai500.comm.communicator import Communicator
@@ -159,14 +159,10 @@ def run_rank(name: str, size: int) -> None:
 def ranks_doing(name: str, size: int, folder: Path) -> Iterator[Unit]:
     """A collective over Gloo, or shared memory where it is used, between processes of this host."""
     del folder
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(size)}
     command = [sys.executable, __file__, "--as-rank", name, str(size)]
     with ExitStack() as stack:
         # Rank 0 last: it is the first to be stopped, and stops the others.
-        for rank in reversed(range(size)):
-            environment = {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        for environment in reversed(environments(size)):
             process = stack.enter_context(
                 subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, text=True)
             )

@@ -13,9 +13,7 @@ is compared. Beside them are two limits: reading the files alone, and decoding a
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import random
 import statistics
 import sys
@@ -25,15 +23,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from decode_crop import INSTALL, Worker
+from climate_reader import forget
+from decode_crop import INSTALL, Worker, write_results
 from decode_images import SETS, ImageSet
+from decode_rivals import BATCH
 from input_worker import images_of
 
-from hpcai500 import _core
 from hpcai500.measure.host import available_cores
 
 OURS, INDEXED = "ours", "ours, index"
-BATCH = 64
 RIVALS = (
     "torchvision v2, DataLoader",
     "simplejpeg + OpenCV, DataLoader",
@@ -61,13 +59,7 @@ class Entrant:
 
     def run(self, batches: int) -> float:
         """Images a second of an epoch."""
-        assert self.process.process.stdin is not None
-        assert self.process.process.stdout is not None
-        self.process.process.stdin.write(f"{self.set_name} {self.workers} {batches}\n")
-        self.process.process.stdin.flush()
-        if answer := self.process.process.stdout.readline():
-            return float(answer)
-        raise SystemExit(f"{self.kind} with {self.workers} workers: {self.process.ready()}")
+        return float(self.process.ask(f"{self.set_name} {self.workers} {batches}"))
 
     def median(self, temperature: str) -> float:
         return statistics.median(self.rates[temperature])
@@ -86,9 +78,7 @@ class Cache:
     def empty(self) -> None:
         """Throw all files out; SystemExit where they stay, as on a file system in memory."""
         for file in self.files:
-            descriptor = os.open(file, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+            forget(Path(file))()
         probes = random.sample(self.files, min(16, len(self.files)))
         # A few may be back already: DALI's reader goes on for a moment after its epoch.
         if sum(map(_in_cache, probes)) > len(probes) / 4:
@@ -227,17 +217,7 @@ def main() -> None:
             print_set(image_set, results[image_set.name])
     for process in processes.values():
         process.stop()
-    if options.json:
-        document = {
-            "threads": options.threads,
-            "rounds": options.rounds,
-            "machine": platform.machine(),
-            "isa": _core.cpu_isa(),
-            "build": _core.build_info(),
-            "skipped": skipped,
-            "sets": results,
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    write_results(options, {"skipped": skipped, "sets": results})
 
 
 if __name__ == "__main__":

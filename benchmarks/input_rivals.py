@@ -10,7 +10,6 @@ FFCV itself cannot be built here: "records, threads" does what FFCV does, with s
 from __future__ import annotations
 
 import importlib
-import math
 import mmap
 import os
 import random
@@ -25,7 +24,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from decode_rivals import write_index
+from decode_rivals import AREA, BATCH, MEAN, RATIO, SIZE, STD, crop_of, write_index
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -34,9 +33,6 @@ from hpcai500.data.imagenet.index import make_split
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.data.imagenet.seek_index import SEEK_INDEX
 
-MEAN = (123.675, 116.28, 103.53)
-STD = (58.395, 57.12, 57.375)
-RATIO = (3 / 4, 4 / 3)
 Ids = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
 Planes = npt.NDArray[np.float32]
@@ -49,9 +45,9 @@ class Images:
     root: Path
     paths: tuple[str, ...]
     labels: Ids
-    batch: int = 64
-    size: int = 224
-    area: tuple[float, float] = (0.05, 1.0)
+    batch: int = BATCH
+    size: int = SIZE
+    area: tuple[float, float] = AREA
 
     @property
     def files(self) -> list[str]:
@@ -304,22 +300,6 @@ def simplejpeg_crop(data: Any, size: int, area: tuple[float, float]) -> Pixels:
     x, y, width, height = crop_of(pixels.shape[1], pixels.shape[0], area)
     made = cv2.resize(pixels[y : y + height, x : x + width], (size, size), interpolation=cv2.INTER_LINEAR)
     return cast(Pixels, cv2.flip(made, 1) if random.random() < 0.5 else made)
-
-
-def crop_of(width: int, height: int, area: tuple[float, float]) -> tuple[int, int, int, int]:
-    """Left, top, width and height."""
-    for _ in range(10):
-        drawn = width * height * random.uniform(*area)
-        ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
-        crop_width, crop_height = round(math.sqrt(drawn * ratio)), round(math.sqrt(drawn / ratio))
-        if 0 < crop_width <= width and 0 < crop_height <= height:
-            return (
-                random.randint(0, width - crop_width),
-                random.randint(0, height - crop_height),
-                crop_width,
-                crop_height,
-            )
-    return 0, 0, width, height
 
 
 _SCALE = (1 / np.array(STD)).astype(np.float32)

@@ -209,7 +209,7 @@ class MadeOnce:
         journal.add(begun, begun["value"])
         log = Chain()
         campaign = {"id": identity, "trial": 1, "attempt": 1, "head": journal.head}
-        for event in self._told(seed, recipe_hash, campaign):
+        for event in self._events_of(seed, recipe_hash, campaign):
             log.add(event, event["value"], lambda line: self._moved(line, member))
         journal.add(stopped, {**stopped["value"], "head": log.head})
         (folder / RECIPE).write_text(recipe, encoding="utf-8")
@@ -222,7 +222,7 @@ class MadeOnce:
         (record / "predictions" / "evaluation.npz").write_bytes(self._votes)
         (record / "DONE").write_text(log.head + "\n", encoding="utf-8")
 
-    def _told(self, seed: int, recipe_hash: str, campaign: dict[str, Any]) -> Iterator[Event]:
+    def _events_of(self, seed: int, recipe_hash: str, campaign: dict[str, Any]) -> Iterator[Event]:
         """The events with what the seed determines."""
         drawn = draws(_TRAINING, seed, "bootstrap")
         facts, digest = drawn_facts(drawn, _TRAINING, "bootstrap"), drawn_digest(drawn)
@@ -232,8 +232,8 @@ class MadeOnce:
                 case "init_start":
                     value = {**value, "recipe_hash": recipe_hash, "campaign": campaign}
                 case "dataset":
-                    told = {**value["drawn"], "distinct": facts.distinct, "share": facts.share}
-                    value = {**value, "drawn": told, "coverage": digest}
+                    drawn_there = {**value["drawn"], "distinct": facts.distinct, "share": facts.share}
+                    value = {**value, "drawn": drawn_there, "coverage": digest}
                 case "epoch_stop":
                     value = {**value, "coverage": digest}
             yield {**event, "value": value}

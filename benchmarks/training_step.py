@@ -182,22 +182,24 @@ def run_rank(folder: Path, backend: str, rounds: int) -> None:
     ranks.close()
 
 
+def environments(size: int) -> list[dict[str, str]]:
+    """Of the ranks of a job on this machine, as torchrun sets them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(size)}
+    return [{**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+
+
 def start_ranks(backend: str, rounds: int) -> list[dict[str, Any]]:
     """Run both cases over `backend` in new processes."""
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(RANKS)}
-        probe.close()
+    with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--rounds", str(rounds), "--as-rank", folder, backend]
         if backend == "horovod":
             quiet = ["--mca", "btl_vader_single_copy_mechanism", "none", "--bind-to", "none"]
             launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", *quiet, "-np", str(RANKS)]
             processes = [subprocess.Popen([*launcher, *command])]
         else:
-            environments = [
-                {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(RANKS)
-            ]
-            processes = [subprocess.Popen(command, env=environment) for environment in environments]
+            processes = [subprocess.Popen(command, env=environment) for environment in environments(RANKS)]
         codes = [process.wait() for process in processes]
         if any(codes):
             raise SystemExit(f"{backend}: a rank failed; what it wrote is above")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -68,8 +69,14 @@ def test_a_file_that_is_gone_stops_nothing(files: list[Path], tmp_path: Path) ->
     ahead.close()
 
 
-def test_a_closed_one_does_nothing(files: list[Path], tmp_path: Path) -> None:
+def test_a_closed_one_ends_its_thread(files: list[Path], tmp_path: Path) -> None:
+    before = threading.active_count()
     ahead = ReadAhead(tmp_path, [path.name for path in files], depth=2)
+    assert threading.active_count() == before + 1
     ahead.close()
     ahead.submit(np.arange(40))
     ahead.close()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
