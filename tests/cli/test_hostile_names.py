@@ -19,6 +19,7 @@ import pytest
 import typer
 from builders.campaigns import SHORT, write_campaign
 from builders.commands import started_here
+from builders.terminals import drawn_on
 
 from hpcai500.cli import commands
 from hpcai500.errors import RecipeError
@@ -222,16 +223,16 @@ def test_a_bar_on_a_terminal_and_lines_above_it_spell_names_out(monkeypatch: pyt
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "400")
     ours, theirs = os.openpty()
-    with os.fdopen(ours, "rb"), os.fdopen(theirs, "w", encoding="utf-8") as terminal:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        prepare_streams()
-        with track(2, NAME, NAME, doing=lambda: NAME) as bar:
-            bar.advance()
-            say(NAME)
+    with os.fdopen(ours, "rb"):
+        with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+            monkeypatch.setattr(sys, "stderr", terminal)
+            prepare_streams()
+            with track(2, NAME, NAME, doing=lambda: NAME) as bar:
+                bar.advance()
+                say(NAME)
+                sys.stderr.write(f"{NAME}\n")
             sys.stderr.write(f"{NAME}\n")
-        sys.stderr.write(f"{NAME}\n")
-        terminal.flush()
-        drawn = os.read(ours, 1 << 16).decode()
+        drawn = drawn_on(ours)
     assert drawn.count(SPELT) > 4
     for piece in ("\x1b[2J", "\x1b[1;1H", "\u202e", "\x7f", "\x9b", "\nVERIFIED  s.zip\u202e"):
         assert piece not in drawn

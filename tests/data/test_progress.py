@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 import pytest
+from builders.terminals import drawn_on
 
 from hpcai500 import progress
 from hpcai500.progress import PlainLines, silent, track
@@ -69,7 +70,7 @@ def test_a_terminal_gets_a_bar() -> None:
         env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
     )
     os.close(terminal)
-    shown = os.read(controller, 1 << 16).decode()
+    shown = drawn_on(controller)
     os.close(controller)
     assert "reading" in shown
     assert "5/5" in shown
