@@ -121,6 +121,7 @@ def plain_contestants(path: Path, threads: int, prepare: Callable[[], Any] = lam
         Contestant(OURS, IMAGES, read_ours, prepare),
         Contestant("h5py + NumPy", IMAGES, each(rivals.plain), prepare),
         Contestant("h5py read_direct + torch", IMAGES, each(rivals.direct), prepare),
+        read_alone(path, threads, prepare),
     ]
 
 
@@ -206,6 +207,27 @@ class Inflate:
             assert not failed
 
 
+READ = "read() alone"
+_READ_BYTES = 1 << 19
+
+
+def read_alone(path: Path, threads: int, prepare: Callable[[], Any] = lambda: None) -> Contestant:
+    """What no reader that does not map its file can beat: the same bytes by read(), into a buffer that stays cached."""
+    starts = range(0, IMAGES * years.IMAGE_BYTES, _READ_BYTES)
+
+    def share(number: int) -> None:
+        descriptor, buffer = os.open(path, os.O_RDONLY), bytearray(_READ_BYTES)
+        for start in starts[number::threads]:
+            os.preadv(descriptor, [buffer], start)
+        os.close(descriptor)
+
+    def run() -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(share, range(threads)))
+
+    return Contestant(READ, IMAGES, run, prepare)
+
+
 def copy_contestants(path: Path, threads: int) -> list[Contestant]:
     """The reader beside what the same threads copy from memory to memory, past the cache."""
     reader, copier = reader_of(path, threads), reader_of(path, threads, "float32")
@@ -231,6 +253,7 @@ def measure(contestants: list[Contestant], rounds: int) -> dict[str, Any]:
     for number in range(rounds + 1):
         for one in contestants:
             one.prepare()
+            time.sleep(0.02)  # the threads that torch used wait for more by spinning
             wall, processor = time.perf_counter(), time.process_time()
             one.run()
             spent = time.perf_counter() - wall, time.process_time() - processor

@@ -125,20 +125,19 @@ def _loaders(document: dict[str, Any]) -> Iterator[Row]:
 
 
 _INFLATE = "inflate of libdeflate on all threads"
+_READ = "read() alone"
 
 
 def _climate(document: dict[str, Any]) -> Iterator[Row]:
     for name in ("contiguous", "image chunks", "shipped gzip", "contiguous, cold"):
         contestants = document["tables"].get(name, {})
         for rival, found in contestants.items():
-            if rival not in ("ours", _INFLATE):
+            if rival not in ("ours", _INFLATE, _READ):
                 ratios = _each(found["rounds"], contestants["ours"]["rounds"])
                 row = Row(f"climate image, {name}", rival, found["to_ours"], ratios)
-                if name == "contiguous" and "copy_gigabytes_per_second" in document:
-                    share = document["reader_gigabytes_per_second"] / document["copy_gigabytes_per_second"]
-                    row = replace(row, limit="non-temporal copy", share=share)
-                if name == "shipped gzip" and _INFLATE in contestants:
-                    row = replace(row, limit=_INFLATE, share=contestants[_INFLATE]["to_ours"])
+                for limit in (_INFLATE, _READ):
+                    if limit in contestants:
+                        row = replace(row, limit=limit, share=contestants[limit]["to_ours"])
                 yield row
 
 
