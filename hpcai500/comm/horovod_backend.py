@@ -84,18 +84,23 @@ def switches(algorithm: str, carrier: Carrier) -> Mapping[str, str]:
     return known[algorithm]
 
 
-def switch_on(variables: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
-    """Set `variables` in `environment`.
+def switch_on(
+    variables: Mapping[str, str],
+    environment: MutableMapping[str, str],
+    *,
+    needed_by: str = "communication.algorithm",
+    otherwise: str = "use communication.algorithm = default, which leaves the choice to the environment",
+) -> None:
+    """Set `variables` in `environment`, which a setting of the recipe needs.
 
     Raises:
-        RecipeError: one has another value, so that the record would name another algorithm than the library uses.
+        RecipeError: one has another value, so that the library would not do what the recipe says.
     """
     for name, value in variables.items():
         present = environment.get(name, value)
         if present != value:
             raise RecipeError(
-                f"communication.algorithm needs {name}={value}, but the environment has {name}={present}: unset it, or "
-                "use communication.algorithm = default, which leaves the choice to the environment"
+                f"{needed_by} needs {name}={value}, but the environment has {name}={present}: unset it, or {otherwise}"
             )
     environment.update(variables)
 

@@ -23,7 +23,7 @@ from hpcai500.comm import connect as connecting
 from hpcai500.comm import identity
 from hpcai500.comm.connect import connect, meet
 from hpcai500.comm.horovod_backend import Horovod
-from hpcai500.errors import EnvironmentLacksError, RunError, UsageError
+from hpcai500.errors import EnvironmentLacksError, RecipeError, RunError, UsageError
 from hpcai500.hosts import Placement, find_placement
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
@@ -100,6 +100,34 @@ def test_horovod_without_gpus_cannot_serve_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Horovod, "takes_cuda_tensors", False)
     with pytest.raises(EnvironmentLacksError, match=r"without GPU support: .*HOROVOD_GPU_OPERATIONS=NCCL make horovod"):
         connect(recipe("horovod", "accelerator.device=cuda"), placed(MPIRUN))
+
+
+ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
+GPUS, STAGES = ("accelerator.device=cuda",), ("programming.parallel_mode=mixed", "programming.stages=2")
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "expected"),
+    [(None, (*GPUS, *STAGES), "1"), ("1", (*GPUS, *STAGES), "1"), (None, GPUS, None), (None, STAGES, None)],
+    ids=["stages", "stages, already set", "whole models", "stages on CPUs"],
+)
+def test_nccl_runs_what_stages_start_in_that_order(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, more: tuple[str, ...], expected: str | None
+) -> None:
+    monkeypatch.setenv(ORDER, given or "")
+    if given is None:
+        monkeypatch.delenv(ORDER)
+    monkeypatch.setattr(connecting, "meet", lambda placement: (None, ("here",) * 4))
+    monkeypatch.setattr(connecting, "open_torch", lambda *given: given)
+    connect(recipe("torch", *more), placed(TORCHRUN))
+    assert os.environ.get(ORDER) == expected
+
+
+def test_another_order_is_refused_for_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ORDER, "0")
+    line = f"programming.stages needs {ORDER}=1, but the environment has {ORDER}=0: unset it, or use programming"
+    with pytest.raises(RecipeError, match=line):
+        connect(recipe("torch", *GPUS, *STAGES), placed(TORCHRUN))
 
 
 @needs_horovod
