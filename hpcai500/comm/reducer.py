@@ -314,7 +314,7 @@ class GradientUpdate:
     def arrive(self, index: int, *, leaving: bool) -> list[Bucket]:
         """Note that a backward pass has added to the gradient of parameter `index`; returns the buckets to send now.
 
-        `leaving` says whether this is the last pass.
+        `leaving` says whether buckets may be sent in this pass, which must be the last one.
 
         Raises:
             RunError: it arrived twice in the last pass, so it may have been sent incomplete.
@@ -512,12 +512,25 @@ class AllReduceChannel:
 _CHANNELS = {"cpu": 3, "cuda": 1}
 
 
+def needs_one_order(communicator: Communicator) -> bool:
+    """Whether all ranks must start the collectives of several communicators in the same order, one after the other.
+
+    NCCL may wait for ever otherwise (NCCL User Guide, "Using multiple NCCL communicators concurrently"; the warning of
+    `torch.distributed.new_group`). Under Horovod, one thread starts them all, in an order on which the ranks agree.
+    """
+    return communicator.backend == "torch" and communicator.library.startswith("NCCL")
+
+
 class Reducer:
     """Makes each parameter's gradient the average over all ranks, in fp32.
 
     Between `begin` and `finish`, each bucket is sent as soon as its gradients are ready and all earlier buckets were
     sent. Threads pack, sum and unpack; buckets go to the threads in turn, so that each thread has the same order on all
     ranks. The averages are bitwise equal on all ranks; NaN on one rank makes the average NaN on all ranks.
+
+    If `passes_communicate`, and the library needs one order of all collectives (`needs_one_order`), `finish` sends all
+    buckets, after the collectives of the passes: when a gradient is ready depends on the rank, the end of the passes
+    does not.
 
     Averages are in `parameter.grad`, with the parameter's memory layout. Without compression they are views of buffers,
     which the next update overwrites; with compression, they are autograd's tensors. If only other ranks used a
@@ -531,6 +544,7 @@ class Reducer:
         bucket_bytes: maximum size of the fp32 gradients of one bucket.
         threads: CPU threads for packing and unpacking; None is torch's number.
         sink: receives the spans of all buckets, from `finish`. It may be changed between updates.
+        passes_communicate: whether passes have collectives, sends or receives of their own, by other communicators.
 
     Attributes:
         waited_seconds: in the last update, from the end of the backward pass to the last sum: the part that was not
@@ -553,6 +567,7 @@ class Reducer:
         bucket_bytes: int,
         threads: int | None = None,
         sink: SpanSink | None = None,
+        passes_communicate: bool = False,
     ) -> None:
         assert communicator.size > 1
         self._parameters = trained(parameters)
@@ -564,7 +579,8 @@ class Reducer:
         self._set_buckets(bucket_bytes)
         self._require_same_parameters(communicator)
         self._residuals = Residuals(device) if settings.error_feedback else None
-        # With their own groups, because collectives of the training thread (synchronised batch norm) are concurrent.
+        self._sends_in_passes = not (passes_communicate and needs_one_order(communicator))
+        # With their own groups, because collectives of the training thread (synchronised batch norm) may be concurrent.
         self._channels = [
             AllReduceChannel(communicator, settings, self._stream, self._residuals, device=device, threads=threads)
             for _ in range(_CHANNELS[device.type])
@@ -675,7 +691,8 @@ class Reducer:
     def _on_gradient(self, index: int, parameter: Tensor) -> None:
         if self._update is None:
             return
-        self._send(self._update, self._update.arrive(index, leaving=not self._accumulating))
+        leaving = self._sends_in_passes and not self._accumulating
+        self._send(self._update, self._update.arrive(index, leaving=leaving))
 
     def _send(self, update: GradientUpdate, buckets: Sequence[Bucket]) -> None:
         for bucket in buckets:

@@ -71,6 +71,7 @@ def _updater(
         stop=stop,
         sink=None,
         phase=phase,
+        passes_communicate=place.passes_communicate,
         graphs=step_graphs(recipe, workload, model),
     )
 

@@ -117,7 +117,7 @@ class Trainer:
             "graphs": step_graphs(self._recipe, self._workload, self._bare),
         }
         if self._staged is None:
-            return Updater(**common)
+            return Updater(**common, passes_communicate=self._place.passes_communicate)
         return StagedUpdater(
             **common,
             pipe=self._staged.pipe,

@@ -37,6 +37,7 @@ class Updater:
         stop: a signal to any rank is agreed on by all ranks after the same update.
         sink: receives the time of each step; None for one rank.
         phase: called with the phase that begins.
+        passes_communicate: whether passes have collectives, sends or receives of their own.
         graphs: captured parts of the model; None if there are none.
         alarm: whether this rank has seen a loss that is not finite; the next update reports it to all ranks.
         is_alarmed: whether any rank had `alarm` set in the last update.
@@ -51,6 +52,7 @@ class Updater:
     stop: StopRequest
     sink: SpanSink | None
     phase: Callable[[str], None]
+    passes_communicate: bool = False
     graphs: StepGraphs | None = None
     alarm: bool = False
     is_alarmed: bool = False
@@ -144,6 +146,8 @@ class StagedUpdater(Updater):
     all its stages. `world` and `replicas` (the ranks that hold the same stage) are for the training thread.
     """
 
+    # Stages pass on activations and their gradients.
+    passes_communicate: bool = True
     pipe: Pipe = field(kw_only=True)
     world: Communicator = field(kw_only=True)
     replicas: Communicator = field(kw_only=True)

@@ -232,6 +232,7 @@ class WarmUp:
                 self._settings,
                 bucket_bytes=bucket_bytes,
                 threads=torch.get_num_threads(),
+                passes_communicate=self._updater.passes_communicate,
             )
         self._updater.reducer.set_bucket_bytes(bucket_bytes)
 

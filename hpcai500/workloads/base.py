@@ -76,7 +76,7 @@ class Place:
     Attributes:
         input_dtype: type in which input is delivered.
         input_threads: threads that read and decode.
-        communicator: all ranks; a workload may use it while it is built and while it evaluates.
+        communicator: all ranks; a workload may use it while it is built and while it evaluates, but not in passes.
         total_shares: backward passes of an update over all ranks (`data.samplers`).
         shares: numbers of those that this rank does, one after the other.
         replicas: the ranks that hold the same part of the model; None if each rank holds all of it.
@@ -91,11 +91,20 @@ class Place:
     shares: tuple[int, ...] = (0,)
     replicas: Communicator | None = None
     tracker: Tracker = track
+    _for_passes: list[Communicator] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def second_communicator(self) -> Communicator | None:
-        """Another communicator of all replicas, to use concurrently with the gradients' exchange; None for one rank."""
+        """Another communicator of all replicas, for collectives in forward and backward passes; None for one rank."""
         replicas = self.replicas or self.communicator
-        return replicas.group(range(replicas.size)) if replicas.size > 1 else None
+        group = replicas.group(range(replicas.size)) if replicas.size > 1 else None
+        if group:
+            self._for_passes.append(group)
+        return group
+
+    @property
+    def passes_communicate(self) -> bool:
+        """Whether the workload has asked for a communicator for its passes."""
+        return bool(self._for_passes)
 
     @property
     def rank(self) -> int:

@@ -21,8 +21,8 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
     scale and shift are those of this rank's samples, to be averaged over ranks with those of all other weights.
     Evaluation, and training with one rank, are those of `nn.BatchNorm2d`.
 
-    `communicator` must not be used for anything else, because gradients of later layers are sent at the same time; None
-    is one rank. A copy or pickle of the layer has None, because a communicator cannot be copied. `momentum` is the
+    `communicator` must not be used for anything else, because gradients of later layers may be sent at the same time;
+    None is one rank. A copy or pickle of the layer has None, because a communicator cannot be copied. `momentum` is the
     weight of a batch in the running statistics.
     """
 
