@@ -49,9 +49,12 @@ class FakeStream:
 
 
 class Update:
-    """An update of parameters of 8 elements, in so many buckets, whose gradients come on these queues, last first."""
+    """An update of parameters of 8 elements, in so many buckets, whose gradients come on these queues, last first.
 
-    def __init__(self, stream: Any, queues: Sequence[str | None], buckets: int = 1) -> None:
+    Their buckets leave as soon as they are complete, or (not `leaving`) after the pass.
+    """
+
+    def __init__(self, stream: Any, queues: Sequence[str | None], buckets: int = 1, *, leaving: bool = True) -> None:
         self.stream, count = stream, len(queues)
         weights = [torch.ones(8) for _ in queues]
         for number, weight in enumerate(weights):
@@ -61,9 +64,9 @@ class Update:
         for index, queue in zip(reversed(range(count)), queues, strict=True):
             if queue:
                 stream.current = queue
-                self.update.arrive(index, leaving=True)
+                self.update.arrive(index, leaving=leaving)
         stream.current = COMPUTING
-        if None in queues:
+        if None in queues or not leaving:
             self.update.end()
         self.before = stream.moment if isinstance(stream, FakeStream) else 0
 
@@ -97,6 +100,12 @@ def test_a_bucket_that_misses_gradients_waits_for_the_end_of_the_backward_pass()
     """There, autograd has made the computation wait for all streams that gradients came on."""
     update = Update(FakeStream(), (CAPTURING, None, None))
     assert update.exchange() == [(update.update.backward_end,)]
+
+
+def test_buckets_that_leave_after_the_pass_wait_for_all_of_it() -> None:
+    """Also for collectives of the pass, such as those of batch norm, which need not precede the last gradient."""
+    update = Update(FakeStream(), (CAPTURING, COMPUTING), buckets=2, leaving=False)
+    assert update.exchange() == [(update.update.backward_end,)] * 2
 
 
 def test_the_timeline_has_a_bucket_ready_when_the_last_of_its_streams_was() -> None:
