@@ -10,24 +10,23 @@ inline constexpr int plane_rows = 16;
 /// Samples that are read at a time; the padding behind a row is as long.
 inline constexpr int sample_block = 16;
 
-/// One plane of a group of output rows. Fields as in RowGroup.
+/// One plane of a group of output rows. All its output rows have as many taps, and so have all its output
+/// columns, which are in the order of the image and rounded up to 16: weights that are missing are 0.
 struct PlanePart {
     const std::uint8_t* const* source_rows;
-    int first_row[plane_rows];
-    int row_count[plane_rows];
-    const float* row_weights[plane_rows];
-    int columns;
-    const int* column_start;
-    const int* column_count;
-    const float* column_weights;
-    int weight_stride;
+    int row_taps;
+    int first_row[plane_rows];  ///< in source_rows, of output row r
+    const float* row_weights;   ///< row_weights[r * row_taps + tap]
+    int columns;                ///< of the source
+    int column_taps;
+    const int* column_start;      ///< in the source, of each output column
+    const float* column_weights;  ///< column_weights[column * column_taps + tap]
     float* workspace;  ///< columns, rounded up to sample_block, times plane_rows; 64-byte aligned
 };
 
 struct PlaneGroup {
     PlanePart planes[3];
     int plane_count;  ///< 1: grey; 3: Y, Cb, Cr
-    bool flip;
     float scale[3], bias[3];
     void* image;
     int size, row, rows;

@@ -9,16 +9,33 @@ namespace hpcai500 {
 namespace {
 namespace resize {
 
+template <int number>
+struct Constant {
+    constexpr operator int() const { return number; }
+};
+
+// As many taps as `action` is called with: as a constant where they are few, so that its loops are unrolled.
+template <class Action>
+HPCAI500_INLINE void with_taps(int taps, const Action& action) {
+    switch (taps) {
+        case 2: return action(Constant<2>{});
+        case 3: return action(Constant<3>{});
+        case 4: return action(Constant<4>{});
+        case 5: return action(Constant<5>{});
+        default: return action(taps);
+    }
+}
+
 // Vertical pass: part.workspace[column * 16 + row].
-inline void blend_plane_rows(const PlanePart& part) {
+template <class Count>
+HPCAI500_INLINE void blend_plane_rows(const PlanePart& part, Count taps) {
     for (int column = 0; column < part.columns; column += sample_block) {
         alignas(64) Vec16 tile[plane_rows];
-        for (int row = 0; row < plane_rows; ++row) {
+        const float* weights = part.row_weights;
+        for (int row = 0; row < plane_rows; ++row, weights += taps) {
             const std::uint8_t* const* source = part.source_rows + part.first_row[row];
-            const float* weights = part.row_weights[row];
-            const int count = part.row_count[row];
             Vec16 sum{};
-            for (int tap = 0; tap < count; ++tap)
+            for (int tap = 0; tap < taps; ++tap)
                 sum = multiply_add(widen(load_bytes(source[tap] + column)), weights[tap], sum);
             tile[row] = sum;
         }
@@ -28,31 +45,39 @@ inline void blend_plane_rows(const PlanePart& part) {
     }
 }
 
-// Horizontal pass for one output column of all 16 rows.
-HPCAI500_INLINE Vec16 blend_plane_column(const PlanePart& part, int output) {
-    const float* weights = part.column_weights + static_cast<long>(output) * part.weight_stride;
-    const float* source = part.workspace + static_cast<long>(part.column_start[output]) * plane_rows;
-    const int count = part.column_count[output];
-    Vec16 sum{};
-    for (int tap = 0; tap < count; ++tap)
-        sum = multiply_add(load(source + tap * plane_rows), weights[tap], sum);
-    return sum;
+inline void blend_plane_rows(const PlanePart& part) {
+    with_taps(part.row_taps, [&](auto taps) { blend_plane_rows(part, taps); });
+}
+
+// Horizontal pass for output columns [column, column + 16) of all 16 rows: tile[i] is one of them.
+inline void blend_plane_columns(const PlanePart& part, int column, Vec16* tile) {
+    with_taps(part.column_taps, [&](auto taps) {
+        const float* weights = part.column_weights + static_cast<long>(column) * taps;
+        for (int i = 0; i < 16; ++i, weights += taps) {
+            const float* source =
+                part.workspace + static_cast<long>(part.column_start[column + i]) * plane_rows;
+            Vec16 sum{};
+            for (int tap = 0; tap < taps; ++tap)
+                sum = multiply_add(load(source + tap * plane_rows), weights[tap], sum);
+            tile[i] = sum;
+        }
+    });
 }
 
 // Output columns [column, column + 16) of 16 rows: red[r], green[r] and blue[r] are their values in row r.
 HPCAI500_INLINE void make_tile(const PlaneGroup& g, int column, Vec16* red, Vec16* green, Vec16* blue) {
+    // Red, green and blue hold Y, Cb and Cr first.
+    Vec16* const tiles[3] = {red, green, blue};
+    for (int plane = 0; plane < g.plane_count; ++plane)
+        blend_plane_columns(g.planes[plane], column, tiles[plane]);
     const Vec16 middle = repeat(-128.0f);
     for (int i = 0; i < 16; ++i) {
-        // Columns behind the last one repeat it: computed, never stored.
-        const int clipped = smaller(column + i, g.size - 1);
-        const int output = g.flip ? g.size - 1 - clipped : clipped;
-        const Vec16 y = blend_plane_column(g.planes[0], output);
+        const Vec16 y = red[i];
         if (g.plane_count == 1) {
             red[i] = clamp(y, 0.0f, 255.0f);
             continue;
         }
-        const Vec16 cb = blend_plane_column(g.planes[1], output) + middle;
-        const Vec16 cr = blend_plane_column(g.planes[2], output) + middle;
+        const Vec16 cb = green[i] + middle, cr = blue[i] + middle;
         // JFIF's (ITU-T T.871) conversion.
         red[i] = clamp(multiply_add(cr, 1.402f, y), 0.0f, 255.0f);
         green[i] = clamp(multiply_add(cr, -0.714136286f, multiply_add(cb, -0.344136286f, y)), 0.0f, 255.0f);

@@ -11,6 +11,15 @@ constexpr int round_up(int value, int multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
+// Gives an output `count` taps, those that it does not have without weight, all among [0, limit) once they are
+// moved by `shift`. Returns the place of the first.
+int pad_taps(const Taps& taps, int output, int shift, int limit, int count, float* weights) {
+    const int start = taps.start(output) + shift, moved = std::min(start, limit - count);
+    std::fill_n(weights, count, 0.0f);
+    std::copy_n(taps.weights(output), taps.count(output), weights + (start - moved));
+    return moved;
+}
+
 }  // namespace
 
 void PlanarResizer::prepare(const PlaneShape& shape, const Interval& columns, const Interval& rows,
@@ -58,24 +67,28 @@ SampleWindow PlanarResizer::window(const PlaneShape& shape, int size) const {
     return window;
 }
 
-void PlanarResizer::set_columns(PlaneGroup& group, const PlaneSource& source, int planes, int size) {
+void PlanarResizer::set_columns(PlaneGroup& group, const PlaneSource& source, int planes, int size,
+                                bool flip) {
+    const int padded = round_up(size, sample_block);
     for (int plane = 0; plane < planes; ++plane) {
         const Axis& axis = columns_[plane];
         PlanePart& part = group.planes[plane];
         const int offset = axis.first() - source.first_column(plane);
         skipped_[plane] = offset / sample_block * sample_block;
         const int shift = axis.origin - source.first_column(plane) - skipped_[plane];
-        int* starts = starts_[plane].reserve(static_cast<std::size_t>(size));
-        int* counts = counts_[plane].reserve(static_cast<std::size_t>(size));
-        for (int output = 0; output < size; ++output) {
-            starts[output] = axis.taps->start(output) + shift;
-            counts[output] = axis.taps->count(output);
-        }
         part.columns = axis.last() - source.first_column(plane) - skipped_[plane];
+        part.column_taps = axis.taps->most(0, size);
+        int* starts = starts_[plane].reserve(static_cast<std::size_t>(padded));
+        float* weights =
+            column_weights_[plane].reserve(static_cast<std::size_t>(padded) * static_cast<std::size_t>(part.column_taps));
         part.column_start = starts;
-        part.column_count = counts;
-        part.column_weights = axis.taps->weights(0);
-        part.weight_stride = axis.taps->stride();
+        part.column_weights = weights;
+        for (int column = 0; column < padded; ++column, weights += part.column_taps) {
+            // Columns behind the last one repeat it: computed, never stored.
+            const int clipped = std::min(column, size - 1), output = flip ? size - 1 - clipped : clipped;
+            starts[column] =
+                pad_taps(*axis.taps, output, shift, part.columns, part.column_taps, weights);
+        }
         part.workspace = workspace_[plane].reserve(
             static_cast<std::size_t>(round_up(part.columns, sample_block)) * plane_rows);
     }
@@ -98,12 +111,14 @@ void PlanarResizer::set_rows(PlaneGroup& group, PlaneSource& source, int planes)
         for (int i = 0; i < count; ++i)
             window[i] = source.row(plane, axis.origin + first + i) + skipped_[plane];
         part.source_rows = window;
-        for (int r = 0; r < plane_rows; ++r) {
+        part.row_taps = axis.taps->most(group.row, last_output + 1);
+        float* weights = row_weights_[plane].reserve(static_cast<std::size_t>(part.row_taps) * plane_rows);
+        part.row_weights = weights;
+        for (int r = 0; r < plane_rows; ++r, weights += part.row_taps) {
             // A short last group repeats its last row; the kernel does not store the copies.
             const int output = std::min(group.row + r, last_output);
-            part.first_row[r] = axis.taps->start(output) - first;
-            part.row_count[r] = axis.taps->count(output);
-            part.row_weights[r] = axis.taps->weights(output);
+            part.first_row[r] =
+                pad_taps(*axis.taps, output, -first, count, part.row_taps, weights);
         }
     }
 }
@@ -117,11 +132,10 @@ void PlanarResizer::resize(PlaneSource& source, const PlaneShape& shape, const I
         kernel.resize_planes[static_cast<int>(spec.dtype)][static_cast<int>(spec.layout)];
     PlaneGroup group{};
     group.plane_count = shape.planes;
-    group.flip = flip;
     group.image = image;
     group.size = spec.size;
     set_normalisation(spec, group.scale, group.bias);
-    set_columns(group, source, shape.planes, spec.size);
+    set_columns(group, source, shape.planes, spec.size, flip);
     for (int row = 0; row < spec.size; row += plane_rows) {
         group.row = row;
         group.rows = std::min(plane_rows, spec.size - row);

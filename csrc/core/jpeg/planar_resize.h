@@ -59,14 +59,15 @@ class PlanarResizer {
 
     void prepare(const PlaneShape& shape, const Interval& columns, const Interval& rows, int size);
     SampleWindow window(const PlaneShape& shape, int size) const;
-    void set_columns(PlaneGroup& group, const PlaneSource& source, int planes, int size);
+    void set_columns(PlaneGroup& group, const PlaneSource& source, int planes, int size,
+                     bool flip);
     void set_rows(PlaneGroup& group, PlaneSource& source, int planes);
 
     Taps column_taps_, row_taps_, chroma_column_taps_, chroma_row_taps_;
     Axis columns_[3], rows_[3];
     int skipped_[3];
-    GrowBuffer<int> starts_[3], counts_[3];
-    GrowBuffer<float> workspace_[3];
+    GrowBuffer<int> starts_[3];
+    GrowBuffer<float> column_weights_[3], row_weights_[3], workspace_[3];
     GrowBuffer<const std::uint8_t*> window_[3];
 };
 

@@ -61,6 +61,10 @@ void Taps::prepare_halved(const Taps& full, int origin, int limit) {
     }
 }
 
+int Taps::most(int begin, int end) const {
+    return *std::max_element(counts_.data() + begin, counts_.data() + end);
+}
+
 int Taps::widest_span(int group) const {
     int widest = 0;
     for (int output = 0; output < outputs_; output += group) {

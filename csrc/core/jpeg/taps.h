@@ -33,6 +33,9 @@ class Taps {
     int outputs() const { return outputs_; }
     int stride() const { return stride_; }  ///< weights of output i start at weights(0) + i * stride()
 
+    /// The largest count of outputs [begin, end).
+    int most(int begin, int end) const;
+
     /// The most source pixels that `group` neighbouring outputs span together.
     int widest_span(int group) const;
 

@@ -73,13 +73,8 @@ constexpr int most_taps = 5, source_rows = 9;
 // What a RowGroup or a PlanePart refers to. Weights of 1/64 and factors of 2 give sums that no rounding
 // touches.
 struct Source {
-    Bytes pixels;
-    const std::uint8_t* rows[source_rows];
-    std::vector<int> start, count;
-    std::vector<float> weights;
-
-    template <class Part>
-    void give(Part& part, int outputs, int columns, int item_bytes, bool exact, std::uint8_t* room) {
+    Source(int outputs, int given_columns, int item_bytes, int output_rows, bool exact)
+        : columns(given_columns) {
         const int padded = (columns + 15) / 16 * 16 * item_bytes;
         pixels = made<std::uint8_t>(source_rows * padded, [] { return random_bits(); });
         for (int i = 0; i < source_rows; ++i) rows[i] = pixels.data() + i * padded;
@@ -90,26 +85,72 @@ struct Source {
             count.push_back(whole(1, most_taps < columns ? most_taps : columns));
             start.push_back(whole(0, columns - count.back()));
         }
-        part.source_rows = rows;
-        for (std::size_t row = 0; row < std::size(part.first_row); ++row) {
-            part.row_count[row] = whole(1, most_taps);
-            part.first_row[row] = whole(0, source_rows - part.row_count[row]);
-            part.row_weights[row] = weights.data() + row * most_taps;
+        for (int row = 0; row < output_rows; ++row) {
+            row_count.push_back(whole(1, most_taps));
+            first_row.push_back(whole(0, source_rows - row_count.back()));
         }
+    }
+
+    void give(RowGroup& group, std::uint8_t* room) const {
+        group.source_rows = rows;
+        for (int row = 0; row < group_rows; ++row) {
+            group.first_row[row] = first_row[row];
+            group.row_count[row] = row_count[row];
+            group.row_weights[row] = weights.data() + row * most_taps;
+        }
+        group.columns = columns;
+        group.column_start = start.data();
+        group.column_count = count.data();
+        group.column_weights = weights.data() + plane_rows * most_taps;
+        group.weight_stride = most_taps;
+        group.workspace = reinterpret_cast<float*>(room);
+    }
+
+    void give(PlanePart& part, bool flip, std::uint8_t* room) {
+        part.source_rows = rows;
+        part.row_taps = most_taps;
+        for (int row = 0; row < plane_rows; ++row)
+            part.first_row[row] = pad(first_row[row], row_count[row], weights.data() + row * most_taps,
+                                      most_taps, source_rows, row_weights);
+        part.row_weights = row_weights.data();
         part.columns = columns;
-        part.column_start = start.data();
-        part.column_count = count.data();
-        part.column_weights = weights.data() + plane_rows * most_taps;
-        part.weight_stride = most_taps;
+        part.column_taps = most_taps < columns ? most_taps : columns;
+        const int outputs = static_cast<int>(start.size());
+        for (int column = 0; column < (outputs + 15) / 16 * 16; ++column) {
+            const int shown = column < outputs ? column : outputs - 1;
+            const int output = flip ? outputs - 1 - shown : shown;
+            column_start.push_back(pad(start[output], count[output],
+                                       weights.data() + (plane_rows + output) * most_taps, part.column_taps,
+                                       columns, column_weights));
+        }
+        part.column_start = column_start.data();
+        part.column_weights = column_weights.data();
         part.workspace = reinterpret_cast<float*>(room);
     }
+
+    // `wanted` taps instead of `has`, among [0, limit); those that are new weigh nothing.
+    static int pad(int from, int has, const float* its, int wanted, int limit, std::vector<float>& all) {
+        const int moved = from < limit - wanted ? from : limit - wanted;
+        for (int tap = moved; tap < moved + wanted; ++tap)
+            all.push_back(tap >= from && tap < from + has ? its[tap - from] : 0.0f);
+        return moved;
+    }
+
+    int columns;
+    Bytes pixels;
+    const std::uint8_t* rows[source_rows];
+    std::vector<int> start, count, first_row, row_count, column_start;
+    std::vector<float> weights, row_weights, column_weights;
 };
+
+bool flips(int length) {
+    return length == 7;
+}
 
 template <class Group>
 void add_images(Hash& hash, Group& group, int length, int rows, bool exact,
                 void (*const (&resize)[4][2])(const Group&)) {
     group.image = out;
-    group.flip = length == 7;
     group.size = length;
     group.rows = length < rows ? length : rows;
     group.row = length - group.rows;
@@ -131,15 +172,19 @@ void print_resizes(bool exact) {
     for (const int length : {1, 7, 16, 33}) {
         for (const int columns : {1, 4, 15, 16, 43}) {
             RowGroup group{};
-            Source source;
-            source.give(group, length, columns, 4, exact, workspace[0]);
+            const Source source(length, columns, 4, group_rows, exact);
+            source.give(group, workspace[0]);
+            group.flip = flips(length);
             add_images(pixels, group, length, group_rows, exact, kernels().resize.resize_rows);
             for (const int planes : {1, 3}) {
                 PlaneGroup planar{};
                 planar.plane_count = planes;
-                Source sources[3];
-                for (int i = 0; i < planes; ++i)
-                    sources[i].give(planar.planes[i], length, columns, 1, exact, workspace[i]);
+                std::vector<Source> sources;
+                sources.reserve(3);
+                for (int i = 0; i < planes; ++i) {
+                    sources.emplace_back(length, columns, 1, plane_rows, exact);
+                    sources[i].give(planar.planes[i], flips(length), workspace[i]);
+                }
                 add_images(planes == 1 ? grey : colours, planar, length, plane_rows, exact,
                            kernels().resize.resize_planes);
             }
