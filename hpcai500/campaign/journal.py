@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -134,7 +136,11 @@ class Campaign:
         return str(self.start["edition"])
 
     def attempts_at(self, trial: int) -> tuple[Attempt, ...]:
-        return tuple(attempt for attempt in self.attempts if attempt.trial == trial)
+        return self._by_trial.get(trial, ())
+
+    def seed(self, trial: int) -> int | None:
+        """The planned seed of a trial; None if it was not planned."""
+        return self._seeds.get(trial)
 
     def done(self) -> tuple[Attempt, ...]:
         """The attempts that are complete, in order of their trials."""
@@ -143,6 +149,18 @@ class Campaign:
 
     def record(self, attempt: Attempt) -> Path:
         return self.path / attempt.record
+
+    @cached_property
+    def _by_trial(self) -> Mapping[int, tuple[Attempt, ...]]:
+        found: dict[int, list[Attempt]] = defaultdict(list)
+        for attempt in self.attempts:
+            found[attempt.trial].append(attempt)
+        return {trial: tuple(attempts) for trial, attempts in found.items()}
+
+    @cached_property
+    def _seeds(self) -> Mapping[int, int]:
+        # Of two plans of one trial, which no honest journal has, the first counts.
+        return {one.trial: one.seed for one in reversed(self.trials)}
 
 
 def is_campaign(folder: Path) -> bool:

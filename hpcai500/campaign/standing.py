@@ -568,7 +568,7 @@ def _own_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
     if record is None:
         return
     try:
-        planned = next((one.seed for one in campaign.trials if one.trial == outcome.attempt.trial), None)
+        planned = campaign.seed(outcome.attempt.trial)
         seed = record.tables["hyperparameters"]["seed"]
         if planned is not None and seed != planned:
             yield f"{name}: ran with the seed {seed}; the plan has {planned}"
@@ -580,11 +580,15 @@ def _own_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
 
 def _selection_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Runs that were given up after their quality was seen: the better of two could have been chosen."""
+    latest: dict[int, int] = {}
+    for outcome in outcomes:
+        attempt = outcome.attempt
+        latest[attempt.trial] = max(attempt.attempt, latest.get(attempt.trial, attempt.attempt))
     for outcome in outcomes:
         attempt, last = outcome.attempt, outcome.latest
         if outcome.diverged:
             yield f"{attempt.name}: diverged ({outcome.diverged}), which is a result of this recipe"
-        elif last and attempt.status != "done" and any(_is_later(other.attempt, attempt) for other in outcomes):
+        elif last and attempt.status != "done" and latest[attempt.trial] > attempt.attempt:
             yield (
                 f"{attempt.name}: given up after epoch {last.epoch} with {last.metric} {last.value:.4f} and started "
                 "again instead of resumed: the better of the two could have been chosen"
@@ -602,10 +606,6 @@ def _lost_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
                 f"{outcome.attempt.name}: trained again after it was evaluated: {lost}"
                 f"{' …' if outcome.lost[4:] else ''}: the better ones could have been chosen"
             )
-
-
-def _is_later(one: Attempt, other: Attempt) -> bool:
-    return one.trial == other.trial and one.attempt > other.attempt
 
 
 def _unlike_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -662,7 +662,7 @@ def _row(campaign: Campaign, outcome: Outcome) -> Row:
     problem: Mapping[str, Any] = campaign.tables["problem"]
     return Row(
         attempt=attempt,
-        seed=next((one.seed for one in campaign.trials if one.trial == attempt.trial), None),
+        seed=campaign.seed(attempt.trial),
         epochs=outcome.epochs,
         target_epochs=int(problem["epochs"]),
         quality=outcome.latest.value if outcome.latest else None,

@@ -6,7 +6,7 @@ docs/verification.md has a row for each name of a finding.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hpcai500 import __version__
@@ -189,9 +189,8 @@ def check_seeds(context: Context) -> Iterator[Finding]:
     """Check that seeds are those of the plan, consecutive, each once."""
     planned = {trial.trial: trial.seed for trial in context.campaign.trials}
     seeds = list(planned.values())
-    found = []
-    for seed in sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        found.append(fail(_SEEDS, f"the plan has the seed {seed} {seeds.count(seed)} times; expected once"))
+    repeated = sorted((seed, times) for seed, times in Counter(seeds).items() if times > 1)
+    found = [fail(_SEEDS, f"the plan has the seed {seed} {times} times; expected once") for seed, times in repeated]
     first = context.campaign.tables["hyperparameters"]["seed"]
     if not found and seeds != list(range(first, first + len(seeds))):
         found.append(
@@ -379,9 +378,12 @@ _CHECKPOINTS = "checkpoints"
 def check_checkpoints(context: Context) -> Iterator[Finding]:
     """Check that the events name each packed checkpoint, and that those for a replay are packed or left out."""
     left_out = {left.path for left in context.submission.manifest.left_out}
+    packed: dict[str, list[FileEntry]] = defaultdict(list)
+    for path, entry in context.submission.entries.items():
+        packed[path.rpartition("/")[0]].append(entry)
     good, absent = 0, 0
     for name, record in context.done.items():
-        found = [*_of(name, record, context.submission.entries)]
+        found = [*_of(name, record, packed[f"{CAMPAIGN}/{name}/checkpoints"])]
         yield from found
         found += (repeated := [*_repeated(name, record)])
         yield from repeated
@@ -420,17 +422,15 @@ def path_of(name: str, checkpoint: Mapping[str, object]) -> str:
     return f"{CAMPAIGN}/{name}/checkpoints/{checkpoint.get('file')}"
 
 
-def _of(name: str, record: Record, entries: Mapping[str, FileEntry]) -> Iterator[Finding]:
-    """Find checkpoints that the events of their record do not name, or name with another hash."""
+def _of(name: str, record: Record, packed: Iterable[FileEntry]) -> Iterator[Finding]:
+    """Find `packed` checkpoints of a record that its events do not name, or name with another hash."""
     named = {path_of(name, value): value for value in values(record, "checkpoint")}
-    for path in sorted(path for path in entries if path.startswith(f"{CAMPAIGN}/{name}/checkpoints/")):
-        expected = named.get(path)
+    for one in packed:
+        expected = named.get(one.path)
         if expected is None:
-            yield fail(_CHECKPOINTS, f"{path}: the events name no such checkpoint")
-        elif (entries[path].sha256, entries[path].bytes) != (expected.get("sha256"), expected.get("bytes")):
-            yield fail(
-                _CHECKPOINTS, f"{path}: has the hash {entries[path].sha256}, the events name {expected.get('sha256')}"
-            )
+            yield fail(_CHECKPOINTS, f"{one.path}: the events name no such checkpoint")
+        elif (one.sha256, one.bytes) != (expected.get("sha256"), expected.get("bytes")):
+            yield fail(_CHECKPOINTS, f"{one.path}: has the hash {one.sha256}, the events name {expected.get('sha256')}")
 
 
 def _repeated(name: str, record: Record) -> Iterator[Finding]:

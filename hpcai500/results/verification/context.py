@@ -176,12 +176,12 @@ class Context:
     code_changes: tuple[Changed, ...] | None
     question: Question = field(default_factory=Question)
 
-    @property
+    @cached_property
     def attempts(self) -> Mapping[str, Attempt]:
         """All attempts, by the names of their records."""
         return {attempt.record: attempt for attempt in self.campaign.attempts}
 
-    @property
+    @cached_property
     def done(self) -> Mapping[str, Record]:
         """Readable records of the finished attempts, in order of their trials."""
         return done_records(self.campaign, self.records)

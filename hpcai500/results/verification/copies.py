@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,11 +114,17 @@ def _qualities(record: Record) -> dict[int, object]:
 
 def _scaled_times(series: Mapping[str, Mapping[int, object]]) -> Iterator[Finding]:
     """Find epoch times that equal those of another run except for a factor and an offset."""
-    shapes = {name: _standardised(list(own.values())) for name, own in series.items() if len(own) >= _LEAST_EPOCHS}
-    for (name, one), (other, two) in combinations(shapes.items(), 2):
-        if len(one) == len(two) and all(abs(a - b) < _SAME_SHAPE for a, b in zip(one, two, strict=True)):
-            yield fail(_COPIES, f"{name} and {other}: the times of their epochs are the same except for a scale")
-            return
+    shapes = [(name, _standardised(list(own.values()))) for name, own in series.items() if len(own) >= _LEAST_EPOCHS]
+    # Only those with like last epochs, which are few, are compared. First epochs, which warm up, are alike in all runs.
+    places = sorted(range(len(shapes)), key=lambda place: shapes[place][1][-1])
+    lasts = [shapes[place][1][-1] for place in places]
+    for place, (name, one) in enumerate(shapes):
+        lowest, highest = one[-1] - 2 * _SAME_SHAPE, one[-1] + 2 * _SAME_SHAPE
+        near = sorted(places[bisect_left(lasts, lowest) : bisect_right(lasts, highest)])
+        for other, two in (shapes[after] for after in near if after > place):
+            if len(one) == len(two) and all(abs(a - b) < _SAME_SHAPE for a, b in zip(one, two, strict=True)):
+                yield fail(_COPIES, f"{name} and {other}: the times of their epochs are the same except for a scale")
+                return
 
 
 def series_of(record: Record, fact: Fact) -> dict[int, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -78,6 +79,10 @@ def check_dates(context: Context) -> Iterator[Finding]:
 def _journal(context: Context) -> Iterator[Finding]:
     """Check that each record is between the journal's lines of its start and end."""
     events = context.campaign.events
+    by_attempt: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    for event in events:
+        if event["key"].startswith("attempt_"):
+            by_attempt[_number(event)].append(event)
     for before, event in pairwise(events):
         if event["time_ms"] < before["time_ms"] - SKEW_MS:
             where = f"the journal goes back in time at line {event['seq'] + 1}"
@@ -86,7 +91,7 @@ def _journal(context: Context) -> Iterator[Finding]:
         record = context.records.get(name)
         if record is None or not record.events:
             continue
-        own = [event for event in events if _is_of(event, attempt.trial, attempt.attempt)]
+        own = by_attempt[attempt.trial, attempt.attempt]
         started, ended = own[0]["time_ms"], own[-1]["time_ms"]
         if _start_ms(record) < started - SKEW_MS:
             what = f"{name}: started at {in_words(_start_ms(record))}"
@@ -212,11 +217,6 @@ def _boots(context: Context) -> Iterator[Finding]:
 def in_words(moment_ms: float) -> str:
     """`2026-11-22 03:00:00 UTC`."""
     return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _is_of(event: Event, trial: int, attempt: int) -> bool:
-    value = event["value"]
-    return event["key"].startswith("attempt_") and (int(value["trial"]), int(value["attempt"])) == (trial, attempt)
 
 
 # ----------------------------------------------------------------------------------------------------
