@@ -304,8 +304,11 @@ def _is_open_at(descriptor: int, path: Path) -> bool:
 
 
 VARIABLE = "TMPDIR"
-# /dev/shm comes last: it is memory, which is scarce.
-_USUAL = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders to try, each for a uniquely named folder
+# It comes last: memory is scarce.
+_MEMORY = "/dev/shm"  # noqa: S108 - as below
+_USUAL = ("/tmp", "/var/tmp", _MEMORY)  # noqa: S108 - folders to try, each for a uniquely named folder
+# No more than this, and than this share of what is free, may lie in memory.
+_LITTLE_BYTES, _SHARE_OF_FREE = 64 * 2**20, 0.25
 # If the user sets one of these, the cache is kept from run to run.
 _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "torch", "MPLCONFIGDIR": "matplotlib"}
 # Younger folders are never treated as abandoned: a folder is locked a moment after it was made.
@@ -335,16 +338,21 @@ class _Folder(tempfile.TemporaryDirectory[str]):
 _open_folders: WeakSet[_Folder] = WeakSet()
 
 
-def scratch_folder(environment: Mapping[str, str], work: Path) -> tempfile.TemporaryDirectory[str]:
+def scratch_folder(
+    environment: Mapping[str, str], work: Path, most_bytes: int | None = None
+) -> tempfile.TemporaryDirectory[str]:
     """A new folder in the first of these that is writable: $TMPDIR, /tmp, /var/tmp, /dev/shm, `work`.
 
-    `work` is a folder of the user and need not exist yet.
+    `work` is a folder of the user and need not exist yet. If no more than `most_bytes` will be written, and these are
+    few, /dev/shm comes before /tmp. On a disk, thousands of small files cost more than their bytes: to make one, ext4
+    looks at each file that was deleted beside it in the last minutes.
 
     Raises:
         EnvironmentLacksError: none can be written.
     """
     tried = []
-    for folder in _candidates(environment, work):
+    first = [_MEMORY] if not environment.get(VARIABLE) and _fits_in_memory(most_bytes) else []
+    for folder in dict.fromkeys((*first, *_candidates(environment, work))):
         try:
             return _Folder(folder)
         except OSError as error:
@@ -452,6 +460,15 @@ def can_be_made(path: Path) -> bool:
 def _temporary(environment: Mapping[str, str], folder: str) -> dict[str, str]:
     """TMPDIR = `folder`, or nothing if the default folder is writable."""
     return {} if _can_write(environment.get(VARIABLE) or _USUAL[0]) else {VARIABLE: folder}
+
+
+def _fits_in_memory(most_bytes: int | None) -> bool:
+    if most_bytes is None or most_bytes > _LITTLE_BYTES:
+        return False
+    try:
+        return most_bytes <= _SHARE_OF_FREE * shutil.disk_usage(_MEMORY).free
+    except OSError:
+        return False
 
 
 def _can_write(folder: str) -> bool:

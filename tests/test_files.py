@@ -175,6 +175,27 @@ def test_tmpdir_comes_first(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_little_lies_in_memory_unless_the_user_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    memory.mkdir()
+    disk.mkdir()
+    monkeypatch.setattr(module, "_MEMORY", str(memory))
+    monkeypatch.setattr(module, "_USUAL", (str(disk), str(memory)))
+
+    def parent(environment: dict[str, str], most_bytes: int | None) -> Path:
+        with scratch_folder(environment, tmp_path, most_bytes) as folder:
+            return Path(folder).parent
+
+    assert parent({}, 2**20) == memory
+    assert parent({}, 2**30) == disk
+    assert parent({}, None) == disk
+    assert parent({"TMPDIR": str(tmp_path)}, 2**20) == tmp_path
+    monkeypatch.setattr(module, "_SHARE_OF_FREE", 0)
+    assert parent({}, 2**20) == disk
+    memory.rmdir()
+    assert parent({}, 2**20) == disk
+
+
 def test_a_folder_of_the_user_comes_last_even_if_it_is_not_there_yet(only: Path) -> None:
     with scratch_folder({}, only / "not" / "yet") as folder:
         assert Path(folder).parent == only

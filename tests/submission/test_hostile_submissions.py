@@ -39,7 +39,7 @@ from hpcai500.errors import ExitCode, HpcAi500Error, UsageError, WrongAnswerErro
 from hpcai500.record import FIRST_PREVIOUS
 from hpcai500.results.submission import archive as content_module
 from hpcai500.results.submission import manifest
-from hpcai500.results.submission.archive import Budget, open_submission, parse_json
+from hpcai500.results.submission.archive import Budget, extracted_bytes, open_submission, parse_json
 
 LINK = 0o120777
 CENTRAL, LOCAL, END = 46, 30, 22
@@ -83,6 +83,16 @@ def test_an_honest_submission_opens_and_holds_what_was_packed(tmp_path: Path) ->
     assert submission.manifest.system == "A"
     assert submission.signature is None
     assert [path for path in submission.entries if "/trial-01/checkpoints/" in path] == [CHECKPOINT]
+
+
+def test_the_space_that_is_needed_is_known_before_unless_the_file_is_refused(tmp_path: Path) -> None:
+    submission = opened(write_submission(tmp_path / "s.zip"), tmp_path / "out")
+    files = [path for path in submission.folder.rglob("*") if path.is_file()]
+    needed = extracted_bytes(submission.path)
+    assert needed is not None
+    assert sum(path.stat().st_size + 4096 for path in files) <= needed <= 2**20
+    (tmp_path / "other.zip").write_bytes(b"no submission")
+    assert extracted_bytes(tmp_path / "other.zip") is None
 
 
 def test_a_checkpoint_is_extracted_when_it_is_asked_for(tmp_path: Path) -> None:

@@ -550,6 +550,23 @@ class Submission:
                 raise WrongAnswerError(f"{self.path}: {path}: its hash differs from the manifest")
 
 
+def extracted_bytes(path: Path) -> int | None:
+    """Space that `open_submission` fills at most for the file `path`; None if it refuses the file before it writes any.
+
+    Each file fills whole pages of memory, or blocks of a disk.
+
+    Raises:
+        UsageError: as `open_submission`.
+    """
+    try:
+        with ZipReader(path) as reader:
+            kinds = _checked_layout(reader)
+            extracted = [entry for entry in reader.entries if kinds[entry.path].form != "checkpoint"]
+            return sum(entry.bytes + 4 * KIB for entry in extracted)
+    except WrongAnswerError:
+        return None
+
+
 def open_submission(path: Path, folder: Path, tracker: Tracker = silent) -> Submission:
     """Check the submission `path`, and extract it without checkpoints into `folder`, which must be empty or absent.
 

@@ -22,7 +22,7 @@ from hpcai500.methodology.trials import TrialSummary
 from hpcai500.progress import Progress, Tracker, silent
 from hpcai500.recipe import rulebook
 from hpcai500.record import Record
-from hpcai500.results.submission.archive import open_submission
+from hpcai500.results.submission.archive import extracted_bytes, open_submission
 from hpcai500.results.submission.signature import check_signature, require_signers
 from hpcai500.results.verification import archive, campaign, copies, dates, run_events, run_numbers, run_system
 from hpcai500.results.verification.context import NO_STANDING, Check, Context, Question, Run, RunCheck, read_context
@@ -178,7 +178,8 @@ def verify_submission(
     if edition is not None:
         rulebook(edition, "ic")
     question = Question(signers, registered, edition, heads)
-    with scratch_folder(os.environ, Path.cwd()) as folder:
+    # A replay writes checkpoints as well.
+    with scratch_folder(os.environ, Path.cwd(), None if replay else extracted_bytes(path)) as folder:
         try:
             submission = open_submission(path, Path(folder, "submission"), tracker)
         except WrongAnswerError as error:
