@@ -35,8 +35,8 @@ QUICK = {
     "input_loaders": ["--rounds", "1", "--seconds", "0.1", "--sets", "plain", "--copies", "2", "--workers", "2"],
     "climate_reader": ["--rounds", "1", "--scale", "4"],
     "compression": ["--rounds", "1"],
-    "detection_operators": ["--rounds", "1"],
-    "engine_step": ["--rounds", "1"],
+    "detection_operators": ["--rounds", "1", "--scale", "4"],
+    "engine_step": ["--rounds", "1", "--scale", "3"],
     "training_step": ["--rounds", "1"],
     "micro_ceilings": ["--rounds", "1", "--seconds", "0.2"],
 }

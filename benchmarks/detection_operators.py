@@ -1,6 +1,6 @@
 """NMS and RoIAlign on the CPU against plain torch.
 
-    python benchmarks/detection_operators.py [--rounds N] [--json FILE]
+    python benchmarks/detection_operators.py [--rounds N] [--scale N] [--json FILE]
 
 All contestants live in one process with one pool of threads and take turns; the ratio of each round is taken, and the
 median of the ratios printed. Before that, each must give what ours gives. Peak memory is that of one call in a fresh
@@ -45,10 +45,10 @@ def clustered_boxes(count: int) -> tuple[Tensor, Tensor]:
     return torch.cat([centres - sides / 2, centres + sides / 2], dim=1), torch.rand(len(centres), generator=generator)
 
 
-def pyramid(memory_format: torch.memory_format) -> tuple[list[Tensor], list[Tensor]]:
+def pyramid(memory_format: torch.memory_format, channels: int) -> tuple[list[Tensor], list[Tensor]]:
     """Feature maps at four strides, and 512 rois, each with the level of its size (Lin et al. 2017, equation 1)."""
     generator = torch.Generator().manual_seed(7)
-    shapes = [(1, CHANNELS, HEIGHT // stride, WIDTH // stride) for stride in STRIDES]
+    shapes = [(1, channels, HEIGHT // stride, WIDTH // stride) for stride in STRIDES]
     maps = [torch.randn(s, generator=generator).contiguous(memory_format=memory_format) for s in shapes]
     sides = 24 * 25 ** torch.rand(ROIS, 2, generator=generator)
     free = torch.tensor([WIDTH - 40.0, HEIGHT - 40.0]) - sides
@@ -67,9 +67,9 @@ def ours(features: Tensor, rois: Tensor, size: int, scale: float, ratio: int) ->
     return roi_align(features, rois, size, scale, ratio)
 
 
-def forward(pool: Pool, memory_format: torch.memory_format) -> Callable[[], list[Tensor]]:
+def forward(pool: Pool, memory_format: torch.memory_format, channels: int) -> Callable[[], list[Tensor]]:
     """A call that pools all levels."""
-    maps, rois = pyramid(memory_format)
+    maps, rois = pyramid(memory_format, channels)
 
     def call() -> list[Tensor]:
         with torch.no_grad():
@@ -78,10 +78,10 @@ def forward(pool: Pool, memory_format: torch.memory_format) -> Callable[[], list
     return call
 
 
-def forward_backward(pool: Pool, memory_format: torch.memory_format) -> Callable[[], list[Tensor]]:
+def forward_backward(pool: Pool, memory_format: torch.memory_format, channels: int) -> Callable[[], list[Tensor]]:
     """A call that pools all levels and returns the gradients by the maps."""
-    maps, rois = pyramid(memory_format)
-    weights = [torch.randn(len(r), CHANNELS, SIZE, SIZE, generator=torch.Generator().manual_seed(8)) for r in rois]
+    maps, rois = pyramid(memory_format, channels)
+    weights = [torch.randn(len(r), channels, SIZE, SIZE, generator=torch.Generator().manual_seed(8)) for r in rois]
 
     def call() -> list[Tensor]:
         pooled = [pool(f, r, SIZE, 1 / s, RATIO) for f, r, s in zip(maps, rois, STRIDES, strict=True)]
@@ -104,27 +104,29 @@ class Case:
     contestants: dict[str, Callable[[], Callable[[], list[Tensor]]]]
 
 
-def _cases() -> list[Case]:
+def cases(scale: int = 1) -> list[Case]:
+    """All of them, with a `scale`-th of the boxes and channels."""
     suppressors = {"ours": nms, "torch, matrix": nms_matrix, "torch, shrinking": nms_shrinking}
     poolers: dict[str, Pool] = {
         "ours": ours,
         "torch, grid_sample": roi_align_grid_sample,
         "torch, gather": roi_align_gather,
     }
-    cases = []
+    found = []
     for count in (1000, 2000, 8000):
         if count > 2000:
             del suppressors["torch, shrinking"]  # takes most of a minute
-        cases.append(Case(f"nms of {count} boxes", {n: partial(suppress, f, count) for n, f in suppressors.items()}))
+        found.append(
+            Case(f"nms of {count} boxes", {n: partial(suppress, f, count // scale) for n, f in suppressors.items()})
+        )
     formats = {"channels last": torch.channels_last, "channels first": torch.contiguous_format}
     for what, make in (("forward", forward), ("forward and backward", forward_backward)):
         for name, memory_format in formats.items():
-            builders = {pooler: partial(make, pool, memory_format) for pooler, pool in poolers.items()}
-            cases.append(Case(f"roi_align {what}, {name}", builders))
-    return cases
-
-
-CASES = _cases()
+            builders = {
+                pooler: partial(make, pool, memory_format, CHANNELS // scale) for pooler, pool in poolers.items()
+            }
+            found.append(Case(f"roi_align {what}, {name}", builders))
+    return found
 
 
 def _held_bytes(field: str) -> int:
@@ -140,7 +142,7 @@ def print_peak(case: str, contestant: str) -> None:
     # torch's own machinery around an operator is loaded at the first call, and is not the operator's.
     nms(torch.rand(1, 4), torch.rand(1), 0.5)
     roi_align(torch.rand(1, 1, 2, 2, requires_grad=True), torch.zeros(1, 5), 1).sum().backward()
-    call = next(c for c in CASES if c.name == case).contestants[contestant]()
+    call = next(c for c in cases() if c.name == case).contestants[contestant]()
     before = _held_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM starts anew
     call()
@@ -153,8 +155,8 @@ def peak_bytes(case: str, contestant: str) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def measure(case: Case, rounds: int) -> dict[str, Any]:
-    """Medians of one case: seconds, ratios of each rival to ours, peak bytes."""
+def measure(case: Case, rounds: int, *, with_peaks: bool) -> dict[str, Any]:
+    """Medians of one case: seconds, ratios of each rival to ours, peak bytes where asked."""
     calls = {name: build() for name, build in case.contestants.items()}
     expected = calls["ours"]()
     for name, call in calls.items():
@@ -173,7 +175,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
             "median_seconds": statistics.median(values),
             "seconds_to_ours": statistics.median(ratios),
             "ratios": ratios,
-            "peak_bytes": peak_bytes(case.name, name),
+            "peak_bytes": peak_bytes(case.name, name) if with_peaks else None,
         }
     return {"case": case.name, "contestants": rows}
 
@@ -182,6 +184,9 @@ def main() -> None:
     """Measure, print, and write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="turns of each contestant (default 9)")
+    parser.add_argument(
+        "--scale", type=int, default=1, help="a SCALE-th of the boxes and channels, without peak memory"
+    )
     parser.add_argument("--json", type=Path, help="write the numbers here as well")
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "CONTESTANT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -190,12 +195,14 @@ def main() -> None:
         print_peak(*options.peak)
         return
     results = []
-    for case in CASES:
-        results.append(measure(case, options.rounds))
+    for case in cases(options.scale):
+        results.append(measure(case, options.rounds, with_peaks=options.scale == 1))
         print(f"{case.name}\n  {'':20s} {'ms':>9s} {'it/ours':>8s} {'peak MB':>8s}")
         for name, row in results[-1]["contestants"].items():
-            milliseconds, megabytes = row["median_seconds"] * 1e3, row["peak_bytes"] / 1e6
-            print(f"  {name:20s} {milliseconds:9.2f} {row['seconds_to_ours']:8.2f} {megabytes:8.1f}", flush=True)
+            megabytes = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:8.1f}"
+            print(
+                f"  {name:20s} {row['median_seconds'] * 1e3:9.2f} {row['seconds_to_ours']:8.2f} {megabytes}", flush=True
+            )
     if options.json:
         machine = {
             "cores": available_cores(),

@@ -8,7 +8,7 @@ The last case is a whole epoch from files: the engine's, in turn with those of b
 input_rivals.py feed, each in a process of its own (bare_epochs.py), and with the steps alone on held batches: no loader
 can be faster.
 
-    python benchmarks/engine_step.py [--rounds N] [--json FILE]
+    python benchmarks/engine_step.py [--rounds N] [--scale N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,10 @@ class Case:
     recipe: str
     settings: tuple[str, ...]
     images: SyntheticSet
+
+    def scaled(self, scale: int) -> Case:
+        """The same, with a `scale`-th of the images."""
+        return replace(self, images=replace(self.images, train_per_class=self.images.train_per_class // scale))
 
 
 CASES = (
@@ -241,12 +245,13 @@ def measure_epochs(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="pairs of epochs of each case (default 9)")
+    parser.add_argument("--scale", type=int, default=1, help="epochs of a SCALE-th of the images, 3 at most")
     parser.add_argument("--json", type=Path, help="write the numbers here as well")
     options = parser.parse_args()
     torch.set_num_threads(available_cores())
     keep_freed_memory()
     results = []
-    for case in CASES:
+    for case in (one.scaled(options.scale) for one in CASES):
         with tempfile.TemporaryDirectory() as folder:
             results.append(measure(case, options.rounds, Path(folder)))
         row = results[-1]
@@ -257,7 +262,7 @@ def main() -> None:
         print(f"  JPEG / memory                {row['jpeg_over_memory']:.3f}")
         print(f"  data-wait share with JPEG    {row['jpeg_data_wait_share']:.1%}")
     with tempfile.TemporaryDirectory() as folder:
-        results.append(measure_epochs(EPOCHS, max(options.rounds // 2, 1), Path(folder)))
+        results.append(measure_epochs(EPOCHS.scaled(options.scale), max(options.rounds // 2, 1), Path(folder)))
     print_epochs(results[-1])
     if options.json:
         machine = {"cores": available_cores(), "machine": platform.machine(), "torch": torch.__version__}
