@@ -50,6 +50,19 @@ function(hpcai500_cuda_architecture_list result)
   endif()
 endfunction()
 
+# C++20, in which the kernels are written. From 12.1 on a bucket may also have more than 192 tensors.
+set(hpcai500_cuda_least 12.0)
+
+# Empties CMAKE_CUDA_COMPILER, and says why in `reason`, if it is older than that. Asked before the language is enabled,
+# which could not be undone.
+function(hpcai500_refuse_old_cuda reason)
+  execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --version OUTPUT_VARIABLE version ERROR_QUIET)
+  if(version MATCHES "release ([0-9]+\\.[0-9]+)" AND CMAKE_MATCH_1 VERSION_LESS hpcai500_cuda_least)
+    set(${reason} "${CMAKE_CUDA_COMPILER} is of CUDA ${CMAKE_MATCH_1}, and ${hpcai500_cuda_least} is the least" PARENT_SCOPE)
+    set(CMAKE_CUDA_COMPILER "" PARENT_SCOPE)
+  endif()
+endfunction()
+
 set(HPCAI500_CUDA_COMPILER "")
 set(hpcai500_cuda_summary "not looked for (HPCAI500_CUDA=OFF)")
 if(NOT HPCAI500_CUDA STREQUAL "OFF")
@@ -58,6 +71,10 @@ if(NOT HPCAI500_CUDA STREQUAL "OFF")
   endif()
   include(CheckLanguage)
   check_language(CUDA)
+  set(hpcai500_cuda_missing "none")
+  if(CMAKE_CUDA_COMPILER)
+    hpcai500_refuse_old_cuda(hpcai500_cuda_missing)
+  endif()
   if(CMAKE_CUDA_COMPILER)
     if(HPCAI500_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES ${HPCAI500_CUDA_ARCHITECTURES})
@@ -73,10 +90,10 @@ if(NOT HPCAI500_CUDA STREQUAL "OFF")
     set(HPCAI500_CUDA_COMPILER ${CMAKE_CUDA_COMPILER})
     set(hpcai500_cuda_summary "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
   elseif(HPCAI500_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "HPCAI500_CUDA=ON, but no CUDA compiler was found that works with ${CMAKE_CXX_COMPILER}. Put "
-                        "nvcc on PATH, set CUDACXX to it, name another host compiler with CUDAHOSTCXX, or use "
-                        "HPCAI500_CUDA=AUTO.")
+    message(FATAL_ERROR "HPCAI500_CUDA=ON, but no CUDA compiler was found that works with ${CMAKE_CXX_COMPILER}: "
+                        "${hpcai500_cuda_missing}. Put nvcc of CUDA ${hpcai500_cuda_least} or later on PATH, set CUDACXX to "
+                        "it, name another host compiler with CUDAHOSTCXX, or use HPCAI500_CUDA=AUTO.")
   else()
-    set(hpcai500_cuda_summary "none")
+    set(hpcai500_cuda_summary "${hpcai500_cuda_missing}")
   endif()
 endif()

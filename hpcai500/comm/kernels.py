@@ -28,6 +28,18 @@ _WIRES: Final[dict[torch.dtype, Wire]] = {
 }
 
 
+def most_tensors(device: torch.device) -> int | None:
+    """Tensors that the functions below take on `device`, except `layer_norms`; None: any number.
+
+    Raises:
+        EnvironmentLacksError: `device` is a CUDA device, but this build lacks CUDA.
+    """
+    if device.type != "cuda":
+        return None
+    _require_cuda()
+    return _core.compression_cuda_most_tensors()
+
+
 def pack(
     sources: Sequence[Tensor],
     out: Tensor,
@@ -185,14 +197,18 @@ def _checked(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _on_device(buffer: Tensor, tensors: int, elements: int) -> dict[str, Any]:
     """Workspace for at most `elements` values, device and stream of a call."""
-    if not _core.cuda_architectures():
-        raise EnvironmentLacksError(
-            "hpcai500 is built without CUDA, but a buffer is on a CUDA device: put nvcc on PATH (or set CUDACXX) and"
-            " run make build again, or use CPU tensors"
-        )
+    _require_cuda()
     size = _core.compression_cuda_workspace(tensors, elements)
     return {
         "workspace": torch.empty(size, dtype=torch.uint8, device=buffer.device),
         "device": buffer.get_device(),
         "stream": torch.cuda.current_stream(buffer.device).cuda_stream,
     }
+
+
+def _require_cuda() -> None:
+    if not _core.cuda_architectures():
+        raise EnvironmentLacksError(
+            "hpcai500 is built without CUDA, but a buffer is on a CUDA device: put nvcc on PATH (or set CUDACXX) and"
+            " run make build again, or use CPU tensors"
+        )

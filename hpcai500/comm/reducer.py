@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcai500.comm import kernels
 from hpcai500.comm.codecs import Buffers, Residuals, make_codec
 from hpcai500.comm.communicator import Communicator, Traffic
 from hpcai500.comm.timeline import BucketSpan, SpanSink
@@ -67,8 +68,10 @@ def trained(parameters: Iterable[Tensor]) -> list[Tensor]:
     return found
 
 
-def make_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[Bucket]:
+def make_buckets(sizes: Sequence[int], bucket_bytes: int, most_tensors: int | None = None) -> list[Bucket]:
     """Group parameters of `sizes` elements into buckets of at most `bucket_bytes` of fp32 gradients.
+
+    A bucket has at most `most_tensors` parameters (`kernels.most_tensors`); None is any number.
 
     The order is the reverse of registration, which is roughly the order in which a backward pass computes gradients;
     each bucket takes as many of the next parameters as fit. A parameter larger than `bucket_bytes` has its own bucket.
@@ -78,7 +81,7 @@ def make_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[Bucket]:
     free = 0
     for index in reversed(range(len(sizes))):
         size = sizes[index] * BYTES_AN_ELEMENT
-        if not groups or size > free:
+        if not groups or size > free or len(groups[-1]) == most_tensors:
             groups.append([])
             free = bucket_bytes
         groups[-1].append(index)
@@ -541,7 +544,8 @@ class Reducer:
     Args:
         parameters: the model's, registered in the same order on all ranks; at least one of them trained.
         communicator: all ranks, at least two. The reducer makes its own groups, so it may be used concurrently.
-        bucket_bytes: maximum size of the fp32 gradients of one bucket.
+        bucket_bytes: maximum size of the fp32 gradients of one bucket. With an old CUDA or driver a bucket also has at
+            most 192 gradients (`kernels.most_tensors`), on all ranks if on one.
         threads: CPU threads for packing and unpacking; None is torch's number.
         sink: receives the spans of all buckets, from `finish`. It may be changed between updates.
         passes_communicate: whether passes have collectives, sends or receives of their own, by other communicators.
@@ -576,6 +580,9 @@ class Reducer:
         self._stream = make_exchange_stream(device)
         self.waited_seconds = 0.0
         self.own_norm = torch.zeros((), dtype=torch.float64, device=device)
+        most = kernels.most_tensors(device)
+        # Drivers may differ between hosts; buckets must not.
+        self._most_tensors = most and min(communicator.gather_objects(most))
         self._set_buckets(bucket_bytes)
         self._require_same_parameters(communicator)
         self._residuals = Residuals(device) if settings.error_feedback else None
@@ -686,7 +693,8 @@ class Reducer:
                 channel.close()
 
     def _set_buckets(self, bucket_bytes: int) -> None:
-        self.buckets = make_buckets([parameter.numel() for parameter in self._parameters], bucket_bytes)
+        sizes = [parameter.numel() for parameter in self._parameters]
+        self.buckets = make_buckets(sizes, bucket_bytes, self._most_tensors)
 
     def _on_gradient(self, index: int, parameter: Tensor) -> None:
         if self._update is None:

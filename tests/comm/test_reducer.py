@@ -98,6 +98,21 @@ def test_gradients_become_the_average_over_ranks(
     assert run_threads(on_rank, hosts) == [pytest.approx(average)] * len(hosts)
 
 
+def test_buckets_have_as_many_tensors_as_the_oldest_driver_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    takes = iter([3, 2])
+    monkeypatch.setattr(module.kernels, "most_tensors", lambda device: next(takes))
+
+    def on_rank(communicator: Communicator) -> tuple[list[int], list[float | None]]:
+        rank = Rank(communicator, (2,), (3,), (1,), (5,), (4,), bucket_bytes=ALL_IN_ONE)
+        with rank.update():
+            sum(10.0**rank.number * weight.sum() for weight in rank.weights).backward()
+        rank.reducer.set_bucket_bytes(ALL_IN_ONE)
+        rank.reducer.close()
+        return [len(bucket.members) for bucket in rank.reducer.buckets], rank.found
+
+    assert run_threads(on_rank, TWO) == [([2, 2, 1], [5.5] * 5)] * 2
+
+
 def test_what_a_rank_did_not_use_is_not_averaged_from_an_earlier_step() -> None:
     def on_rank(communicator: Communicator) -> list[float | None]:
         rank = Rank(communicator, (2,), (3,))
@@ -357,17 +372,21 @@ SIZES = st.lists(st.integers(1, 400), max_size=60)
 BYTES = st.integers(4, 2000)
 
 
-@given(SIZES, BYTES)
+@given(SIZES, BYTES, st.none() | st.integers(1, 10))
 def test_every_parameter_is_in_one_bucket_in_reverse_order_and_buckets_are_as_full_as_they_may_be(
-    sizes: list[int], most: int
+    sizes: list[int], most: int, tensors: int | None
 ) -> None:
-    buckets = make_buckets(sizes, most)
+    buckets = make_buckets(sizes, most, tensors)
     assert [index for bucket in buckets for index in bucket.members] == list(range(len(sizes)))[::-1]
     assert [bucket.number for bucket in buckets] == list(range(len(buckets)))
     assert all(bucket.elements == sum(sizes[index] for index in bucket.members) for bucket in buckets)
     # A parameter that is larger than a bucket travels alone.
     assert all(bucket.gradient_bytes <= most or len(bucket.members) == 1 for bucket in buckets)
-    assert all(one.gradient_bytes + 4 * sizes[other.members[0]] > most for one, other in pairwise(buckets))
+    assert tensors is None or all(len(bucket.members) <= tensors for bucket in buckets)
+    assert all(
+        len(one.members) == tensors or one.gradient_bytes + 4 * sizes[other.members[0]] > most
+        for one, other in pairwise(buckets)
+    )
 
 
 @given(SIZES, BYTES, st.randoms(use_true_random=False), st.data())

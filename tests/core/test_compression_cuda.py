@@ -162,5 +162,5 @@ def test_the_work_is_on_the_callers_stream() -> None:
 def test_more_tensors_than_a_table_has_are_refused() -> None:
     most = _core.compression_cuda_most_tensors()
     tensor = torch.ones(1, device="cuda")
-    with pytest.raises(ValueError, match=f"at most {most} tensors in this build, got {most + 1}"):
+    with pytest.raises(ValueError, match=f"at most {most} tensors with this build and driver, got {most + 1}"):
         kernels.pack([tensor] * (most + 1), torch.empty(most + 1, device="cuda"))

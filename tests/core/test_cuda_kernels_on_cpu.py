@@ -22,6 +22,12 @@ def test_kernels_give_what_the_cpu_gives_in_any_order_and_touch_only_their_memor
     assert result.stdout == f"{family}: 8 rounds\n"
 
 
+def test_a_driver_older_than_cuda_12_1_gets_small_tables(asan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCAI500_CUDA_ON_CPU_DRIVER", "12000")
+    result = run([str(asan / "cuda_on_cpu_stress"), "compression", "4"])
+    assert result.returncode == 0, result.stderr[-4000:]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kernels_are_free_of_races(tsan: Path, family: str) -> None:
     result = run([str(tsan / "cuda_on_cpu_stress"), family, "3"])

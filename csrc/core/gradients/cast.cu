@@ -75,7 +75,7 @@ std::size_t compression_cuda_workspace(std::int64_t tensors, std::int64_t elemen
 }
 
 std::int64_t compression_cuda_most_tensors() {
-    return large_table;
+    return static_cast<std::int64_t>(most_tensors());
 }
 
 void pack_cuda(SourceTensors sources, void* out, Wire wire, float scale, double* norms,

@@ -21,15 +21,16 @@ struct CudaPlace {
 std::size_t compression_cuda_workspace(std::int64_t tensors, std::int64_t elements);
 
 /// Tensors that a bucket may have: their table travels with the kernel's arguments, so that nothing is copied
-/// and nobody waits. 192 where the toolkit is older than CUDA 12.1, else 1600 (above 192: driver 530 or
-/// later).
+/// and nobody waits. 1600 from CUDA 12.1 and driver 530 on, 192 where one of them is older or there is no
+/// driver.
 std::int64_t compression_cuda_most_tensors();
 
 // All pointers are the device's. Each function starts one kernel, and returns before the device is done;
-// where norms are wanted, the stream clears a few bytes of the workspace before it. Values are those of the
-// processor to the bit, norms to 1e-12 of them; they are summed in an order that depends on the sizes and on
-// where tensors lie between multiples of 16 bytes only. Throws std::invalid_argument for more tensors than
-// compression_cuda_most_tensors(), std::runtime_error with CUDA's message.
+// where norms are wanted, the stream clears a few bytes of the workspace before it. layer_norms_cuda takes
+// any number of tensors, and starts a kernel for each compression_cuda_most_tensors() of them. Values are
+// those of the processor to the bit, norms to 1e-12 of them; they are summed in an order that depends on the
+// sizes and on where tensors lie between multiples of 16 bytes only. The others throw std::invalid_argument
+// for more tensors than compression_cuda_most_tensors(); all throw std::runtime_error with CUDA's message.
 void pack_cuda(SourceTensors sources, void* out, Wire wire, float scale, double* norms,
                const CudaPlace& place);
 void unpack_cuda(const void* source, TargetTensors targets, Wire wire, float scale, double* norms,

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -29,6 +30,14 @@ inline constexpr int large_table = 1600;
 #else
 inline constexpr int large_table = small_table;
 #endif
+
+/// Tensors of the largest table that the driver takes as an argument: drivers older than CUDA 12.1 also have
+/// 4 KiB.
+inline std::size_t most_tensors() {
+    int driver = 0;
+    check_cuda(cudaDriverGetVersion(&driver), "asking for the driver's version");
+    return driver >= 12010 ? large_table : small_table;
+}
 
 template <int capacity>
 struct TensorTable {
@@ -70,9 +79,10 @@ TensorTable<capacity> table_of(Tensors tensors) {
 template <class Tensors, class Launch>
 void with_table(Tensors tensors, const Launch& launch) {
     if (tensors.size() <= small_table) return launch(table_of<small_table>(tensors));
-    if (tensors.size() <= large_table) return launch(table_of<large_table>(tensors));
-    throw std::invalid_argument("a bucket on a CUDA device has at most " + std::to_string(large_table) +
-                                " tensors in this build, got " + std::to_string(tensors.size()));
+    const std::size_t most = most_tensors();
+    if (tensors.size() <= most) return launch(table_of<large_table>(tensors));
+    throw std::invalid_argument("a bucket on a CUDA device has at most " + std::to_string(most) +
+                                " tensors with this build and driver, got " + std::to_string(tensors.size()));
 }
 
 /// The last i with begin[i] <= place: empty tensors begin where the next one does.

@@ -39,7 +39,8 @@ cudaError_t cudaGetLastError() {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-    *version = CUDART_VERSION;
+    const char* const older = std::getenv("HPCAI500_CUDA_ON_CPU_DRIVER");
+    *version = older == nullptr ? CUDART_VERSION : std::atoi(older);
     return cudaSuccess;
 }
 

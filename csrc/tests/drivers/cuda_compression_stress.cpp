@@ -240,11 +240,24 @@ std::vector<std::size_t> crowded_sizes(Random& random) {
     return sizes;
 }
 
-// A table of the larger kind, most of it empty: a block of threads takes the stand-in ten milliseconds.
-std::vector<std::size_t> sparse_sizes(Random& random) {
-    std::vector<std::size_t> sizes(static_cast<std::size_t>(compression_cuda_most_tensors()));
+// As many tensors as a table has, or more; most are empty: a block of threads takes the stand-in ten
+// milliseconds.
+std::vector<std::size_t> sparse_sizes(Random& random, std::size_t more = 0) {
+    std::vector<std::size_t> sizes(static_cast<std::size_t>(compression_cuda_most_tensors()) + more);
     for (int i = 0; i < 5; ++i) sizes[below(random, sizes.size())] = some_size(random);
     return sizes;
+}
+
+// More tensors than a table has: a bucket is refused, norms are not.
+void above_the_table(Random& random) {
+    Round(random, sparse_sizes(random, 1 + below(random, std::size_t{2000}))).norms();
+    Round bucket(random, sparse_sizes(random, 1));
+    try {
+        bucket.cast(Wire::float16);
+    } catch (const std::invalid_argument&) {
+        return;
+    }
+    throw std::runtime_error("compression: more tensors than a table has were not refused");
 }
 
 }  // namespace
@@ -260,6 +273,7 @@ void stress_compression(int rounds) {
         usual.dequantised(round % 4 < 2);
         Round(random, crowded_sizes(random)).quantised(round % 2 == 0);
         if (round % 4 == 0) Round(random, sparse_sizes(random)).cast(wire);
+        if (round % 4 == 1) above_the_table(random);
     }
 }
 

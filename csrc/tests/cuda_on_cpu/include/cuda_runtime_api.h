@@ -33,6 +33,7 @@ const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
 
+/// CUDART_VERSION, unless the variable HPCAI500_CUDA_ON_CPU_DRIVER has another one (12000: CUDA 12.0).
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
