@@ -74,6 +74,12 @@ class SelfTest:
         counts = {status: sum(f.status == status for f in self.findings) for status in ("pass", "fail", "skip")}
         shown = ", ".join(f"{count} {status}" for status, count in counts.items())
         yield f"{shown} in {self.seconds:.0f} s"
+        untested: dict[str, list[str]] = {}
+        for finding in self.findings:
+            if finding.status == "skip":
+                untested.setdefault(finding.detail, []).append(finding.name)
+        for reason, names in untested.items():
+            yield f"NOT TESTED: {', '.join(names)}: {reason}"
         yield f"HPCAI500 SELF-TEST {self.verdict.upper()}"
 
 

@@ -35,8 +35,11 @@ def find_device() -> torch.device:
     if not torch.cuda.is_available():
         if torch.version.cuda and find_traces().any:
             raise EnvironmentLacksError(_why_no_device())
-        why = "" if torch.version.cuda else f" for torch {torch.__version__}"
-        raise CannotBeChecked(f"no CUDA device{why}")
+        if torch.version.cuda is None:
+            raise CannotBeChecked(f"torch {torch.__version__} uses no CUDA device")
+        raise CannotBeChecked(
+            "no CUDA device: for the kernels of GPUs, run this on a node that has one (in a container with --nv)"
+        )
     if not _core.cuda_architectures():
         raise EnvironmentLacksError(
             "the host has a CUDA device, but hpcai500 is built without CUDA: put nvcc on PATH (or set CUDACXX) and run "

@@ -101,6 +101,14 @@ def test_a_wrong_answer_comes_before_a_crash_and_that_before_what_is_lacking(
     assert list(ended.lines())[-1] == f"HPCAI500 SELF-TEST {'FAIL' if codes else 'PASS'}"
 
 
+def test_what_was_not_tested_is_said_with_the_reason_before_the_verdict() -> None:
+    findings = [Finding("one", "pass", ""), *(Finding(name, "skip", "no device") for name in ("two", "three"))]
+    *_, counts, untested, verdict = SelfTest([*findings, Finding("MPI", "pass", "")], 1.0).lines()
+    assert counts == "2 pass, 0 fail, 2 skip in 1 s"
+    assert untested == "NOT TESTED: two, three: no device"
+    assert verdict == "HPCAI500 SELF-TEST PASS"
+
+
 def test_how_a_check_ends_is_what_it_raises(tmp_path: Path) -> None:
     log = FindingsLog(tmp_path / "findings.jsonl")
     bodies = {
