@@ -102,6 +102,7 @@ NAME = "accelerator"
 _ON_CPU = "--set accelerator.device=cpu"
 _GPU_IMAGE = "hpcai500-cuda.sif"
 _CPU_IMAGE = "hpcai500-cpu"
+_OLDER_GPU_IMAGE = "hpcai500-cuda12.sif"
 
 # The oldest branch of the driver for each major version of CUDA (CUDA Compatibility, minor version compatibility).
 _OLDEST_BRANCH = {11: 450, 12: 525, 13: 580}
@@ -273,9 +274,14 @@ def _too_old(driver: Driver, machine: Machine) -> Problem | None:
         return None
     module = f" {machine.traces.kernel_module}" if machine.traces.kernel_module else ""
     branch = _OLDEST_BRANCH.get(major)
+    described = machine.container and machine.container.description
+    other = (
+        f"the image {_OLDER_GPU_IMAGE}"
+        if described and driver.version // 1000 == 12
+        else f"a build of torch for CUDA {driver.version // 1000}"
+    )
     return (
         f"the NVIDIA driver{module} is for CUDA {driver.cuda}, too old for torch {machine.torch.version}, built "
         f"for CUDA {built}",
-        (f"install driver {branch} or later" if branch else f"install a driver for CUDA {major}")
-        + f", or use a build of torch for CUDA {driver.version // 1000}",
+        (f"install driver {branch} or later" if branch else f"install a driver for CUDA {major}") + f", or use {other}",
     )

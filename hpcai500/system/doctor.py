@@ -25,7 +25,7 @@ from hpcai500.system.container import IMAGE_FILE, Container, find_container, sho
 from hpcai500.system.looking import memory_limit, read
 from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unreachable
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
-from hpcai500.system.software import DISTRIBUTION, find_plugin, installed, installed_torch, loader_check
+from hpcai500.system.software import DALI_DISTRIBUTIONS, find_plugin, installed, installed_torch, loader_check
 from hpcai500.text import size
 
 # ----------------------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> li
         unless_dead(OUT, lambda: out_check(subject.out, container, arguments)),
         unless_dead(TEMPORARY, lambda: temporary_check(environment, container, work)),
         backend_check(recipe, installed("horovod")),
-        loader_check(recipe, find_plugin(), installed(DISTRIBUTION)),
+        loader_check(recipe, find_plugin(), installed(*DALI_DISTRIBUTIONS)),
         process_manager_check(
             Ranks(environment, read(Path("/proc/self/cgroup")) or "", lambda: installed_mpi(environment), container),
             recipe,

@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -95,11 +96,12 @@ def version_lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"          {image['note']}"
 
 
-def installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+def installed(*names: str) -> str | None:
+    """The version of the first of these distributions that is installed."""
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None
 
 
 def installed_torch() -> Torch | None:
@@ -202,7 +204,8 @@ def _revision(checkout: Path) -> str | None:
 
 
 _PREFIX, _SUFFIX = "libhpcai500_dali-", ".so"
-DISTRIBUTION = "nvidia-dali-cuda130"
+# For CUDA 13 and, in an image for older GPUs, CUDA 12.
+DALI_DISTRIBUTIONS = ("nvidia-dali-cuda130", "nvidia-dali-cuda120")
 OTHERWISE = "set accelerator.loader=native"
 
 
@@ -231,7 +234,7 @@ def dali_problem(plugin: DaliPlugin | None, dali: str | None) -> tuple[str, str]
     if plugin.dali != dali:
         return (
             f"our operators were built for DALI {plugin.dali}, not for the installed DALI {dali}",
-            f"run `make dali` to rebuild them, or install {DISTRIBUTION}=={plugin.dali}",
+            f"run `make dali` to rebuild them, or install {DALI_DISTRIBUTIONS[0]}=={plugin.dali}",
         )
     return None
 
@@ -365,8 +368,9 @@ def _loaded() -> list[str]:
 
 # Distributions for computation, communication and reading, by their usual names.
 _SOFTWARE_LIBRARIES = {
-    "numpy": "numpy", "horovod": "horovod", "h5py": "h5py", "dali": DISTRIBUTION,
-    "nccl": "nvidia-nccl-cu13", "cublas": "nvidia-cublas", "triton": "triton", "nvml_binding": "nvidia-ml-py",
+    "numpy": ("numpy",), "horovod": ("horovod",), "h5py": ("h5py",), "dali": DALI_DISTRIBUTIONS,
+    "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "cublas": ("nvidia-cublas", "nvidia-cublas-cu12"),
+    "triton": ("triton",), "nvml_binding": ("nvidia-ml-py",),
 }  # fmt: skip
 
 
@@ -389,7 +393,7 @@ def describe_software(host: Host) -> Part:
             "torch": torch.version if torch else None,
             "cuda": torch.cuda if torch else None,
             "c_library": " ".join(platform.libc_ver()) or None,
-            **{name: installed(distribution) for name, distribution in _SOFTWARE_LIBRARIES.items()},
+            **{name: installed(*distributions) for name, distributions in _SOFTWARE_LIBRARIES.items()},
             "dali_operators": plugin.dali if (plugin := find_plugin()) else None,
         },
         "container": _facts(container) if container else None,

@@ -160,6 +160,13 @@ def test_a_driver_of_an_older_major_version_than_torchs_cuda_is_told_the_oldest_
         assert f"install driver {branch} or later" in (check.fix or "")
 
 
+def test_in_an_image_an_older_driver_is_told_the_image_for_it() -> None:
+    found = Driver(loaded=True, version=12040, code=0, devices=1)
+    check = accelerator_check("cuda", machine(found, container=inside(description=CUDA_IMAGE)))
+    assert check.fix
+    assert check.fix.startswith("install driver 580 or later, or use the image hpcai500-cuda12.sif, or run on the CPU")
+
+
 @pytest.mark.parametrize(
     ("code", "detail", "fix"),
     [

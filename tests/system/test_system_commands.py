@@ -255,7 +255,7 @@ def test_a_warning_is_one_line_and_said_once(
 def test_a_library_that_is_not_installed_is_told_before_the_ranks_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "installed", lambda name: None)
+    monkeypatch.setattr(doctor, "installed", lambda *names: None)
     with pytest.raises(EnvironmentLacksError, match="Horovod is not installed; run `make horovod`"):
         require_healthy(Subject(of_two(), None, tmp_path))
     assert {check.name for check in examine(Subject(of_two("torch"), None, tmp_path))} == set(LOOKED_AT)
