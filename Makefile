@@ -34,8 +34,9 @@ help:
 ##   make test-site    run the tests of a whole site, which need root
 ##
 ## The image (docs/site-guide.md):
-##   make image        build build/image/hpcai500-cpu.sif; FLAVOUR=cuda builds the one for GPUs
+##   make image        build build/image/hpcai500-cpu.sif; FLAVOUR=cuda builds the one for GPUs, cuda12 the one for older GPUs
 ##   make cuda-kernels only build the stage of the CUDA image that compiles our kernels: needs neither GPU nor CUDA
+##   make cuda12-kernels the same with CUDA 12, which also serves V100
 ##   make wheelhouse   only collect the files for building it; a site without network then builds it with scripts/image
 ##
 ## For development:
@@ -53,7 +54,7 @@ help:
 ##
 ## Variables:
 ##   PYTHON=python3.12 the Python for .venv (3.11 to 3.13)
-##   FLAVOUR=cuda      the image of `make image` and `make wheelhouse` (cpu, cuda)
+##   FLAVOUR=cuda      the image of `make image` and `make wheelhouse` (cpu, cuda, cuda12)
 ##   ARGS="..."        passed on: make ic ARGS="--out runs/first", make test ARGS="tests/core -k crop"
 ##
 ## As root on Debian and Ubuntu, missing system packages are installed; elsewhere the command to run is printed.
@@ -189,16 +190,16 @@ PACKAGES   := containers/packages
 CONTAINERS := $(shell find containers -maxdepth 1 -type f 2>/dev/null)
 SOURCES    := $(CORE) $(shell find docs hpcai500 recipes -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml constraints.txt
 
-WHEELS     := $(addprefix scripts/,wheelhouse build-wheels horovod horovod-source) containers/build-wheels containers/lock-wheels
+WHEELS     := $(addprefix scripts/,wheelhouse cuda12-compiler build-wheels horovod horovod-source) containers/build-wheels containers/lock-wheels
 
 .PHONY: image
 image: $(IMAGES)/hpcai500-$(FLAVOUR).sif
 
-# The part of the CUDA image that can be built without a torch with CUDA: its kernels.
-.PHONY: cuda-kernels
-cuda-kernels: $(IMAGES)/base-build.squashfs | $(VENV)/.extra-horovod
-	@$(BIN)/python scripts/wheelhouse cuda $(IMAGES)/wheelhouse-cuda build
-	@scripts/image cuda $(IMAGES) kernels
+# The part of the CUDA images that can be built without a torch with CUDA: their kernels.
+.PHONY: cuda-kernels cuda12-kernels
+cuda-kernels cuda12-kernels: %-kernels: $(IMAGES)/base-build.squashfs | $(VENV)/.extra-horovod
+	@$(BIN)/python scripts/wheelhouse $* $(IMAGES)/wheelhouse-$* build
+	@scripts/image $* $(IMAGES) kernels
 
 .PHONY: wheelhouse
 wheelhouse: $(IMAGES)/base-$(FLAVOUR).squashfs $(IMAGES)/wheelhouse-$(FLAVOUR)/.complete
@@ -212,7 +213,7 @@ $(IMAGES)/base-build.squashfs: $(addprefix $(PACKAGES)/,runtime build) scripts/b
 $(IMAGES)/base-cpu.squashfs: $(PACKAGES)/runtime scripts/base | $(VENV)/.with-image
 	@scripts/base $@ $(PACKAGES)/runtime
 
-$(IMAGES)/base-cuda.squashfs: $(addprefix $(PACKAGES)/,runtime cuda) scripts/base | $(VENV)/.with-image
+$(IMAGES)/base-cuda.squashfs $(IMAGES)/base-cuda12.squashfs: $(addprefix $(PACKAGES)/,runtime cuda) scripts/base | $(VENV)/.with-image
 	@scripts/base $@ $(addprefix $(PACKAGES)/,runtime cuda)
 
 $(IMAGES)/wheelhouse-%/.complete: $(SOURCES) $(WHEELS) $(IMAGES)/base-build.squashfs | $(VENV)/.extra-horovod

@@ -177,9 +177,21 @@ def test_an_image_is_built_from_what_is_collected_first(tree: Path) -> None:
     )  # fmt: skip
     assert "base-cpu.squashfs containers/packages/runtime" in commands
     assert "cuda" not in commands
-    with_gpus = would_run(tree, "image", "FLAVOUR=cuda")
-    assert "base-cuda.squashfs containers/packages/runtime containers/packages/cuda" in with_gpus
-    assert "scripts/image cuda" in with_gpus
+
+
+@pytest.mark.parametrize("flavour", ["cuda", "cuda12"])
+def test_images_for_gpus_differ_in_what_is_collected(tree: Path, flavour: str) -> None:
+    commands = would_run(tree, "image", f"FLAVOUR={flavour}")
+    assert f"base-{flavour}.squashfs containers/packages/runtime containers/packages/cuda" in commands
+    assert in_order(
+        commands, f"scripts/wheelhouse {flavour} build/image/wheelhouse-{flavour}", f"scripts/image {flavour} "
+    )
+    kernels = would_run(tree, f"{flavour}-kernels")
+    assert in_order(
+        kernels,
+        f"scripts/wheelhouse {flavour} build/image/wheelhouse-{flavour} build",
+        f"scripts/image {flavour} build/image kernels",
+    )
 
 
 def test_what_was_collected_is_not_collected_again(tree: Path) -> None:

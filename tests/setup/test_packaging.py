@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -123,6 +126,20 @@ def test_a_build_that_must_have_dali_says_where_it_looked_and_another_does_not_l
     assert expected in said
 
 
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no CUDA compiler")
+@pytest.mark.parametrize("choice", ["ON", "AUTO"])
+def test_a_cuda_compiler_that_is_too_old_is_not_used_and_named(tmp_path: Path, choice: str) -> None:
+    old, scripts = tmp_path / "nvcc", Path(sys.executable).parent
+    says = "echo 'Cuda compilation tools, release 11.8, V11.8.89'"
+    old.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then {says}; else exec {shutil.which("nvcc")} "$@"; fi\n')
+    old.chmod(0o755)
+    command = [scripts / "cmake", "-S", ROOT, "-B", tmp_path / "build", "-G", "Ninja"]
+    command += [f"-DCMAKE_MAKE_PROGRAM={scripts / 'ninja'}", f"-DCMAKE_CUDA_COMPILER={old}", "-DHPCAI500_PYTHON=OFF"]
+    ended = subprocess.run([*command, f"-DHPCAI500_CUDA={choice}"], capture_output=True, text=True, check=False)
+    assert (ended.returncode != 0) == (choice == "ON"), ended.stderr
+    assert f"{old} is of CUDA 11.8, and 12.0 is the least" in " ".join((ended.stdout + ended.stderr).split())
+
+
 ROOT = Path(__file__).resolve().parents[2]
 CPU, CUDA = (ROOT / "containers" / f"hpcai500-{flavour}.def" for flavour in ("cpu", "cuda"))
 SHELL = {"post", "environment", "runscript", "test", "apprun"}
@@ -200,6 +217,30 @@ def test_no_definition_or_list_names_a_server(definition: Path) -> None:
             assert set(named) <= {"https://apptainer.org"}, path
 
 
+@pytest.mark.parametrize(
+    ("flavour", "cuda", "refusal"),
+    [
+        ("cpu", "None", None),
+        ("cpu", "'13.0'", "has CUDA 13.0, but the cpu image needs a build with no CUDA"),
+        ("cuda", "'13.2'", None),
+        ("cuda", "None", "has no CUDA, but the cuda image needs a build with CUDA 13"),
+        ("cuda12", "'12.6'", None),
+        # Which has no code for V100.
+        ("cuda12", "'12.8'", "has CUDA 12.8, but the cuda12 image needs a build with CUDA 12.6"),
+    ],
+)
+def test_an_image_takes_the_torch_of_its_cuda_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flavour: str, cuda: str, refusal: str | None
+) -> None:
+    check_torch = runpy.run_path(str(ROOT / "scripts" / "wheelhouse"))["check_torch"]
+    wheel = tmp_path / "torch-2.13.0-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("torch/version.py", f"__version__ = '2.13.0'\ncuda: Optional[str] = {cuda}\n")
+    with pytest.raises(SystemExit) if refusal else nullcontext():
+        check_torch(flavour, wheel)
+    assert (refusal or "") in capsys.readouterr().err
+
+
 def test_what_follows_the_build_is_the_same_in_both() -> None:
     cpu, cuda = parse(CPU)[-1], parse(CUDA)[-1]
     assert cpu.sections.keys() == cuda.sections.keys()
@@ -218,4 +259,4 @@ def test_every_app_is_a_command_and_in_the_help(definition: Path) -> None:
     assert set(apps) == {"ic", "ewa", "doctor"}
     for name, text in apps.items():
         assert text.strip() == f'exec hpcai500 {name} "$@"'
-        assert f"{definition.stem}.sif {name}" in final.sections["help", ""]
+        assert f"{{{{ name }}}}.sif {name}" in final.sections["help", ""]
