@@ -194,6 +194,16 @@ def test_every_stage_begins_from_a_local_file_and_only_earlier_stages_are_copied
     assert seen[-1] == "final"
 
 
+def test_no_folder_is_copied_to_where_a_copy_from_a_stage_has_made_it(definition: Path) -> None:
+    """Apptainer copies from stages first, and then would put the folder into the one that is there."""
+    for stage in parse(definition):
+        made, copied = [], []
+        for (name, argument), text in stage.sections.items():
+            if name == "files":
+                (made if argument else copied).extend(line.split()[-1] for line in text.splitlines() if line.strip())
+        assert not [place for place in made for folder in copied if place.startswith(f"{folder}/")]
+
+
 def test_only_known_sections_with_shell_that_parses(definition: Path) -> None:
     for stage in parse(definition):
         for (name, _), text in stage.sections.items():
