@@ -97,7 +97,7 @@ _NOTES = {
         "and a lower priority for its threads (nice 5 to 19) changes nothing."
     ),
     (None, "JPEG"): (
-        "entropy decoding alone takes 0.64 (`plain`) to 0.75 (`heavy`) of our time: "
+        "entropy decoding alone takes 0.65 of our time (`plain`): "
         "`benchmarks/results/decode_stages.json`."
     ),
     ("NVIDIA H200", "ResNet-50: norms of all layers"): ("33.4 µs, against 30.0 µs for the copy; cause not known."),
