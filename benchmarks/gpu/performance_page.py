@@ -93,12 +93,11 @@ _NOTES = {
     ),
     (None, "smoke epoch from files"): (
         "the fastest rival reads prepared records. Ours reads files, and is 1.1 times as fast as the bare loop without "
-        "any input. It is at 0.89 of the engine's steps without input: decoding takes processor time of the same cores, "
-        "and a lower priority for its threads (nice 5 to 19) changes nothing."
+        "any input. It is at 0.89 of the engine's steps without input: decoding takes time of the same cores, and a "
+        "lower priority for its threads (nice 5 to 19) changes nothing."
     ),
     (None, "JPEG"): (
-        "entropy decoding alone takes 0.65 of our time (`plain`): "
-        "`benchmarks/results/decode_stages.json`."
+        "entropy decoding alone takes 0.65 of our time (`plain`): `benchmarks/results/decode_stages.json`."
     ),
     ("NVIDIA H200", "ResNet-50: norms of all layers"): ("33.4 µs, against 30.0 µs for the copy; cause not known."),
     ("NVIDIA H200", "R50-FPN detector: dequantise from int8"): (

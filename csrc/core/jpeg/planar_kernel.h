@@ -21,7 +21,7 @@ struct PlanePart {
     int column_taps;
     const int* column_start;      ///< in the source, of each output column
     const float* column_weights;  ///< column_weights[column * column_taps + tap]
-    float* workspace;  ///< columns, rounded up to sample_block, times plane_rows; 64-byte aligned
+    float* workspace;             ///< columns, rounded up to sample_block, times plane_rows; 64-byte aligned
 };
 
 struct PlaneGroup {

@@ -18,11 +18,16 @@ struct Constant {
 template <class Action>
 HPCAI500_INLINE void with_taps(int taps, const Action& action) {
     switch (taps) {
-        case 2: return action(Constant<2>{});
-        case 3: return action(Constant<3>{});
-        case 4: return action(Constant<4>{});
-        case 5: return action(Constant<5>{});
-        default: return action(taps);
+        case 2:
+            return action(Constant<2>{});
+        case 3:
+            return action(Constant<3>{});
+        case 4:
+            return action(Constant<4>{});
+        case 5:
+            return action(Constant<5>{});
+        default:
+            return action(taps);
     }
 }
 

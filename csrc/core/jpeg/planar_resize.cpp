@@ -11,8 +11,8 @@ constexpr int round_up(int value, int multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
-// Gives an output `count` taps, those that it does not have without weight, all among [0, limit) once they are
-// moved by `shift`. Returns the place of the first.
+// Gives an output `count` taps, those that it does not have without weight, all among [0, limit) once they
+// are moved by `shift`. Returns the place of the first.
 int pad_taps(const Taps& taps, int output, int shift, int limit, int count, float* weights) {
     const int start = taps.start(output) + shift, moved = std::min(start, limit - count);
     std::fill_n(weights, count, 0.0f);
@@ -79,15 +79,14 @@ void PlanarResizer::set_columns(PlaneGroup& group, const PlaneSource& source, in
         part.columns = axis.last() - source.first_column(plane) - skipped_[plane];
         part.column_taps = axis.taps->most(0, size);
         int* starts = starts_[plane].reserve(static_cast<std::size_t>(padded));
-        float* weights =
-            column_weights_[plane].reserve(static_cast<std::size_t>(padded) * static_cast<std::size_t>(part.column_taps));
+        float* weights = column_weights_[plane].reserve(static_cast<std::size_t>(padded) *
+                                                        static_cast<std::size_t>(part.column_taps));
         part.column_start = starts;
         part.column_weights = weights;
         for (int column = 0; column < padded; ++column, weights += part.column_taps) {
             // Columns behind the last one repeat it: computed, never stored.
             const int clipped = std::min(column, size - 1), output = flip ? size - 1 - clipped : clipped;
-            starts[column] =
-                pad_taps(*axis.taps, output, shift, part.columns, part.column_taps, weights);
+            starts[column] = pad_taps(*axis.taps, output, shift, part.columns, part.column_taps, weights);
         }
         part.workspace = workspace_[plane].reserve(
             static_cast<std::size_t>(round_up(part.columns, sample_block)) * plane_rows);
@@ -117,8 +116,7 @@ void PlanarResizer::set_rows(PlaneGroup& group, PlaneSource& source, int planes)
         for (int r = 0; r < plane_rows; ++r, weights += part.row_taps) {
             // A short last group repeats its last row; the kernel does not store the copies.
             const int output = std::min(group.row + r, last_output);
-            part.first_row[r] =
-                pad_taps(*axis.taps, output, -first, count, part.row_taps, weights);
+            part.first_row[r] = pad_taps(*axis.taps, output, -first, count, part.row_taps, weights);
         }
     }
 }

@@ -59,8 +59,7 @@ class PlanarResizer {
 
     void prepare(const PlaneShape& shape, const Interval& columns, const Interval& rows, int size);
     SampleWindow window(const PlaneShape& shape, int size) const;
-    void set_columns(PlaneGroup& group, const PlaneSource& source, int planes, int size,
-                     bool flip);
+    void set_columns(PlaneGroup& group, const PlaneSource& source, int planes, int size, bool flip);
     void set_rows(PlaneGroup& group, PlaneSource& source, int planes);
 
     Taps column_taps_, row_taps_, chroma_column_taps_, chroma_row_taps_;
