@@ -17,8 +17,9 @@ from hpcai500.ensemble.members import Failure, begun_line, note_failure
 from hpcai500.ensemble.scheduler import MemberJob, State
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError
 from hpcai500.interpreter import module_command
-from hpcai500.launch.layout import DEVICES_VARIABLE, neighbours_together, share, visible_devices
+from hpcai500.launch.layout import shares, visible_devices
 from hpcai500.launch.processes import SignalRelay, start_child
+from hpcai500.system.devices import DEVICES_VARIABLE
 from hpcai500.text import count
 
 # ----------------------------------------------------------------------------------------------------
@@ -223,11 +224,10 @@ def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:
     Raises:
         EnvironmentLacksError: there are too few accelerators.
     """
-    cores = neighbours_together(os.sched_getaffinity(0))
     degree, members = ensemble.shape.degree, ensemble.shape.members
     if ensemble.tables["accelerator"]["device"] != "cuda":
-        slots = min(members, at_once or max(1, len(cores) // degree))
-        return [Slot(share(cores, number, slots)) for number in range(slots)]
+        slots = min(members, at_once or max(1, len(os.sched_getaffinity(0)) // degree))
+        return [Slot(cores) for cores in shares(slots)]
     devices = visible_devices(os.environ)
     room = len(devices) // degree
     if room < (at_once or 1):
@@ -237,8 +237,8 @@ def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:
         )
     slots = min(members, at_once or room)
     return [
-        Slot(share(cores, number, slots), ",".join(devices[number * degree : (number + 1) * degree]))
-        for number in range(slots)
+        Slot(cores, ",".join(devices[number * degree : (number + 1) * degree]))
+        for number, cores in enumerate(shares(slots, "cuda", degree))
     ]
 
 

@@ -251,14 +251,15 @@ class _LocalLauncher:
         require_room(size, recipe.accelerator.device)
         if size == 1:
             return run_to_end(module_command(module, *arguments), hold=True, patience=patience)
-        cores = cores_for(0, size) or os.sched_getaffinity(0)
+        device = recipe.accelerator.device
+        cores = cores_for(0, size, device) or os.sched_getaffinity(0)
         say(f"{size} ranks on this host, {recipe.communication.backend}, {len(cores)} of {os.cpu_count()} cores each")
         if size > (own := len(os.sched_getaffinity(0))):
             say(f"warning: {_shared(size, own)}")
         if recipe.communication.backend == "horovod":
-            return run_horovod_ranks(module, arguments, size, patience=patience)
+            return run_horovod_ranks(module, arguments, size, device=device, patience=patience)
         command = module_command(module, *arguments)
-        return run_local_ranks(command, size, grace_seconds=_CLOSE_SECONDS, hold=True, patience=patience)
+        return run_local_ranks(command, size, device, grace_seconds=_CLOSE_SECONDS, hold=True, patience=patience)
 
     def end(self, code: int) -> None:
         """The ranks have ended already."""
@@ -309,12 +310,13 @@ class _OuterLauncher:
 
     def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
         require_full_rows(recipe, self.size, self._placement.local_size)
-        cores = cores_of_launched(self._placement) or os.sched_getaffinity(0)
+        device = recipe.accelerator.device
+        cores = cores_of_launched(self._placement, device) or os.sched_getaffinity(0)
         say(
             f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}, {len(cores)} of "
             f"{os.cpu_count()} cores for rank 0"
         )
-        return self._server.run(module, arguments, patience)
+        return self._server.run(module, arguments, patience, device)
 
     def end(self, code: int) -> None:
         # A launcher may end all ranks when one has failed; by now our exit code is settled.
@@ -365,6 +367,7 @@ _KILL_SECONDS = 10.0
 def run_local_ranks(
     command: Sequence[str],
     size: int,
+    device: str = "cpu",
     *,
     grace_seconds: float,
     environment: Mapping[str, str] = os.environ,
@@ -378,6 +381,7 @@ def run_local_ranks(
     that no other process can take the port in between.
 
     Args:
+        device: the recipe's accelerator.device.
         grace_seconds: after the first failure, for the others to end by themselves: they report what they lost, and
             rank 0 closes the record. Then they get SIGTERM, and 10 s later SIGKILL.
         environment: of the ranks, without the variables above.
@@ -390,7 +394,7 @@ def run_local_ranks(
         UsageError: HPCAI500_AFFINITY is wrong.
     """
     ranks: list[subprocess.Popen[bytes]] = []
-    cores = [cores_for(rank, size) for rank in range(size)]
+    cores = [cores_for(rank, size, device) for rank in range(size)]
     with SignalRelay(patience=patience) as relay, listen_at(_HOST) as listener:
         try:
             for rank in range(size):
@@ -477,21 +481,23 @@ def run_horovod_ranks(
     arguments: Sequence[str | Path],
     size: int,
     *,
+    device: str = "cpu",
     launcher: Literal["mpirun", "horovodrun"] | None = None,
     environment: Mapping[str, str] = os.environ,
     patience: Patience | None = None,
 ) -> int:
     """Run `size` ranks of `python -m hpcai500.MODULE` under mpirun, or under horovodrun if there is none.
 
-    Returns the exit code of the job. `launcher` allows only that one. `environment` is that of the ranks, without the
-    rank variables, which the launcher sets; `patience` as `SignalRelay`'s.
+    Returns the exit code of the job. `device` is the recipe's accelerator.device. `launcher` allows only that one.
+    `environment` is that of the ranks, without the rank variables, which the launcher sets; `patience` as
+    `SignalRelay`'s.
 
     Raises:
         EnvironmentLacksError: there is no launcher.
         KeyboardInterrupt: a signal stopped ranks that measured.
         OutOfTimeError: `patience` was over.
     """
-    command = module_command("launch.rank_command", module, *arguments)
+    command = module_command("launch.rank_command", device, module, *arguments)
     # Slurm's variables would lead to other hosts.
     environment = with_temporary_folder(
         {name: value for name, value in without_placement(environment).items() if not name.startswith("SLURM_")},

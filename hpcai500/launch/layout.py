@@ -7,21 +7,27 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hpcai500.errors import UsageError
 from hpcai500.hosts import Placement
+from hpcai500.system.devices import DEVICES_VARIABLE, visible_gpus
+from hpcai500.system.looking import numbers_of
 
 # ----------------------------------------------------------------------------------------------------
 # Cores of the ranks of one host: equal shares, so that N ranks do not start N times the threads.
 
 
 CORES_VARIABLE = "HPCAI500_AFFINITY"
-_CPUS = Path("/sys/devices/system/cpu")
+_CPUS = Path("sys/devices/system/cpu")
+_ROOT = Path("/")
 
 
-def cores_for(local_rank: int, local_size: int) -> list[int] | None:
+def cores_for(local_rank: int, local_size: int, device: str = "cpu", root: Path = _ROOT) -> list[int] | None:
     """The cores for one of `local_size` ranks here; None if all share all cores (HPCAI500_AFFINITY=none).
+
+    Where `device`, the recipe's accelerator.device, is cuda, they are near the rank's GPU, if the kernel says where it
+    is. `root` is `/`.
 
     Raises:
         UsageError: the variable has another value.
@@ -31,19 +37,33 @@ def cores_for(local_rank: int, local_size: int) -> list[int] | None:
         raise UsageError(
             f"{CORES_VARIABLE}={wish}: expected none (all ranks share all cores), or no value (each has its own)"
         )
-    return (
-        None if wish or local_size == 1 else share(neighbours_together(os.sched_getaffinity(0)), local_rank, local_size)
-    )
+    return None if wish or local_size == 1 else shares(local_size, device, root=root)[local_rank]
 
 
-def cores_of_launched(placement: Placement) -> list[int] | None:
-    """The cores for a rank that a launcher has started; None leaves it as it is.
+def cores_of_launched(placement: Placement, device: str = "cpu") -> list[int] | None:
+    """The cores for a rank that a launcher has started; None leaves it as it is. `device` as in `cores_for`.
 
     mpirun and srun bind ranks to cores, each in its own way; torchrun and horovodrun never do.
     """
     if placement.launcher not in ("torchrun", "horovodrun") or placement.local_size is None:
         return None
-    return cores_for(placement.local_rank, placement.local_size)
+    return cores_for(placement.local_rank, placement.local_size, device)
+
+
+def shares(count: int, device: str = "cpu", gpus: int = 1, root: Path = _ROOT) -> list[list[int]]:
+    """The cores of this process in `count` equal shares.
+
+    Where `device` is cuda, each is near its GPU, if the kernel says where it is; with several `gpus` a share, near the
+    first of them. Shares have the GPUs in CUDA's order.
+    """
+    cores = neighbours_together(os.sched_getaffinity(0), root / _CPUS)
+    nodes = [gpu.numa_node for gpu in visible_gpus(os.environ, root)] if device == "cuda" else []
+    known = [node for node in nodes[: count * gpus : gpus] if node is not None]
+    if len(nodes) < count * gpus or len(known) < count or count > len(cores):
+        return [share(cores, number, count) for number in range(count)]
+    from hpcai500.system.node import numa_nodes  # only here: most commands start without it
+
+    return shares_near(cores, known, numa_nodes(root) or [])
 
 
 def share(cores: Sequence[int], local_rank: int, local_size: int) -> list[int]:
@@ -53,7 +73,35 @@ def share(cores: Sequence[int], local_rank: int, local_size: int) -> list[int]:
     return list(cores[first : first + each])
 
 
-def neighbours_together(cores: Iterable[int], cpus: Path = _CPUS) -> list[int]:
+def shares_near(cores: Sequence[int], nodes: Sequence[int], numa: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Equal shares of `cores`, one for each of `nodes`: first of that NUMA node, then of the nearest ones.
+
+    So all cores are used where some NUMA nodes have no GPU, and a node's own shares come before those of other nodes.
+
+    Args:
+        cores: at least as many as shares, in the order in which they are given out.
+        nodes: the NUMA node of each share's GPU.
+        numa: the nodes of this host, as `system.node.numa_nodes` describes them.
+    """
+    each = len(cores) // len(nodes)
+    of_node = {one["node"]: numbers_of(one["cpus"] or "") for one in numa}
+    distances = {one["node"]: dict(zip(of_node, one["distances"] or (), strict=False)) for one in numa}
+    free = list(cores)
+    shares: list[list[int]] = []
+    for node in nodes:
+        own = [core for core in cores if core in of_node.get(node, ())]
+        size = min(each, len(own) // nodes.count(node))
+        shares.append([core for core in own if core in free][:size])
+        free = [core for core in free if core not in shares[-1]]
+    for node, taken in zip(nodes, shares, strict=True):
+        far = {core: distance for other, distance in distances.get(node, {}).items() for core in of_node[other]}
+        # The sort is stable, so that neighbours stay together.
+        taken.extend(sorted(free, key=lambda core: far.get(core, 1000))[: each - len(taken)])
+        free = [core for core in free if core not in taken]
+    return shares
+
+
+def neighbours_together(cores: Iterable[int], cpus: Path = _ROOT / _CPUS) -> list[int]:
     """`cores` ordered so that those of a package, and hardware threads of a core, are adjacent: a share splits few.
 
     Linux often numbers the second threads after all first ones; plain ranges would then give two ranks the same cores.
@@ -73,9 +121,6 @@ def _first_number(path: Path) -> int:
 
 # ----------------------------------------------------------------------------------------------------
 # Accelerators that processes here may use, by CUDA's names, found without a driver.
-
-
-DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible_devices(environment: Mapping[str, str], folder: Path = Path("/dev")) -> list[str]:

@@ -1,4 +1,7 @@
-"""`python -m hpcai500.launch.rank_command MODULE …`: binds a rank under mpirun to its cores, then becomes the job."""
+"""`python -m hpcai500.launch.rank_command DEVICE MODULE …` binds a rank under mpirun to its cores and becomes it.
+
+DEVICE is the recipe's accelerator.device.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ def main() -> NoReturn:
     prepare_streams()
     try:
         placement = find_placement(os.environ)
-        cores = cores_for(placement.local_rank, placement.local_size or 1)
+        cores = cores_for(placement.local_rank, placement.local_size or 1, sys.argv[1])
         if cores is not None:
             os.sched_setaffinity(0, cores)
     except HpcAi500Error as error:
         print_error(error)
         sys.exit(error.exit_code)
-    become(module_command(sys.argv[1], *sys.argv[2:]))
+    become(module_command(sys.argv[2], *sys.argv[3:]))
 
 
 if __name__ == "__main__":

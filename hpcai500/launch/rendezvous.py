@@ -31,6 +31,8 @@ from hpcai500.messages import Connection, Message, MessageError, Reception, line
 # Where the copies meet, and their messages: lines of JSON over TCP.
 
 
+# The values of a recipe's accelerator.device.
+Device = Literal["cpu", "cuda"]
 _MOST_BYTES = 1 << 20
 _BACKLOG = 4096
 
@@ -44,7 +46,7 @@ class Hello(Message):
 
 
 class Job(Message):
-    """From rank 0 to the copies: the module of ours to run, its arguments, and where its ranks meet.
+    """From rank 0 to the copies: the module of ours to run, its arguments, where its ranks meet, and their device.
 
     Arguments are bytes decoded as Latin-1, since a file's name may be any bytes: see `of` and `command`.
     """
@@ -53,13 +55,15 @@ class Job(Message):
     module: Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$")]
     arguments: list[Annotated[str, Field(pattern=r"^[\x01-\xff]*$")]]
     rendezvous: Annotated[str, Field(pattern=r"^[^\s\x00]+:[0-9]{1,5}$")]
+    device: Device = "cpu"
 
     @classmethod
-    def of(cls, module: str, arguments: Sequence[str | Path], rendezvous: str) -> Job:
+    def of(cls, module: str, arguments: Sequence[str | Path], rendezvous: str, device: Device = "cpu") -> Job:
         return cls(
             module=module,
             arguments=[os.fsencode(argument).decode("latin-1") for argument in arguments],
             rendezvous=rendezvous,
+            device=device,
         )
 
     @property
@@ -165,7 +169,7 @@ def follow(placement: Placement) -> int:
         send(connection, Hello(hpcai500=__version__, rank=placement.rank, size=placement.size))
         while isinstance(order := receive(stream), Job):
             # The exit code does not matter: rank 0 has seen that the job failed, and sends the end.
-            if run_rank(placement, order.command, order.rendezvous) != ExitCode.PASS:
+            if run_rank(placement, order.command, order.rendezvous, order.device) != ExitCode.PASS:
                 # Rank 0's job ends with ours, so its End comes soon, unless its host is gone.
                 connection.settimeout(_LAST_WORD_SECONDS)
         # The exit code is known now: a launcher that ends all ranks because one failed must not change it.
@@ -177,6 +181,7 @@ def run_rank(
     placement: Placement,
     command: Sequence[str],
     rendezvous: str,
+    device: Device = "cpu",
     listen_fd: int | None = None,
     patience: Patience | None = None,
 ) -> int:
@@ -184,10 +189,11 @@ def run_rank(
 
     Args:
         rendezvous: where the ranks of this job meet.
+        device: the recipe's accelerator.device.
         listen_fd: on rank 0, the socket that listens there.
         patience: of a measurement, on rank 0; the other ranks end with it.
     """
-    cores = cores_of_launched(placement)
+    cores = cores_of_launched(placement, device)
     environment = {**os.environ, RENDEZVOUS: rendezvous}
     if listen_fd is not None:
         environment[LISTEN_FD] = str(listen_fd)
@@ -264,8 +270,16 @@ class RendezvousServer:
             ) from error
         self._reception = Reception(listener, HELLO, self._placement.size, greet=lambda _: "", take=self._take)
 
-    def run(self, module: str, arguments: Sequence[str | Path], patience: Patience | None = None) -> int:
+    def run(
+        self,
+        module: str,
+        arguments: Sequence[str | Path],
+        patience: Patience | None = None,
+        device: Device = "cpu",
+    ) -> int:
         """Run one job, `python -m hpcai500.MODULE` on all ranks; returns the exit code of rank 0's process.
+
+        `device` is the recipe's accelerator.device.
 
         Raises:
             RunError: a rank is missing or gone, or of another version.
@@ -283,13 +297,13 @@ class RendezvousServer:
                 )
         host, _ = meeting_point(self._placement)
         with listen_at(host) as listener:
-            order = Job.of(module, arguments, address(host, listener.getsockname()[1]))
+            order = Job.of(module, arguments, address(host, listener.getsockname()[1]), device)
             for rank, connection in self._others.items():
                 try:
                     send(connection, order)
                 except OSError as error:
                     raise RunError(f"rank {rank} was gone before the job began ({error.strerror})") from error
-            return run_rank(self._placement, order.command, order.rendezvous, listener.fileno(), patience)
+            return run_rank(self._placement, order.command, order.rendezvous, device, listener.fileno(), patience)
 
     def end(self, code: int) -> None:
         """Let the other copies end with `code`."""

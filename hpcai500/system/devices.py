@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,72 @@ def generation_bytes(generation: int | None, width: int | None) -> float | None:
 def _transfers(text: str | None) -> float | None:
     found = re.match(r"([\d.]+) GT/s", text or "")
     return float(found.group(1)) * 1e9 if found else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# The GPUs that a process may use, by CUDA's numbers, from the kernel's files: no driver is called.
+
+
+DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
+_GPUS = Path("proc/driver/nvidia/gpus")
+_MIG = "proc/driver/nvidia/capabilities/gpu*/mig/gi*"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its PCI address, such as `0000:07:00.0`, and its NUMA node (None if the firmware does not say)."""
+
+    pci: str
+    numa_node: int | None
+
+
+def gpus_of(root: Path = Path("/")) -> list[Gpu]:
+    """All of NVIDIA's GPUs that the driver has on this host, by address."""
+    return [_gpu(root, folder.name.lower()) for folder in sorted((root / _GPUS).glob("*"), key=_by_address)]
+
+
+def visible_gpus(environment: Mapping[str, str], root: Path = Path("/")) -> list[Gpu]:
+    """NVIDIA's GPUs that this process may use, in CUDA's order; empty if there are none, or their order is unknown.
+
+    With CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA numbers them by PCI address. By default (FASTEST_FIRST) the fastest comes
+    first: equal ones are then in the order of their addresses, too, and the order of different models is unknown here.
+    So it is with MIG, and where CUDA_VISIBLE_DEVICES has UUIDs.
+    """
+    found = {}
+    for folder in (root / _GPUS).glob("*"):
+        rows = (line.partition(":") for line in (read(folder / "information") or "").splitlines())
+        facts = {name.strip(): value.strip() for name, _, value in rows}
+        # The scheduler or the container may have left this process some of them only.
+        if os.access(root / f"dev/nvidia{facts.get('Device Minor')}", os.R_OK | os.W_OK):
+            found[folder.name.lower()] = facts.get("Model")
+    is_mixed = len(set(found.values())) > 1 and environment.get(_ORDER_VARIABLE) != "PCI_BUS_ID"
+    if is_mixed or any(root.glob(_MIG)):
+        return []
+    gpus = [gpu for gpu in gpus_of(root) if gpu.pci in found]
+    named = environment.get(DEVICES_VARIABLE)
+    return gpus if named is None else _named(gpus, named)
+
+
+def _named(gpus: Sequence[Gpu], named: str) -> list[Gpu]:
+    """Those of `gpus` that CUDA_VISIBLE_DEVICES=`named` shows: all before the first that does not exist."""
+    found: list[Gpu] = []
+    for word in map(str.strip, named.split(",")):
+        if word.startswith(("GPU", "MIG")):
+            return []
+        if not word.isdecimal() or int(word) >= len(gpus):
+            break
+        found.append(gpus[int(word)])
+    # With a repeated number, CUDA shows none.
+    return found if len(set(found)) == len(found) else []
+
+
+def _gpu(root: Path, pci: str) -> Gpu:
+    return Gpu(pci, numa_of(root / PCI_DEVICES / pci))
+
+
+def _by_address(folder: Path) -> list[int]:
+    return [int(part, 16) for part in re.split("[:.]", folder.name)]
 
 
 # ----------------------------------------------------------------------------------------------------

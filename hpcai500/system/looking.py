@@ -215,6 +215,12 @@ def bytes_of(text: str) -> int | None:
     return round(float(found.group(1)) * float(1024**power))
 
 
+def numbers_of(text: str) -> set[int]:
+    """The numbers in a list as the kernel writes it: `0-3,8` is 0, 1, 2, 3, 8."""
+    ranges = (part.partition("-") for part in text.split(",") if part)
+    return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
+
+
 def memory_limit(root: Path = Path("/")) -> int | None:
     """The smallest memory limit of this process's control groups, in bytes; None if there is none."""
     path = root / "proc" / "self" / "cgroup"

@@ -117,6 +117,58 @@ def epyc_node(root: Path) -> Host:
     return Host(root, {}, answers())
 
 
+# NUMA nodes of the GPUs of a DGX A100, in the order of their addresses: it does not follow that of the nodes.
+DGX_NODES = {
+    "0000:07:00.0": 3, "0000:0f:00.0": 3, "0000:47:00.0": 1, "0000:4e:00.0": 1,
+    "0000:87:00.0": 7, "0000:90:00.0": 7, "0000:b7:00.0": 5, "0000:bd:00.0": 5,
+}  # fmt: skip
+
+
+def gpu_node(root: Path, nodes: Mapping[str, int] = DGX_NODES, *, model: str = "NVIDIA A100-SXM4-40GB") -> Path:
+    """Two processors of 64 cores with two threads, in 8 NUMA nodes, and a GPU at each address of `nodes`.
+
+    As on real machines, the numbers of the device files do not follow the addresses.
+    """
+    numa, cpu = "sys/devices/system/node", "sys/devices/system/cpu"
+    files = {
+        "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\n",
+        "proc/sys/kernel/osrelease": "5.15.0-1042-nvidia\n",
+        **{f"{numa}/node{n}/cpulist": f"{n * 16}-{n * 16 + 15},{128 + n * 16}-{143 + n * 16}\n" for n in range(8)},
+        **{f"{numa}/node{n}/distance": " ".join("10" if m == n else "12" if m // 4 == n // 4 else "32"
+                                                for m in range(8)) + "\n" for n in range(8)},
+        **{f"{cpu}/cpu{n}/topology/physical_package_id": f"{n % 128 // 64}\n" for n in range(256)},
+        **{f"{cpu}/cpu{n}/topology/thread_siblings_list": f"{n % 128},{n % 128 + 128}\n" for n in range(256)},
+    }  # fmt: skip
+    for number, (address, node) in enumerate(nodes.items()):
+        minor = len(nodes) - 1 - number
+        files |= {
+            f"dev/nvidia{minor}": "",
+            f"proc/driver/nvidia/gpus/{address}/information": f"Model: \t\t {model}\nDevice Minor: \t {minor}\n",
+        }
+        pci_device(root, address, node)
+    return tree(root, files)
+
+
+def pci_device(root: Path, address: str, node: int, *, group: str = "", kind: str = "identity") -> str:
+    """A PCI device below the switch of its NUMA node, in the IOMMU group `group`; returns its folder's name."""
+    folder = f"sys/devices/pci0000:{node:02x}/0000:{node:02x}:01.1/0000:{node:02x}:02.0/0000:{node:02x}:03.0/{address}"
+    tree(root, {f"{folder}/numa_node": f"{node}\n"})
+    if not (root / f"sys/bus/pci/devices/{address}").is_symlink():
+        link(root, f"sys/bus/pci/devices/{address}", folder)
+    if group:
+        tree(root, {f"sys/kernel/iommu_groups/{group}/type": f"{kind}\n"})
+        link(root, f"{folder}/iommu_group", f"sys/kernel/iommu_groups/{group}")
+    return folder
+
+
+def adapter(root: Path, name: str, address: str, node: int, *, layer: str = "InfiniBand", group: str = "") -> None:
+    """An active RDMA adapter."""
+    folder = pci_device(root, address, node, group=group)
+    port = f"sys/class/infiniband/{name}/ports/1"
+    tree(root, {f"{port}/state": "4: ACTIVE\n", f"{port}/link_layer": f"{layer}\n", f"{port}/rate": "200 Gb/sec\n"})
+    link(root, f"sys/class/infiniband/{name}/device", folder)
+
+
 def link(root: Path, name: str, target: str) -> None:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)

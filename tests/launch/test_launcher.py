@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from builders.ranks import clean_environment
 from builders.runs import TINY
+from fakes.machines import DGX_NODES, gpu_node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +23,17 @@ from hpcai500.cli import main
 from hpcai500.errors import EnvironmentLacksError, RecipeError, UsageError
 from hpcai500.hosts import Placement
 from hpcai500.launch.launcher import World, fitting_overrides, launcher_of, require_room
-from hpcai500.launch.layout import Layout, cores_for, horovodrun, mpirun, neighbours_together, share, srun, torchrun
+from hpcai500.launch.layout import (
+    Layout,
+    cores_for,
+    horovodrun,
+    mpirun,
+    neighbours_together,
+    share,
+    shares_near,
+    srun,
+    torchrun,
+)
 from hpcai500.launch.synthetic_data import data_folder
 from hpcai500.recipe import load_recipe, reference_recipe, to_toml
 from hpcai500.record import RecordWriter, require_unused
@@ -69,6 +82,110 @@ def test_the_threads_of_a_core_stay_together_where_the_machine_tells_them(tmp_pa
     ordered = neighbours_together(range(8), tmp_path)
     assert [share(ordered, rank, 2) for rank in (0, 1)] == [[0, 4, 1, 5], [2, 6, 3, 7]]
     assert neighbours_together([6, 1, 5], tmp_path) == [1, 5, 6]
+
+
+# --- the cores of a rank on a GPU
+
+
+@pytest.fixture
+def dgx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node of 256 hardware threads whose GPUs are at NUMA nodes 3, 3, 1, 1, 7, 7, 5, 5."""
+    for name in ("HPCAI500_AFFINITY", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(256)))
+    return gpu_node(tmp_path)
+
+
+def nodes_of(cores: Sequence[int] | None) -> dict[int, int]:
+    """How many of `cores` are at each NUMA node of the made-up machine."""
+    return dict(Counter(core % 128 // 16 for core in cores or ()))
+
+
+def test_each_rank_gets_cores_of_its_gpus_numa_node_then_of_the_nearest_and_all_get_as_many(dgx: Path) -> None:
+    found = [cores_for(rank, 8, "cuda", dgx) or [] for rank in range(8)]
+    assert [len(cores) for cores in found] == [32] * 8
+    assert sorted(core for cores in found for core in cores) == list(range(256))
+    for cores, node in zip(found, DGX_NODES.values(), strict=True):
+        assert nodes_of(cores)[node] == 16
+        assert {other // 4 for other in nodes_of(cores)} == {node // 4}, "the other processor's cores are far"
+        assert {core % 128 for core in cores} == {core for core in cores if core < 128}, (
+            "a core's threads stay together"
+        )
+
+
+def test_fewer_ranks_than_gpus_use_all_cores_and_start_near(dgx: Path) -> None:
+    found = [cores_for(rank, 2, "cuda", dgx) or [] for rank in (0, 1)]
+    assert [len(cores) for cores in found] == [128, 128]
+    assert [nodes_of(cores)[3] for cores in found] == [16, 16]
+    assert set(found[0]).isdisjoint(found[1])
+
+
+def test_two_processors_with_four_gpus_each_are_split_as_their_cores_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dgx: Path
+) -> None:
+    root = gpu_node(tmp_path / "other", {f"0000:{bus:02x}:00.0": bus // 4 for bus in range(8)})
+    numa = root / "sys/devices/system/node"
+    for node in range(2, 8):
+        shutil.rmtree(numa / f"node{node}")
+    for node in range(2):
+        (numa / f"node{node}/cpulist").write_text(f"{node * 64}-{node * 64 + 63},{node * 64 + 128}-{node * 64 + 191}")
+        (numa / f"node{node}/distance").write_text("10 32" if node == 0 else "32 10")
+    assert [cores_for(rank, 8, "cuda", root) for rank in range(8)] == [
+        cores_for(rank, 8, "cpu", root) for rank in range(8)
+    ]
+
+
+def test_the_devices_that_are_named_are_those_that_count(dgx: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,0")
+    assert [nodes_of(cores_for(rank, 2, "cuda", dgx)) for rank in (0, 1)] == [
+        {4: 32, 5: 32, 6: 32, 7: 32},
+        {0: 32, 1: 32, 2: 32, 3: 32},
+    ]
+
+
+@pytest.mark.parametrize("shown", ["GPU-8932f937,GPU-7b21", "MIG-3", "0,0", "", "5"])
+def test_cores_are_shared_as_ever_where_the_gpus_of_the_ranks_are_unknown(
+    dgx: Path, monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    usual = [cores_for(rank, 2, "cpu", dgx) for rank in (0, 1)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert [cores_for(rank, 2, "cuda", dgx) for rank in (0, 1)] == usual
+
+
+def test_cores_are_shared_as_ever_for_cpus_unknown_numa_nodes_and_other_orders(
+    dgx: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = [cores_for(rank, 8, "cpu", dgx) for rank in range(8)]
+    assert nodes_of(usual[0]) == {0: 32}
+    model = dgx / "proc/driver/nvidia/gpus/0000:07:00.0/information"
+    model.write_text(model.read_text().replace("A100", "H100"))
+    assert [cores_for(rank, 8, "cuda", dgx) for rank in range(8)] == usual
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert nodes_of(cores_for(0, 8, "cuda", dgx))[3] == 16
+    (dgx / "sys/bus/pci/devices/0000:bd:00.0/numa_node").write_text("-1\n")
+    assert [cores_for(rank, 8, "cuda", dgx) for rank in range(8)] == usual
+
+
+def test_gpus_that_the_scheduler_hides_are_not_counted(dgx: Path) -> None:
+    # Those at the lowest addresses have the highest numbers in /dev.
+    for minor in (7, 6, 5, 4):
+        (dgx / f"dev/nvidia{minor}").unlink()
+    assert [nodes_of(cores_for(rank, 4, "cuda", dgx))[node] for rank, node in enumerate((7, 7, 5, 5))] == [16] * 4
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.sets(st.integers(0, 63), min_size=12))
+def test_wherever_the_gpus_are_all_get_as_many_cores_and_no_core_is_given_twice(
+    nodes: list[int], allowed: set[int]
+) -> None:
+    numa = [
+        {"node": n, "cpus": f"{n * 16}-{n * 16 + 15}", "distances": [10 if m == n else 20 for m in range(4)]}
+        for n in range(4)
+    ]
+    found = shares_near(sorted(allowed), nodes, numa)
+    assert {len(cores) for cores in found} == {len(allowed) // len(nodes)}
+    given_out = [core for cores in found for core in cores]
+    assert len(set(given_out)) == len(given_out)
+    assert set(given_out) <= allowed
 
 
 def test_binding_is_off_for_one_rank_and_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
