@@ -464,7 +464,18 @@ def in_words(bytes_per_second: float) -> str:
 
 
 # Checks of each host; the others concern rank 0 only, or are made on all ranks anyway.
-LOOKED_AT = ("image", "python", "data", "temporary", "backend", "loader", "cores", "shared memory")
+LOOKED_AT = (
+    "image",
+    "python",
+    "data",
+    "temporary",
+    "backend",
+    "loader",
+    "cores",
+    "affinity",
+    "gpudirect",
+    "shared memory",
+)
 _MOST_DIFFERENCES = 3
 _ALL_OF_THEM = "`hpcai500 system` under the same launcher shows all"
 

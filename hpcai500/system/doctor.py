@@ -6,27 +6,33 @@ Each check says how to fix the problem; in a container, it gives the command to 
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 from hpcai500.errors import DataError, EnvironmentLacksError, UsageError
 from hpcai500.files import exists, is_folder, nearest, writable_folder
-from hpcai500.hosts import LauncherName, find_placement
+from hpcai500.hosts import RENDEZVOUS, LauncherName, Placement, find_placement
 from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.layers import Recipe
 from hpcai500.streams import say
 from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_check, ask_driver, find_traces
 from hpcai500.system.checks import DISK, Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
-from hpcai500.system.looking import memory_limit, read
+from hpcai500.system.devices import PCI_DEVICES, Gpu, gpus_of, visible_gpus
+from hpcai500.system.looking import link_name, memory_limit, numbers_of, read
 from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unreachable
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
+from hpcai500.system.network import infiniband_ports
+from hpcai500.system.node import numa_nodes
 from hpcai500.system.software import DALI_DISTRIBUTIONS, find_plugin, installed, installed_torch, loader_check
-from hpcai500.text import size
+from hpcai500.text import count, size
 
 # ----------------------------------------------------------------------------------------------------
 # The folders that a run reads and writes: whether they exist, can be written, and have space.
@@ -375,6 +381,165 @@ def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
 
 
 # ----------------------------------------------------------------------------------------------------
+# GPUs: whether the cores of ranks are near them, and whether copies between them and adapters can be direct.
+
+
+AFFINITY, GPUDIRECT = "affinity", "gpudirect"
+_ROOT = Path("/")
+_NOT_ON_GPUS = "only for jobs on CUDA devices"
+_NO_GPU = "this host has no NVIDIA device"
+# RDMA adapters that GPUDirect RDMA knows: InfiniBand, and RoCE.
+_LAYERS = ("InfiniBand", "Ethernet")
+# The kernel modules that let an adapter read and write a GPU's memory: NVIDIA's, and the older one of Mellanox.
+_PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
+_DMA_BUF_KERNEL = (5, 12)
+# Types of IOMMU groups where the IOMMU translates addresses; with `identity` (iommu=pt) it does not.
+_TRANSLATED = ("DMA", "DMA-FQ")
+
+
+def affinity_check(
+    device: str | None,
+    environment: Mapping[str, str],
+    placement: Placement,
+    ranks: int,
+    cores: Iterable[int],
+    root: Path = _ROOT,
+) -> Check:
+    """Whether this process, which may use `cores`, or the ranks that it will start, have cores near their GPUs.
+
+    `device` is the recipe's accelerator.device; `ranks` will be on this host.
+    """
+    gpus = visible_gpus(environment, root)
+    numa = {one["node"]: numbers_of(one["cpus"] or "") for one in numa_nodes(root) or []}
+    nodes = [gpu.numa_node for gpu in gpus[:ranks] if gpu.numa_node in numa]
+    if reason := _no_affinity(device, gpus, nodes, ranks, root):
+        return Check(AFFINITY, "skip", reason)
+    # Our own process of a rank has that rank's cores; torchrun's process, which starts it, has all.
+    is_bound = placement.launcher in ("srun", "mpirun", "hpcai500") or RENDEZVOUS in environment
+    mine = placement.local_rank if is_bound and len(gpus) > 1 else 0
+    if mine >= len(nodes):
+        return Check(AFFINITY, "skip", f"{ranks} ranks, but {count(len(gpus), 'visible GPU')}")
+    own = sorted(node for node, its in numa.items() if its & set(cores))
+    for number in [mine] if is_bound else range(len(nodes)):
+        if nodes[number] not in own:
+            detail = f"GPU {number} is at NUMA node {nodes[number]}, but its rank's cores are at {_list(own)}"
+            return Check(AFFINITY, "warn", detail, _nearer(placement.launcher, nodes, ranks))
+    if is_bound or ranks == 1:
+        return Check(AFFINITY, "pass", f"GPU {mine} is at NUMA node {nodes[mine]}, cores of its rank at {_list(own)}")
+    if environment.get("HPCAI500_AFFINITY") == "none":
+        return Check(AFFINITY, "pass", "HPCAI500_AFFINITY=none: ranks share all cores")
+    return Check(AFFINITY, "pass", f"each rank gets cores near its GPU: at NUMA nodes {_list(nodes)}")
+
+
+def _no_affinity(
+    device: str | None, gpus: Sequence[Gpu], nodes: Sequence[int | None], ranks: int, root: Path
+) -> str | None:
+    """Why nothing can be said about cores and GPUs; None if it can."""
+    if device != "cuda":
+        return _NOT_ON_GPUS
+    if not gpus_of(root):
+        return _NO_GPU
+    if not gpus:
+        return "CUDA's order of the GPUs is unknown: MIG, UUIDs in CUDA_VISIBLE_DEVICES, or different models"
+    # Where each rank sees its own GPU only, there are fewer than ranks.
+    if len(nodes) < min(len(gpus), ranks):
+        return "the NUMA nodes of the GPUs are unknown"
+    return None
+
+
+def _nearer(launcher: LauncherName, nodes: Sequence[int | None], ranks: int) -> str:
+    """What to type so that local rank N gets cores of NUMA node `nodes[N]`."""
+    if launcher == "srun" and len(nodes) == 1 < ranks:
+        return "srun --gpu-bind=single:1 gives each task one of the GPUs nearest to its cores"
+    if len(nodes) > 1 and launcher == "srun":
+        return f"srun --cpu-bind=map_ldom:{','.join(map(str, nodes))} (on whole nodes), docs/launching.md"
+    if len(nodes) > 1 and launcher == "mpirun":
+        return (
+            f"mpirun --bind-to none … bash -c 'nodes=({' '.join(map(str, nodes))}); exec numactl -N "
+            "${nodes[$OMPI_COMM_WORLD_LOCAL_RANK]} hpcai500 …'"
+        )
+    return "request whole nodes (`sbatch --exclusive`), or cores near the GPUs (`--gres-flags=enforce-binding`)"
+
+
+def gpudirect_check(device: str | None, root: Path = _ROOT, architecture: str = platform.machine()) -> Check:
+    """Whether GPUs can exchange data with each other and with RDMA adapters directly, as far as any user can see."""
+    if device != "cuda":
+        return Check(GPUDIRECT, "skip", _NOT_ON_GPUS)
+    gpus = gpus_of(root)
+    ports = [it for it in infiniband_ports(root) if it["state"] == "Active" and it["link_layer"] in _LAYERS]
+    if not gpus:
+        return Check(GPUDIRECT, "skip", _NO_GPU)
+    if len(gpus) == 1 and not ports:
+        return Check(GPUDIRECT, "skip", "one GPU, and no active InfiniBand or RoCE adapter")
+    modules = [name for name in _PEER_MEMORY if (root / "sys/module" / name).is_dir()]
+    way = modules[0] if modules else "DMA-BUF" if _has_dma_buf(root) else None
+    adapters = [Gpu(port["pci"], port["numa_node"]) for port in ports]
+    detail = f"{_at(gpus, 'GPU')}, {_at(adapters, 'active RDMA adapter')}"
+    problems = [
+        *([_NO_PEER_MEMORY] if ports and way is None else []),
+        *_diverted([*gpus, *adapters], root, architecture),
+    ]
+    if not problems:
+        return Check(GPUDIRECT, "pass", f"{detail}{f', {way}' if ports else ''}")
+    return Check(
+        GPUDIRECT, "warn", "; ".join([detail, *(what for what, _ in problems)]), "; ".join(fix for _, fix in problems)
+    )
+
+
+_NO_PEER_MEMORY = (
+    "neither nvidia_peermem nor DMA-BUF is available: data between GPUs and adapters go through host memory",
+    "as root at each boot: modprobe nvidia-peermem (or NVIDIA's open kernel modules with Linux 5.12 or later)",
+)
+
+
+def _has_dma_buf(root: Path) -> bool:
+    """Whether kernel and driver have DMA-BUF; NVIDIA's open kernel modules begin with driver 515, of CUDA 11.7."""
+    found = re.match(r"(\d+)\.(\d+)", read(root / "proc/sys/kernel/osrelease") or "")
+    is_new = found is not None and (int(found.group(1)), int(found.group(2))) >= _DMA_BUF_KERNEL
+    return is_new and "Open Kernel Module" in (read(root / "proc/driver/nvidia/version") or "")
+
+
+def _diverted(devices: Sequence[Gpu], root: Path, architecture: str) -> Iterator[tuple[str, str]]:
+    """Settings that send direct copies through the processor, each with its fix."""
+    folders = {one.pci: root / PCI_DEVICES / one.pci for one in devices if one.pci}
+    types = {read(folder / "iommu_group/type") for folder in folders.values()}
+    # On ARM, GPUs and the IOMMU are built to work together.
+    if architecture == "x86_64" and types & {*_TRANSLATED}:
+        yield (
+            "the IOMMU translates the addresses of these devices: direct copies are slow, or hang",
+            "boot with iommu=pt, or turn VT-d or AMD-Vi off in the BIOS",
+        )
+    for one, other in combinations(folders, 2):
+        groups = {link_name(folders[pci] / "iommu_group") for pci in (one, other)}
+        if len(groups) == 2 and None not in groups and _share_switch(folders[one], folders[other]):
+            yield (
+                f"PCIe access control (ACS) separates {one} and {other}, which are on one switch",
+                "turn ACS off in the BIOS, or with setpci (NCCL's guide: PCI Access Control Services)",
+            )
+            return
+
+
+def _share_switch(one: Path, other: Path) -> bool:
+    """Whether two PCI devices are below one switch: they have a root port and the port of a switch in common."""
+    pairs = zip(one.resolve().parents[::-1], other.resolve().parents[::-1], strict=False)
+    common = [above.name for above, same in pairs if above == same]
+    return sum(1 for name in common if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", name)) >= 2
+
+
+def _at(devices: Sequence[Gpu], what: str) -> str:
+    """`8 GPUs at NUMA nodes 1, 3`, `no active adapter`."""
+    if not devices:
+        return f"no {what}"
+    nodes = sorted({device.numa_node for device in devices if device.numa_node is not None})
+    where = f" at {'NUMA nodes' if nodes[1:] else 'NUMA node'} {_list(nodes)}" if nodes else ""
+    return f"{count(len(devices), what)}{where}"
+
+
+def _list(numbers: Sequence[int | None]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+# ----------------------------------------------------------------------------------------------------
 # All checks together.
 
 
@@ -485,14 +650,16 @@ def why_no_device(
 def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: Container | None) -> list[Check]:
     try:
         placement = find_placement(environment)
-        local_size, launcher = placement.local_size or 1, placement.launcher
     except UsageError:
-        local_size, launcher = 1, "none"  # the check of the launcher reports it
-    ranks = max(local_size, recipe.hardware.accelerators_per_node if recipe else 1)
+        placement = Placement(0, 1, 0, 1, "none", None, None)  # the check of the launcher reports it
+    device, cores = recipe.accelerator.device if recipe else None, os.sched_getaffinity(0)
+    ranks = max(placement.local_size or 1, recipe.hardware.accelerators_per_node if recipe else 1)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     shared = Path("/dev/shm")  # noqa: S108
     return [
-        cores_check(len(os.sched_getaffinity(0)), os.cpu_count() or 1, ranks, launcher),
+        cores_check(len(cores), os.cpu_count() or 1, ranks, placement.launcher),
+        affinity_check(device, environment, placement, ranks, cores),
+        gpudirect_check(device),
         memory_check(memory_limit(), memory_bytes),
         shared_memory_check(shutil.disk_usage(shared).total if shared.is_dir() else None, ranks, container),
     ]

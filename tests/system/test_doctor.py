@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from fakes.machines import DGX_NODES, adapter, gpu_node, link, pci_device, tree
 from recipes_of_tests import IMAGE, inside, recipe
 
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.files import can_be_made, exists, is_folder, nearest, scratch_folder
-from hpcai500.hosts import LauncherName
+from hpcai500.hosts import LauncherName, Placement
 from hpcai500.interpreter import without_code
 from hpcai500.system import doctor
 from hpcai500.system.checks import Check
@@ -284,6 +285,144 @@ def test_memory_is_said_and_never_judged_but_for_what_ranks_share() -> None:
     check = doctor.shared_memory_check(64 * 2**20, 8, OURS)
     assert (check.status, check.detail) == ("warn", "/dev/shm has 64 MiB: NCCL and MPI need more for 8 ranks")
     assert doctor.shared_memory_check(None, 8, None).status == "skip"
+
+
+# --- cores near GPUs; the made-up machine has 8 of them, at NUMA nodes 3, 3, 1, 1, 7, 7, 5, 5
+
+
+ALL = range(256)
+
+
+def affinity(
+    root: Path, launcher: LauncherName, cores: Iterable[int] = ALL, local_rank: int = 0, **environment: str
+) -> Check:
+    """The check of a rank of eight on a CUDA device."""
+    placement = Placement(local_rank, 8, local_rank, 8, launcher, None, None)
+    return doctor.affinity_check("cuda", environment, placement, 8, cores, root)
+
+
+def test_a_rank_far_from_its_gpu_is_told_with_what_to_type(tmp_path: Path) -> None:
+    root = gpu_node(tmp_path)
+    assert affinity(root, "srun", range(16)) == Check(
+        "affinity", "warn", "GPU 0 is at NUMA node 3, but its rank's cores are at 0",
+        "srun --cpu-bind=map_ldom:3,3,1,1,7,7,5,5 (on whole nodes), docs/launching.md",
+    )  # fmt: skip
+    check = affinity(root, "mpirun", range(64), local_rank=7)
+    assert check.detail == "GPU 7 is at NUMA node 5, but its rank's cores are at 0, 1, 2, 3"
+    assert check.fix is not None
+    assert "nodes=(3 3 1 1 7 7 5 5); exec numactl -N ${nodes[$OMPI_COMM_WORLD_LOCAL_RANK]} hpcai500" in check.fix
+    check = affinity(root, "srun", range(16), CUDA_VISIBLE_DEVICES="2")
+    assert (check.status, check.fix) == (
+        "warn", "srun --gpu-bind=single:1 gives each task one of the GPUs nearest to its cores",
+    )  # fmt: skip
+
+
+def test_a_rank_near_its_gpu_passes_even_if_it_has_other_cores_too(tmp_path: Path) -> None:
+    root = gpu_node(tmp_path)
+    check = affinity(root, "srun", range(48, 64))
+    assert (check.status, check.detail) == ("pass", "GPU 0 is at NUMA node 3, cores of its rank at 3")
+    assert affinity(root, "mpirun", ALL, local_rank=3).status == "pass"
+    # Slurm has given this task GPU 4, which is the only one that it sees.
+    assert affinity(root, "srun", range(112, 128), local_rank=2, CUDA_VISIBLE_DEVICES="4").status == "pass"
+
+
+@pytest.mark.parametrize("launcher", ["none", "torchrun", "horovodrun"])
+def test_where_hpcai500_binds_the_ranks_only_missing_cores_are_told(tmp_path: Path, launcher: LauncherName) -> None:
+    root = gpu_node(tmp_path)
+    check = affinity(root, launcher)
+    assert check.sentence == "each rank gets cores near its GPU: at NUMA nodes 3, 3, 1, 1, 7, 7, 5, 5"
+    check = affinity(root, launcher, range(64))
+    assert (check.status, check.detail) == ("warn", "GPU 4 is at NUMA node 7, but its rank's cores are at 0, 1, 2, 3")
+    assert (check.fix or "").startswith("request whole nodes")
+    # The process of a rank has only that rank's cores.
+    bound = affinity(root, launcher, range(16, 32), local_rank=2, HPCAI500_RENDEZVOUS="n1:1")
+    assert (bound.status, bound.detail) == ("pass", "GPU 2 is at NUMA node 1, cores of its rank at 1")
+
+
+def test_cores_and_gpus_are_not_compared_where_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    alone = Placement(0, 1, 0, 1, "none", None, None)
+    for device in ("cpu", None):
+        skipped = doctor.affinity_check(device, {}, alone, 1, ALL, tmp_path), doctor.gpudirect_check(device, tmp_path)
+        assert [(check.status, check.detail) for check in skipped] == [("skip", "only for jobs on CUDA devices")] * 2
+    skipped = affinity(tmp_path, "srun"), doctor.gpudirect_check("cuda", tmp_path)
+    assert [(check.status, check.detail) for check in skipped] == [("skip", "this host has no NVIDIA device")] * 2
+    unknown = gpu_node(tmp_path / "unknown", dict.fromkeys(DGX_NODES, -1))
+    assert affinity(unknown, "srun").sentence == "the NUMA nodes of the GPUs are unknown"
+    check = affinity(gpu_node(tmp_path / "mig"), "srun", CUDA_VISIBLE_DEVICES="MIG-1")
+    assert (check.status, check.detail.partition(":")[0]) == ("skip", "CUDA's order of the GPUs is unknown")
+    two = affinity(tmp_path / "mig", "srun", local_rank=5, CUDA_VISIBLE_DEVICES="0,1")
+    assert (two.status, two.detail) == ("skip", "8 ranks, but 2 visible GPUs")
+
+
+# --- direct copies between GPUs and adapters
+
+
+@pytest.fixture
+def dgx(tmp_path: Path) -> Path:
+    """The machine with two adapters; no module and no setting that GPUDirect needs or dislikes."""
+    root = gpu_node(tmp_path)
+    adapter(root, "mlx5_0", "0000:0c:00.0", 3)
+    adapter(root, "mlx5_1", "0000:4b:00.0", 1, layer="Ethernet")
+    return root
+
+
+SEEN = "8 GPUs at NUMA nodes 1, 3, 5, 7, 2 active RDMA adapters at NUMA nodes 1, 3"
+
+
+def test_adapters_read_gpus_by_nvidias_module_or_the_older_one(dgx: Path) -> None:
+    check = doctor.gpudirect_check("cuda", dgx)
+    assert (check.status, check.detail.partition(": ")[0]) == (
+        "warn", f"{SEEN}; neither nvidia_peermem nor DMA-BUF is available",
+    )  # fmt: skip
+    assert (check.fix or "").startswith("as root at each boot: modprobe nvidia-peermem")
+    for module in ("nv_peer_mem", "nvidia_peermem"):
+        (dgx / "sys/module" / module).mkdir(parents=True)
+        check = doctor.gpudirect_check("cuda", dgx)
+        assert (check.status, check.detail) == ("pass", f"{SEEN}, {module}")
+
+
+@pytest.mark.parametrize(("kernel", "status"), [("5.11.0", "warn"), ("5.12.0-1", "pass"), ("6.8.0-45-generic", "pass")])
+def test_or_by_dma_buf_which_needs_the_open_modules_and_a_new_kernel(dgx: Path, kernel: str, status: str) -> None:
+    open_modules = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n"
+    tree(dgx, {"proc/driver/nvidia/version": open_modules, "proc/sys/kernel/osrelease": f"{kernel}\n"})
+    assert doctor.gpudirect_check("cuda", dgx).status == status
+
+
+def test_without_adapters_only_copies_between_gpus_count(tmp_path: Path) -> None:
+    check = doctor.gpudirect_check("cuda", gpu_node(tmp_path / "eight"))
+    assert (check.status, check.detail) == ("pass", "8 GPUs at NUMA nodes 1, 3, 5, 7, no active RDMA adapter")
+    check = doctor.gpudirect_check("cuda", gpu_node(tmp_path / "one", {"0000:07:00.0": 0}))
+    assert (check.status, check.detail) == ("skip", "one GPU, and no active InfiniBand or RoCE adapter")
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "status"),
+    [("DMA-FQ", "x86_64", "warn"), ("identity", "x86_64", "pass"), ("DMA", "aarch64", "pass")],
+)
+def test_an_iommu_that_translates_is_told_on_the_machines_that_it_slows(
+    tmp_path: Path, kind: str, architecture: str, status: str
+) -> None:
+    root = gpu_node(tmp_path)
+    for address, node in DGX_NODES.items():
+        # Each switch is one group: access control is off.
+        tree(root, {f"sys/kernel/iommu_groups/{node}/type": f"{kind}\n"})
+        link(root, f"{pci_device(root, address, node)}/iommu_group", f"sys/kernel/iommu_groups/{node}")
+    check = doctor.gpudirect_check("cuda", root, architecture)
+    assert (check.status, "iommu=pt" in (check.fix or "")) == (status, status == "warn")
+
+
+def test_access_control_is_told_where_it_separates_devices_of_one_switch(dgx: Path) -> None:
+    (dgx / "sys/module/nvidia_peermem").mkdir(parents=True)
+    pci_device(dgx, "0000:07:00.0", 3, group="40")
+    # A device on another switch may be in another group.
+    pci_device(dgx, "0000:47:00.0", 1, group="50")
+    assert doctor.gpudirect_check("cuda", dgx).status == "pass"
+    pci_device(dgx, "0000:0c:00.0", 3, group="41")
+    check = doctor.gpudirect_check("cuda", dgx)
+    assert (check.status, check.detail) == (
+        "warn",
+        f"{SEEN}; PCIe access control (ACS) separates 0000:07:00.0 and 0000:0c:00.0, which are on one switch",
+    )
 
 
 # --- the container as Apptainer tells of it: variables as seen with 1.4.5, files in a folder that stands for `/`
