@@ -154,7 +154,7 @@ class Reception(Generic[M]):
         greet: Callable[[Connection[M]], str],
         take: Callable[[Connection[M], str, M], bool],
     ) -> None:
-        _allow_files(size + _MOST_UNKNOWN + _OTHER_FILES)
+        allow_connections(size + _MOST_UNKNOWN)
         listener.setblocking(False)
         self._listener, self._messages, self._most = listener, messages, size + _MOST_UNKNOWN
         self._greet, self._take = greet, take
@@ -230,8 +230,12 @@ class Reception(Generic[M]):
         return connection
 
 
-def _allow_files(count: int) -> None:
-    """Raise the soft limit of open files (1024 by default) to `count`, as far as the hard limit allows."""
+def allow_connections(count: int) -> None:
+    """Let this process have `count` connections: raise the soft limit of open files (1024 by default) if needed.
+
+    The hard limit may allow fewer.
+    """
+    count += _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < limit:

@@ -18,6 +18,7 @@ from hpcai500.comm.torch_backend import open_torch
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.hosts import Placement, name_ranks
 from hpcai500.layers import Recipe
+from hpcai500.messages import allow_connections
 from hpcai500.streams import say
 from hpcai500.system.network import prefer_route
 
@@ -69,6 +70,8 @@ def meet(placement: Placement, patience: float = PATIENCE_SECONDS) -> tuple[dist
         EnvironmentLacksError: rank 0's address is unknown, or rank 0 cannot listen there.
         RunError: a rank did not connect, or two processes claim the same rank.
     """
+    # Gloo connects each rank to each other one; rank 0 also serves the store and the monitor of ranks to all.
+    allow_connections(3 * placement.size)
     host, port = _address(placement)
     own_address = root_address = ""
     if placement.rank == 0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -242,6 +243,18 @@ def in_threads(work: Callable[[int], None], count: int) -> None:
 def test_ranks_meet_and_know_each_others_hosts() -> None:
     port = free_port()
     assert meet_in_threads([at(port, rank, 3) for rank in range(3)]) == [(socket.gethostname(),) * 3] * 3
+
+
+def test_a_rank_may_open_the_connections_that_a_job_of_its_size_has() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (514, before[1]))
+        port = free_port()
+        meet_in_threads([at(port, rank, 3) for rank in range(3)])
+        # Those of Gloo, the store and the monitor, beside 512 other files.
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 512 + 3 * 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_rank_0_takes_the_socket_that_its_launcher_opened() -> None:
