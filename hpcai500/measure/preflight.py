@@ -29,6 +29,7 @@ from hpcai500.methodology.nodes import NodeDifference
 from hpcai500.methodology.roofline import arithmetic_of
 from hpcai500.system.accelerator import find_traces
 from hpcai500.system.checks import ALL_REDUCE, CLOCKS, DEVICES, GEMM, NODES, POWER, VERSIONS, Check, Status
+from hpcai500.system.doctor import affinity_of_rank
 from hpcai500.system.network import link_rates
 from hpcai500.system.power import automatic_names, find_sources
 
@@ -167,12 +168,14 @@ class Device:
     """What a rank computes on; `answer` is the sum of the first `_COUNT` whole numbers.
 
     `identity` distinguishes devices of a host; None if ranks may share it. `on_host` counts the visible devices.
+    `affinity` is the check of the rank's cores.
     """
 
     name: str
     identity: str | None
     on_host: int
     answer: float
+    affinity: Check | None = None
 
 
 def ask_device(device: torch.device) -> Device:
@@ -187,11 +190,11 @@ def ask_device(device: torch.device) -> Device:
         return Device("cpu", None, 1, answer)
     properties = torch.cuda.get_device_properties(device)
     identity = str(getattr(properties, "uuid", device.index))
-    return Device(properties.name, identity, torch.cuda.device_count(), answer)
+    return Device(properties.name, identity, torch.cuda.device_count(), answer, affinity_of_rank())
 
 
 def check_devices(answers: Sequence[Answer[Device]]) -> Check:
-    """Check that all devices compute right, and that no two ranks share one."""
+    """Check that all devices compute right, that no two ranks share one, and that ranks have cores near theirs."""
     fix = "see `nvidia-smi` and `dmesg` on that host, or exclude it"
     if failed := failures(DEVICES, answers, "cannot compute", fix):
         return failed
@@ -206,6 +209,11 @@ def check_devices(answers: Sequence[Answer[Device]]) -> Check:
             f"{shared} share one device",
             "start one rank a device; the launcher must show each rank its own device, or all devices to all ranks",
         )
+    far = [(answer.name, it.affinity) for answer, it in found if it.affinity and it.affinity.status == "warn"]
+    if far:
+        (name, first), others = far[0], listed(other for other, _ in far[1:])
+        detail = f"{_in_words(found)}; {name}: {first.detail}{f' (also: {others})' if others else ''}"
+        return Check(DEVICES, "warn", detail, first.fix)
     return Check(DEVICES, "pass", _in_words(found))
 
 

@@ -404,10 +404,13 @@ def affinity_check(
     ranks: int,
     cores: Iterable[int],
     root: Path = _ROOT,
+    *,
+    is_rank: bool = False,
 ) -> Check:
     """Whether this process, which may use `cores`, or the ranks that it will start, have cores near their GPUs.
 
-    `device` is the recipe's accelerator.device; `ranks` will be on this host.
+    `device` is the recipe's accelerator.device; `ranks` will be on this host. `is_rank`: this process computes, so its
+    cores are those of one rank.
     """
     gpus = visible_gpus(environment, root)
     numa = {one["node"]: numbers_of(one["cpus"] or "") for one in numa_nodes(root) or []}
@@ -415,7 +418,7 @@ def affinity_check(
     if reason := _no_affinity(device, gpus, nodes, ranks, root):
         return Check(AFFINITY, "skip", reason)
     # Our own process of a rank has that rank's cores; torchrun's process, which starts it, has all.
-    is_bound = placement.launcher in ("srun", "mpirun", "hpcai500") or RENDEZVOUS in environment
+    is_bound = is_rank or placement.launcher in ("srun", "mpirun", "hpcai500") or RENDEZVOUS in environment
     mine = placement.local_rank if is_bound and len(gpus) > 1 else 0
     if mine >= len(nodes):
         return Check(AFFINITY, "skip", f"{ranks} ranks, but {count(len(gpus), 'visible GPU')}")
@@ -429,6 +432,13 @@ def affinity_check(
     if environment.get("HPCAI500_AFFINITY") == "none":
         return Check(AFFINITY, "pass", "HPCAI500_AFFINITY=none: ranks share all cores")
     return Check(AFFINITY, "pass", f"each rank gets cores near its GPU: at NUMA nodes {_list(nodes)}")
+
+
+def affinity_of_rank(environment: Mapping[str, str] = os.environ) -> Check:
+    """The check of a rank on a CUDA device, by its own process."""
+    placement = find_placement(environment)
+    cores = os.sched_getaffinity(0)
+    return affinity_check("cuda", environment, placement, placement.local_size or 1, cores, is_rank=True)
 
 
 def _no_affinity(

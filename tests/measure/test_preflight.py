@@ -166,6 +166,7 @@ def test_clocks_of_hosts_are_within_a_second_or_told(
 GPU = Device("NVIDIA H100", "GPU-a", 4, 100_000 * 100_001 / 2)
 
 
+FAR, NEAR = Check("affinity", "warn", "GPU 0 is far", "srun --cpu-bind=map_ldom:1"), Check("affinity", "pass", "near")
 SOME = "NVIDIA H100: sums are right; host n1 has 4 devices: --procs 4 checks all"
 
 
@@ -178,6 +179,9 @@ SOME = "NVIDIA H100: sums are right; host n1 has 4 devices: --procs 4 checks all
         ([GPU, replace(GPU, answer=1.0)], ("n1", "n2"), "fail",
          "rank 1 on host n2: a sum of whole numbers is wrong"),
         ([GPU, GPU], ("n1", "n1"), "fail", "rank 0 on host n1, rank 1 on host n1 share one device"),
+        ([replace(GPU, identity=str(number), affinity=FAR if number else NEAR) for number in range(3)],
+         ("n1", "n2", "n2"), "warn",
+         f"3 x {SOME}; rank 1 on host n2: GPU 0 is far (also: rank 2 on host n2)"),
         # Devices of two hosts may have one name.
         ([GPU, GPU], ("n1", "n2"), "pass", f"2 x {SOME}"),
     ],
