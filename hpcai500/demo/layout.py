@@ -84,7 +84,9 @@ def lay_out(folder: Path, tracker: Tracker = silent) -> Sequence[Made]:
             raise UsageError(f"{folder}: not empty; give a new folder: hpcai500 demo DIR")
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(files(__package__).joinpath("records.tar.xz").read_bytes())) as archive:
-            archive.extractall(folder, filter="data")
+            # Python before 3.11.4, such as that of Debian 12, has no filters.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(folder)  # noqa: S202 - our own archive
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}; give another DIR") from error
     with tracker(len(_STEPS), "writing pages", "pages") as progress:
