@@ -7,6 +7,7 @@ import json
 import shutil
 import stat
 import struct
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -90,13 +91,13 @@ def members_of(files: Mapping[str, bytes], **changes: Any) -> list[Member]:
     ]
 
 
-def write_zip(path: Path, members: Sequence[Member], *, wide: bool = False) -> Path:
-    """A ZIP of `members`, as the standard library writes it: links, twins and all; `wide`: in 64 bits."""
+def write_zip(path: Path, members: Sequence[Member], *, wide_bytes: int = sys.maxsize) -> Path:
+    """A ZIP of `members`, as the standard library writes it: links, twins and all; above `wide_bytes`, in 64 bits."""
     with zipfile.ZipFile(path, "w") as target:
         for member in members:
             info = zipfile.ZipInfo(member.path, (1980, 1, 1, 0, 0, 0))
             info.create_system, info.external_attr, info.compress_type = 3, member.mode << 16, member.method
-            with target.open(info, "w", force_zip64=wide) as stream:
+            with target.open(info, "w", force_zip64=len(member.content) > wide_bytes) as stream:
                 stream.write(member.content)
     return path
 

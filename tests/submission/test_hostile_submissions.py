@@ -455,7 +455,7 @@ def test_a_bomb_that_says_it_is_small_costs_neither_memory_nor_time(tmp_path: Pa
 def test_a_zip_with_64_bit_sizes_and_offsets_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What the standard library does from 2 GiB on, here from a few bytes on.
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 200)
-    path = write_zip(tmp_path / "s.zip", members_of(small_files()), wide=True)
+    path = write_zip(tmp_path / "s.zip", members_of(small_files()), wide_bytes=200)
     assert b"PK\6\6" in path.read_bytes()
     assert opened(path, tmp_path / "out").manifest.system == "A"
 

@@ -69,8 +69,9 @@ from hpcai500.system.software import code_hash
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644
 _CHUNK = 1 << 20
-# zipfile reserves room for 64-bit sizes only on request; the file may still grow.
-_WIDE_BYTES = 1 << 30
+# zipfile reserves room for 64-bit sizes only on request. For files that do not need it, Python before 3.11.4 would then
+# write a header that contradicts itself.
+_WIDE_BYTES = (1 << 31) - 1
 
 
 def add_file(
