@@ -277,6 +277,7 @@ def version(as_json: Json = False) -> None:
 
 def self_test(
     procs: Annotated[int, typer.Option(min=2, metavar="N", help="Ranks for the all-reduce.")] = 2,
+    no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Leave out the kernels of GPUs.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare every kernel with a reference, all-reduce on several ranks, and train: half a minute on two cores.
@@ -285,7 +286,7 @@ def self_test(
     """
     from hpcai500.launch.self_test import run_self_test  # keeps `--help` fast
 
-    ended = run_self_test(procs)
+    ended = run_self_test(procs, no_gpu=no_gpu)
     show(ended.document() if as_json else ended.lines())
     raise typer.Exit(ended.exit_code)
 

@@ -83,13 +83,13 @@ class SelfTest:
         yield f"HPCAI500 SELF-TEST {self.verdict.upper()}"
 
 
-def run_self_test(procs: int) -> SelfTest:
+def run_self_test(procs: int, *, no_gpu: bool = False) -> SelfTest:
     """Run every part, all-reduces with `procs` ranks. All files are written into a temporary folder."""
     started = time.monotonic()
     findings: list[Finding] = []
     try:
         with scratch_folder(os.environ, Path.cwd()) as folder:
-            findings += run_parts(parts(procs, without_placement(os.environ), folder), Path(folder))
+            findings += run_parts(parts(procs, without_placement(os.environ), folder, no_gpu=no_gpu), Path(folder))
     except EnvironmentLacksError as error:
         findings.append(_printed(Finding("temporary files", "fail", str(error), exit_code=error.exit_code)))
     return SelfTest(findings, time.monotonic() - started)
@@ -101,13 +101,13 @@ def run_parts(parts: Iterable[Part], folder: Path) -> Iterator[Finding]:
         yield from _run(part, folder / str(number))
 
 
-def parts(procs: int, environment: Mapping[str, str], folder: str) -> Iterator[Part]:
-    """All parts; temporary files go to `folder`."""
+def parts(procs: int, environment: Mapping[str, str], folder: str, *, no_gpu: bool = False) -> Iterator[Part]:
+    """All parts; temporary files go to `folder`. `no_gpu` skips the checks on a CUDA device."""
     environment = {**environment, VARIABLE: folder}
     for isa in _instruction_sets():
         start = _one_process({**environment, "HPCAI500_ISA": isa}, "kernels")
         yield Part(f"kernels [{isa}]", start)
-    yield Part("libraries", _one_process(environment, "libraries"))
+    yield Part("libraries", _one_process(environment, "libraries", *(["no-gpu"] if no_gpu else [])))
     yield Part("all-reduce: torch, Gloo", _torch_ranks(procs, environment))
     no_horovod = None if importlib.util.find_spec("horovod") else "Horovod is not installed (`make horovod`)"
     no_mpi = None if shutil.which("mpirun") else "no mpirun on PATH"

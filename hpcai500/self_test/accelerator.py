@@ -48,8 +48,17 @@ def find_device() -> torch.device:
     return torch.device("cuda", 0)
 
 
-def on_device(check: Callable[[torch.device], str]) -> str:
-    """Run `check` on the first CUDA device; returns its result with the name of the device."""
+def on_device(check: Callable[[torch.device], str], *, leave_out: bool = False) -> str:
+    """Run `check` on the first CUDA device; returns its result with the name of the device.
+
+    Raises:
+        CannotBeChecked: as `find_device`, or `leave_out`: the user asked not to use a device.
+    """
+    if leave_out:
+        raise CannotBeChecked(
+            "left out by --no-gpu: for the kernels of GPUs, run this without it on a node that has one (in a container "
+            "with --nv)"
+        )
     device = find_device()
     return f"{torch.cuda.get_device_name(device)}: {check(device)}"
 

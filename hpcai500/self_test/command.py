@@ -1,8 +1,8 @@
 """`python -m hpcai500.self_test.command FOLDER LIMIT PART [WORD…]`: one process of `hpcai500 self-test`.
 
-PART is `kernels` (HPCAI500_ISA selects the instruction set), `libraries`, `convolutions`, `training BENCHMARK`, or
-`ranks KIND SIZE`: one of SIZE ranks that a launcher has started. Imports come after the time limit is set, and worker
-processes of a training run, which import this file again, start faster without torch.
+PART is `kernels` (HPCAI500_ISA selects the instruction set), `libraries [no-gpu]`, `convolutions`, `training
+BENCHMARK`, or `ranks KIND SIZE`: one of SIZE ranks that a launcher has started. Imports come after the time limit is
+set, and worker processes of a training run, which import this file again, start faster without torch.
 """
 
 from __future__ import annotations
@@ -78,8 +78,10 @@ def _checks(part: str, options: Sequence[str], folder: Path) -> Mapping[str, Cal
             from hpcai500.self_test import accelerator, libraries
 
             facts = {f"libraries: {name}": fact for name, fact in libraries.FACTS.items()}
+            leave_out = "no-gpu" in options
             on_device = {
-                f"{name} [CUDA]": partial(accelerator.on_device, check) for name, check in accelerator.CHECKS.items()
+                f"{name} [CUDA]": partial(accelerator.on_device, check, leave_out=leave_out)
+                for name, check in accelerator.CHECKS.items()
             }
             return {**facts, **on_device}
         case "convolutions":

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError, WrongAnswerError
 from hpcai500.findings import CannotBeChecked
 from hpcai500.self_test import accelerator as kernel_checks
+from hpcai500.self_test import command
 from hpcai500.self_test.kernels import checks
 from hpcai500.system import doctor
 from hpcai500.system.accelerator import Driver, Traces
@@ -245,6 +247,17 @@ def test_a_device_that_torch_does_not_find_is_never_skipped(monkeypatch: pytest.
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(CannotBeChecked, match="uses no CUDA device"):
         kernel_checks.find_device()
+
+
+def test_with_no_gpu_a_device_is_not_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An image is built without the driver, also on a host that has a device."""
+    monkeypatch.setattr(kernel_checks, "find_device", Mock(side_effect=AssertionError))
+    checks = command._checks("libraries", ["no-gpu"], tmp_path)
+    on_device = [check for name, check in checks.items() if name.endswith("[CUDA]")]
+    assert len(on_device) == len(kernel_checks.CHECKS)
+    for check in on_device:
+        with pytest.raises(CannotBeChecked, match="--no-gpu"):
+            check()
 
 
 def test_a_device_and_a_core_without_cuda_is_told_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:

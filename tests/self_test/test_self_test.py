@@ -144,6 +144,13 @@ def test_without_a_place_for_temporary_files_the_verdict_is_fail_with_the_fix(
     assert "set TMPDIR" in capsys.readouterr().err
 
 
+def test_no_gpu_is_told_to_the_process_that_would_use_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr(self_test, "_one_process", lambda environment, *words: started.append(words))
+    list(self_test.parts(2, os.environ, "", no_gpu=True))
+    assert ("libraries", "no-gpu") in started
+
+
 def test_a_terminals_ctrl_c_ends_ranks_in_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
 

@@ -213,6 +213,25 @@ def test_only_known_sections_with_shell_that_parses(definition: Path) -> None:
                 assert checked.returncode == 0, checked.stderr
 
 
+def test_only_a_build_leaves_out_the_gpu(definition: Path, tmp_path: Path) -> None:
+    """It sees the devices of its host, but not the driver."""
+    (name,) = re.findall(r"export APPTAINERENV_(\w+)=", (ROOT / "scripts" / "image").read_text())
+    (tmp_path / "hpcai500").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "hpcai500").chmod(0o755)
+    test = parse(definition)[-1].sections["test", ""]
+    for given, expected in ({}, "self-test"), ({name: "yes"}, "self-test --no-gpu"):
+        shell = ["/bin/sh", "-c", test]
+        ended = subprocess.run(shell, env={"PATH": str(tmp_path), **given}, text=True, capture_output=True, check=True)
+        assert ended.stdout.strip() == expected
+
+
+def test_wheels_are_not_built_in_the_hosts_tmp(definition: Path) -> None:
+    building = [text for stage in parse(definition) if "build-wheels" in (text := stage.sections.get(("post", ""), ""))]
+    assert building
+    for text in building:
+        assert 0 < text.find("export TMPDIR=/source/tmp\n") < text.find("containers/build-wheels")
+
+
 def test_every_argument_is_given_by_the_script_that_builds(definition: Path) -> None:
     asked = set(re.findall(r"\{\{ (\w+) \}\}", definition.read_text()))
     given = set(re.findall(r'--build-arg "(\w+)=', (ROOT / "scripts" / "image").read_text()))
