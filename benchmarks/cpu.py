@@ -5,7 +5,7 @@ of them alone; within a benchmark, ours and its rivals take turns. A row shows t
 range, the limit that binds it where one is measured beside it, and what was recorded before. It says `slower` where
 even its best visit is below the worst recorded one.
 
-`--record` writes the visits to benchmarks/results/ and docs/performance.md anew. `--quick` takes two minutes, checks
+`--record` writes the visits to benchmarks/results/ and docs/performance.md anew. `--quick` takes four minutes, checks
 that all of it runs, and records nothing.
 """
 

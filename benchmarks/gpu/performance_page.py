@@ -81,7 +81,8 @@ _NOTES = {
     (None, "step on two ranks, gradients alone"): ("Open MPI uses shared memory itself, as we do beside Gloo."),
     (None, "climate image"): (
         "we read by read(), which takes two thirds of our time and copies all bytes once more than a mapping would: "
-        "mapped, the same conversion is 1.3 times as fast, but a file that somebody shortens would kill the process."
+        "mapped, the same conversion is 1.3 times as fast, but a file that somebody shortens would kill the process. "
+        "It moves 0.73 to 0.80 of the bytes of a non-temporal copy."
     ),
     (None, "climate image, shipped gzip"): (
         "inflating by libdeflate on all cores allows 3.5; ISA-L and zlib-ng are slower. The rest of our time is mostly "

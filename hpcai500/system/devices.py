@@ -85,19 +85,19 @@ _MIG = "proc/driver/nvidia/capabilities/gpu*/mig/gi*"
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """A GPU: its PCI address, such as `0000:07:00.0`, and its NUMA node (None if the firmware does not say)."""
+class PciDevice:
+    """A GPU or an adapter: address, such as `0000:07:00.0`, and NUMA node (None if the firmware does not say)."""
 
     pci: str
     numa_node: int | None
 
 
-def gpus_of(root: Path = Path("/")) -> list[Gpu]:
+def gpus_of(root: Path = Path("/")) -> list[PciDevice]:
     """All of NVIDIA's GPUs that the driver has on this host, by address."""
     return [_gpu(root, folder.name.lower()) for folder in sorted((root / _GPUS).glob("*"), key=_by_address)]
 
 
-def visible_gpus(environment: Mapping[str, str], root: Path = Path("/")) -> list[Gpu]:
+def visible_gpus(environment: Mapping[str, str], root: Path = Path("/")) -> list[PciDevice]:
     """NVIDIA's GPUs that this process may use, in CUDA's order; empty if there are none, or their order is unknown.
 
     With CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA numbers them by PCI address. By default (FASTEST_FIRST) the fastest comes
@@ -119,9 +119,9 @@ def visible_gpus(environment: Mapping[str, str], root: Path = Path("/")) -> list
     return gpus if named is None else _named(gpus, named)
 
 
-def _named(gpus: Sequence[Gpu], named: str) -> list[Gpu]:
+def _named(gpus: Sequence[PciDevice], named: str) -> list[PciDevice]:
     """Those of `gpus` that CUDA_VISIBLE_DEVICES=`named` shows: all before the first that does not exist."""
-    found: list[Gpu] = []
+    found: list[PciDevice] = []
     for word in map(str.strip, named.split(",")):
         if word.startswith(("GPU", "MIG")):
             return []
@@ -132,8 +132,8 @@ def _named(gpus: Sequence[Gpu], named: str) -> list[Gpu]:
     return found if len(set(found)) == len(found) else []
 
 
-def _gpu(root: Path, pci: str) -> Gpu:
-    return Gpu(pci, numa_of(root / PCI_DEVICES / pci))
+def _gpu(root: Path, pci: str) -> PciDevice:
+    return PciDevice(pci, numa_of(root / PCI_DEVICES / pci))
 
 
 def _by_address(folder: Path) -> list[int]:

@@ -25,7 +25,7 @@ from hpcai500.streams import say
 from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_check, ask_driver, find_traces
 from hpcai500.system.checks import DISK, Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
-from hpcai500.system.devices import PCI_DEVICES, Gpu, gpus_of, visible_gpus
+from hpcai500.system.devices import PCI_DEVICES, PciDevice, gpus_of, visible_gpus
 from hpcai500.system.looking import link_name, memory_limit, numbers_of, read
 from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unreachable
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
@@ -442,7 +442,7 @@ def affinity_of_rank(environment: Mapping[str, str] = os.environ) -> Check:
 
 
 def _no_affinity(
-    device: str | None, gpus: Sequence[Gpu], nodes: Sequence[int | None], ranks: int, root: Path
+    device: str | None, gpus: Sequence[PciDevice], nodes: Sequence[int | None], ranks: int, root: Path
 ) -> str | None:
     """Why nothing can be said about cores and GPUs; None if it can."""
     if device != "cuda":
@@ -483,7 +483,7 @@ def gpudirect_check(device: str | None, root: Path = _ROOT, architecture: str = 
         return Check(GPUDIRECT, "skip", "one GPU, and no active InfiniBand or RoCE adapter")
     modules = [name for name in _PEER_MEMORY if (root / "sys/module" / name).is_dir()]
     way = modules[0] if modules else "DMA-BUF" if _has_dma_buf(root) else None
-    adapters = [Gpu(port["pci"], port["numa_node"]) for port in ports]
+    adapters = [PciDevice(port["pci"], port["numa_node"]) for port in ports]
     detail = f"{_at(gpus, 'GPU')}, {_at(adapters, 'active RDMA adapter')}"
     problems = [
         *([_NO_PEER_MEMORY] if ports and way is None else []),
@@ -509,7 +509,7 @@ def _has_dma_buf(root: Path) -> bool:
     return is_new and "Open Kernel Module" in (read(root / "proc/driver/nvidia/version") or "")
 
 
-def _diverted(devices: Sequence[Gpu], root: Path, architecture: str) -> Iterator[tuple[str, str]]:
+def _diverted(devices: Sequence[PciDevice], root: Path, architecture: str) -> Iterator[tuple[str, str]]:
     """Settings that send direct copies through the processor, each with its fix."""
     folders = {one.pci: root / PCI_DEVICES / one.pci for one in devices if one.pci}
     types = {read(folder / "iommu_group/type") for folder in folders.values()}
@@ -536,7 +536,7 @@ def _share_switch(one: Path, other: Path) -> bool:
     return sum(1 for name in common if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", name)) >= 2
 
 
-def _at(devices: Sequence[Gpu], what: str) -> str:
+def _at(devices: Sequence[PciDevice], what: str) -> str:
     """`8 GPUs at NUMA nodes 1, 3`, `no active adapter`."""
     if not devices:
         return f"no {what}"

@@ -30,13 +30,14 @@ sys.exit(main())
 def python_with(folder: Path, *packages: Path) -> Path:
     """The interpreter of a new environment in `folder`, with `hpcai500` beside it as pip writes it.
 
-    Modules in the folders `packages` come before those of this process's own installation.
+    Modules in the folders `packages` come before all others, also before the sitecustomize.py that Debian's Python has.
     """
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
     (found,) = folder.glob("lib/python3.*/site-packages")
     ours = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
-    (found / "packages.pth").write_text("\n".join([*map(str, packages), *ours]))
+    first = f"import sys; sys.path[:0] = {[*map(str, packages)]!r}"
+    (found / "packages.pth").write_text("\n".join([first, *ours]))
     script = python.with_name("hpcai500")
     script.write_text(_SCRIPT.format(python=python))
     script.chmod(0o755)
