@@ -46,7 +46,7 @@ help:
 ##   make docs         build the documentation as a web site in build/docs, and check its links
 ##   make lint         ruff, mypy, clang-format: report only
 ##   make format       ruff, clang-format: rewrite the files
-##   make bench        compare the speed with alternatives (installs them first) and with the recorded results; ARGS=--quick: four minutes
+##   make bench        compare the speed with alternatives (installs them first) and with the recorded results; ARGS=--quick: two minutes
 ##   make bench-gpu    compare the speed on a CUDA device, and rewrite docs/performance.md; ARGS="--only ic_mixed ewa_step"
 ##   make fuzz         fuzz the JPEG decoder with libFuzzer (needs clang; docs/fuzzing.md); ARGS="--runs 1000000 jpeg_planes"
 ##   make lock         resolve constraints.txt again after pyproject.toml changed

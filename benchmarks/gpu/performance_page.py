@@ -47,7 +47,7 @@ _HOW = """## Measure again
 
     make bench                                      # the CPU results: prints them beside what is recorded
     make bench ARGS="--visits 5 --record"           # and records them
-    make bench ARGS=--quick                         # four minutes: only checks that the code runs
+    make bench ARGS=--quick                         # two minutes: only checks that the code runs
     python benchmarks/large_scale.py --json benchmarks/results/large_scale.json    # how cost grows; five minutes
     python benchmarks/growth.py --json benchmarks/results/growth.json              # the same of threads and ranks
     make bench-gpu                                  # all parts; requires a CUDA device and a torch built for it
