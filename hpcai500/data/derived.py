@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -237,13 +238,24 @@ def _windowed(
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in child processes that start meanwhile: the parent ends them, without a traceback.
+    """Hold back Ctrl-C, here and in child processes that start meanwhile: the parent ends them, without a traceback.
 
     Ctrl-C reaches the whole process group. A child inherits the signal mask; an initializer would run too late for a
-    child that is still importing.
+    child that is still importing. In this process another thread, of a library, may take the signal, and Python would
+    then interrupt this one before it has told the child what to do.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    held: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    # Handlers run in the main thread, and only one that Python has set can be put back.
+    holds = handler is not None and threading.current_thread() is threading.main_thread()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if holds:
+        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if holds:
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if held:
+            signal.raise_signal(signal.SIGINT)
