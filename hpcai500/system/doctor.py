@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 
 from hpcai500.errors import DataError, EnvironmentLacksError, UsageError
@@ -635,11 +635,26 @@ def require_healthy(subject: Subject) -> None:
     errors = [check for check in checks if check.status == "fail"]
     if not errors:
         return
-    # The command may be `profile` or `scale`, but doctor takes a benchmark.
-    benchmark = subject.recipe.benchmark if subject.recipe else ""
-    more = f" (and {len(errors) - 1} more: see `hpcai500 doctor {benchmark} …`)" if errors[1:] else ""
+    more = f" (and {len(errors) - 1} more: see `{_doctor_line(subject)}`)" if errors[1:] else ""
     kind = DataError if errors[0].name == DATA else EnvironmentLacksError
     raise kind(f"{errors[0].sentence}{more}")
+
+
+# What doctor takes of the options of other commands; those after which a value follows.
+_VALUED, _FLAGS = ("--recipe", "--data", "--out", "--set", "--procs"), ("--oversubscribe",)
+
+
+def _doctor_line(subject: Subject) -> str:
+    """The command that shows all checks of `subject`; the user may have typed `profile` or `scale`."""
+    kept = ["doctor", *([subject.recipe.benchmark] if subject.recipe else [])]
+    words = iter(subject.arguments)
+    for word in words:
+        if word in _VALUED:
+            kept += [word, *islice(words, 1)]
+        elif word in _FLAGS or word.partition("=")[0] in _VALUED:
+            kept.append(word)
+    container = find_container(os.environ)
+    return container.line([], kept) if container else shlex.join(["hpcai500", *kept])
 
 
 def why_no_device(

@@ -228,8 +228,12 @@ def test_of_several_errors_the_first_is_told_and_the_others_counted(tmp_path: Pa
     with pytest.raises(DataError, match=r"no such folder; give the folder of synthetic-shapes with --data DIR$"):
         require_healthy(Subject(recipe(), tmp_path / "none", tmp_path))
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"no such folder.* \(and 1 more: see `hpcai500 doctor ic …`"):
-        require_healthy(Subject(recipe(), tmp_path / "none", tmp_path / "file" / "record", ["profile", "ic"]))
+    out = tmp_path / "file" / "record"
+    typed = ["profile", "ic", "--data", "no data", f"--out={out}", "--steps", "5", "--set", "os.threads=2"]
+    with pytest.raises(DataError, match=r"no such folder") as raised:
+        require_healthy(Subject(recipe(), tmp_path / "none", out, typed))
+    line = f"hpcai500 doctor ic --data 'no data' --out={out} --set os.threads=2"
+    assert str(raised.value).endswith(f" (and 1 more: see `{line}`)")
 
 
 @without_devices
