@@ -270,6 +270,22 @@ def test_an_image_takes_the_torch_of_its_cuda_only(
     assert (refusal or "") in capsys.readouterr().err
 
 
+def test_what_nobody_pins_in_an_image_is_named(tmp_path: Path) -> None:
+    # As the metadata of torch 2.13.0, cuda-toolkit 13.0.3 and cuda-bindings 13.0.3.
+    for name, needs in {
+        "torch": ["cuda-toolkit[nvjitlink]==13.0.3", "cuda-bindings<14,>=13.0.3", "triton~=3.8.0"],
+        "cuda_toolkit": ["nvidia-nvjitlink<14,>=13.0.88; extra == 'nvjitlink'", "nvidia-cublas==13.1.*"],
+        "cuda_bindings": ["cuda-pathfinder~=1.1"],
+        "nvidia_nvjitlink": [], "cuda_pathfinder": [], "nvidia_cublas": ["nvidia-nvjitlink"], "triton": [],
+    }.items():  # fmt: skip
+        with zipfile.ZipFile(tmp_path / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+            lines = "".join(f"Requires-Dist: {need}\n" for need in needs)
+            archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\n{lines}\ntext\n")
+    floating = runpy.run_path(str(ROOT / "scripts" / "wheelhouse"))["floating"]
+    assert floating(tmp_path, "cuda") == ["triton"]
+    assert floating(tmp_path, "cpu") == ["cuda-bindings", "cuda-pathfinder", "nvidia-nvjitlink", "triton"]
+
+
 def test_what_follows_the_build_is_the_same_in_both() -> None:
     cpu, cuda = parse(CPU)[-1], parse(CUDA)[-1]
     assert cpu.sections.keys() == cuda.sections.keys()
