@@ -252,7 +252,7 @@ class Environment:
         """A wheel of an earlier build; `content` is `good` if it loads."""
         release = platform.freedesktop_os_release()
         tag = f"cp311-x86_64-{release['ID']}{release.get('VERSION_ID', '')}"
-        key = self.folder / "cache" / "hpcai500" / "wheels" / "horovod-0.28.1" / f"torch-{torch}" / tag / mpi
+        key = self.folder / "cache" / "hpcai500" / "wheels" / "horovod-0.28.1-stripped" / f"torch-{torch}" / tag / mpi
         key.mkdir(parents=True, exist_ok=True)
         (key / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_text(content, encoding="utf-8")
         return key
@@ -404,6 +404,18 @@ def test_a_long_step_says_how_long_it_runs_and_what_it_does(tmp_path: Path) -> N
     )
     assert log.read_text() == "unpacking\nlinking\n"
     assert re.search(r"^hpcai500: image: \d+ s; linking$", ended.stderr, re.MULTILINE)
+    assert ended.returncode == 0
+
+
+def test_a_line_that_stays_the_same_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "said").touch()
+    ended = alive(
+        "until_said() { for ((i = 0; i < 600; i++)); do ! grep -q $1 said || return 0; sleep 0.05; done; }; "
+        "step() { echo resolving; until_said resolving; sleep 1; echo linking; until_said linking; }; "
+        f'cd {tmp_path}; alive "$1" image step 2> >(tee said >&2)',
+        tmp_path / "log",
+    )
+    assert [line.rpartition("; ")[2] for line in ended.stderr.splitlines() if "resolving" in line] == ["resolving"]
     assert ended.returncode == 0
 
 
