@@ -23,6 +23,7 @@ from hpcai500.comm.timeline import BucketSpan, SpanSink
 from hpcai500.comm.topologies import make_topology, ranks_by_host
 from hpcai500.errors import RunError, UsageError
 from hpcai500.layers import Communication
+from hpcai500.methodology.cost import fused
 from hpcai500.side_stream import SideStream
 
 # ----------------------------------------------------------------------------------------------------
@@ -77,16 +78,12 @@ def make_buckets(sizes: Sequence[int], bucket_bytes: int, most_tensors: int | No
     each bucket takes as many of the next parameters as fit. A parameter larger than `bucket_bytes` has its own bucket.
     """
     assert bucket_bytes > 0
-    groups: list[list[int]] = []
-    free = 0
-    for index in reversed(range(len(sizes))):
-        size = sizes[index] * BYTES_AN_ELEMENT
-        if not groups or size > free or len(groups[-1]) == most_tensors:
-            groups.append([])
-            free = bucket_bytes
-        groups[-1].append(index)
-        free -= size
-    return [Bucket(number, tuple(group), sum(sizes[index] for index in group)) for number, group in enumerate(groups)]
+    order = range(len(sizes))[::-1]
+    groups = [
+        tuple(order[place] for place in group)
+        for group in fused((sizes[index] * BYTES_AN_ELEMENT for index in order), bucket_bytes, most_tensors)
+    ]
+    return [Bucket(number, group, sum(sizes[index] for index in group)) for number, group in enumerate(groups)]
 
 
 class Readiness:

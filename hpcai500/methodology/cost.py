@@ -257,27 +257,39 @@ class Gradients:
     parameters: int = 1
 
 
-def in_buckets(gradients: Sequence[Gradients], bucket_bytes: float) -> list[Gradients]:
-    """Fuse `gradients`, given in the order of sending, as `comm.reducer.make_buckets` does.
+# Gradients that a bucket on a CUDA device may have, whatever its size, with CUDA 12.1 and driver 530 or later
+# (docs/communication.md, "Buckets"); with older ones 192. On CPUs there is no limit.
+MOST_TENSORS: Mapping[str, int | None] = {"cpu": None, "cuda": 1600}
 
-    A bucket takes as many of the next gradients as fit; one that is larger than `bucket_bytes` has a bucket of its own.
-    A bucket is ready when the last of its gradients is.
+
+def fused(sizes_bytes: Iterable[float], bucket_bytes: float, most_tensors: int | None = None) -> list[list[int]]:
+    """Indices of the gradients of `sizes_bytes`, given in the order of sending, that form each bucket.
+
+    A bucket takes as many of the next gradients as fit, at most `most_tensors`; one that is larger than `bucket_bytes`
+    has a bucket of its own. `comm.reducer` cuts its buckets with this.
     """
-    groups: list[list[Gradients]] = []
+    groups: list[list[int]] = []
     room = 0.0
-    for one in gradients:
-        if not groups or one.size_bytes > room:
+    for index, size in enumerate(sizes_bytes):
+        if not groups or size > room or len(groups[-1]) == most_tensors:
             groups.append([])
             room = bucket_bytes
-        groups[-1].append(one)
-        room -= one.size_bytes
+        groups[-1].append(index)
+        room -= size
+    return groups
+
+
+def in_buckets(gradients: Sequence[Gradients], bucket_bytes: float, most_tensors: int | None = None) -> list[Gradients]:
+    """Fuse `gradients`, given in the order of sending. A bucket is ready when the last of its gradients is."""
+    groups = fused((one.size_bytes for one in gradients), bucket_bytes, most_tensors)
+    buckets = [[gradients[index] for index in group] for group in groups]
     return [
         Gradients(
-            sum(one.size_bytes for one in group),
-            max(one.ready for one in group),
-            sum(one.parameters for one in group),
+            sum(one.size_bytes for one in bucket),
+            max(one.ready for one in bucket),
+            sum(one.parameters for one in bucket),
         )
-        for group in groups
+        for bucket in buckets
     ]
 
 
@@ -603,13 +615,15 @@ class StepFacts:
     def flops(self) -> float:
         return self.samples * self.training_flops
 
-    def buckets(self, bucket_bytes: float) -> tuple[Gradients, ...]:
-        return tuple(in_buckets(self.gradients, bucket_bytes))
+    def buckets(self, bucket_bytes: float, most_tensors: int | None = None) -> tuple[Gradients, ...]:
+        return tuple(in_buckets(self.gradients, bucket_bytes, most_tensors))
 
-    def work(self, seconds: float, bucket_bytes: float, jitter_seconds: float = 0.0) -> Work:
+    def work(
+        self, seconds: float, bucket_bytes: float, jitter_seconds: float = 0.0, *, most_tensors: int | None = None
+    ) -> Work:
         """A step of `seconds` without communication, divided into forward and backward by their FLOPs."""
         backward = seconds * (1 - self.forward_flops / self.training_flops) / self.accumulation_steps
-        return Work(seconds - backward, backward, 0.0, self.buckets(bucket_bytes), jitter_seconds)
+        return Work(seconds - backward, backward, 0.0, self.buckets(bucket_bytes, most_tensors), jitter_seconds)
 
     def timed_work(self, alone: Mapping[str, Any], bucket_bytes: float) -> Work:
         """A step whose phases were measured: `alone` of the command's document.

@@ -18,6 +18,7 @@ from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.machine import Level, Link, Machine, why_not_of
 from hpcai500.methodology.cost import (
+    MOST_TENSORS,
     USUAL_BUCKET_BYTES,
     CurvePoint,
     Hockney,
@@ -384,8 +385,9 @@ def plan_of(recipe: Recipe, facts: StepFacts, machine: Machine, flops: float, ji
     network, _ = network_of(machine)
     memory = machine.node.bandwidths.get("memory") if machine.node else None
     seconds = facts.flops / flops
+    bucket_bytes, most = options.bucket_bytes or USUAL_BUCKET_BYTES, MOST_TENSORS[recipe.accelerator.device]
     return Plan(
-        work=facts.work(seconds, options.bucket_bytes or USUAL_BUCKET_BYTES, jitter * seconds),
+        work=facts.work(seconds, bucket_bytes, jitter * seconds, most_tensors=most),
         network=network,
         per_node=machine.accelerators_per_node,
         topology=options.topology,
@@ -408,10 +410,10 @@ def error_sentence() -> str:
 def communication_sentences(recipe: Recipe, facts: StepFacts, machine: Machine, jitter: float) -> Iterator[str]:
     """The assumptions about communication, and what the model leaves out."""
     options = recipe.communication
-    size = options.bucket_bytes or USUAL_BUCKET_BYTES
+    size, most = options.bucket_bytes or USUAL_BUCKET_BYTES, MOST_TENSORS[recipe.accelerator.device]
     total = sum(one.size_bytes for one in facts.gradients)
     yield (
-        f"{scaled(total, 'B')} of fp32 gradients in {count(len(facts.buckets(size)), 'bucket')} of at most "
+        f"{scaled(total, 'B')} of fp32 gradients in {count(len(facts.buckets(size, most)), 'bucket')} of at most "
         f"{scaled(size, 'B')}, compression {options.compression}, topology {options.topology}, "
         f"algorithm {_algorithm(recipe)}; buckets are sent one after the other, each as soon as the backward pass has "
         "computed it"

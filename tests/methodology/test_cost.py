@@ -40,7 +40,6 @@ from hpcai500.methodology.cost import (
     expected_excess,
     exposed_seconds,
     hierarchical,
-    in_buckets,
     predict_step,
     predicted_curve,
     ring,
@@ -184,18 +183,29 @@ def test_the_slowest_of_many_is_as_late_as_statistics_say(ranks: int) -> None:
     assert expected_excess(1) == 0
 
 
-def test_buckets_are_those_of_the_reducer() -> None:
-    from hpcai500.comm.reducer import make_buckets
-    from hpcai500.engine.warm_up import USUAL
-    from hpcai500.methodology.cost import USUAL_BUCKET_BYTES
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = st.lists(st.integers(1, 4000), min_size=1, max_size=60)
 
-    sizes = [random.Random(2).randrange(1, 4000) for _ in range(60)]
-    ours = in_buckets([Gradients(4 * size, 0.5) for size in reversed(sizes)], 10_000)
-    theirs = make_buckets(sizes, 10_000)
-    assert [(one.size_bytes, one.parameters) for one in ours] == [
+
+@given(SIZES, st.integers(4, 40_000), st.none() | st.integers(1, 10))
+def test_buckets_are_those_of_the_reducer(sizes: list[int], bucket_bytes: int, most: int | None) -> None:
+    from hpcai500.comm.reducer import make_buckets
+
+    facts = StepFacts(1, 1.0, 3.0, tuple(Gradients(4 * size, 0.5) for size in reversed(sizes)))
+    theirs = make_buckets(sizes, bucket_bytes, most)
+    assert [(one.size_bytes, one.parameters) for one in facts.buckets(bucket_bytes, most)] == [
         (bucket.gradient_bytes, len(bucket.members)) for bucket in theirs
     ]
+    assert len(facts.work(1.0, bucket_bytes, most_tensors=most).buckets) == len(theirs)
+
+
+def test_size_and_most_tensors_of_a_bucket_are_those_of_the_engine() -> None:
+    from hpcai500.engine.warm_up import USUAL
+    from hpcai500.methodology.cost import MOST_TENSORS, USUAL_BUCKET_BYTES
+
     assert USUAL_BUCKET_BYTES == USUAL
+    kernels = (ROOT / "csrc/core/gradients/cuda_bucket.cuh").read_text(encoding="utf-8")
+    assert f"large_table = {MOST_TENSORS['cuda']};" in kernels
 
 
 FACTS = StepFacts(4, 1e9, 3e9, (Gradients(4e6, 0.5), Gradients(4e6, 1.0)))

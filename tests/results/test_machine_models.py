@@ -237,6 +237,15 @@ POINT = PaperPoint(
 TREE = "communication.algorithm=double-binary-tree"
 
 
+@pytest.mark.parametrize(("device", "buckets"), [("cuda", "3 buckets"), ("cpu", "1 bucket")])
+def test_a_prediction_cuts_buckets_as_a_run_does(device: str, buckets: str) -> None:
+    facts = StepFacts(64, 1e8, 3e8, (Gradients(4.0, 1.0),) * 3500)
+    settings = (f"accelerator.device={device}", "accelerator.precision=fp32")
+    recipe = planned_recipe("ic/reference", settings, 2, 4)
+    assumptions = predict_scaling(recipe, facts, machine(), 8).assumptions
+    assert any(f"in {buckets} of at most" in sentence for sentence in assumptions)
+
+
 @pytest.mark.parametrize(("kind", "word"), [("prediction", "PREDICTED"), ("estimate", "an estimate without a run")])
 def test_a_prediction_or_estimate_says_everywhere_that_it_is_one(kind: str, word: str) -> None:
     found = predicted() if kind == "prediction" else estimated()
