@@ -154,6 +154,11 @@ def library_name(device: str) -> str:
     return f"NCCL {major}.{minor}"
 
 
+def nccl_version() -> str | None:
+    """The NCCL that this process's torch has loaded, such as 2.29.7, also where no device is; None without NCCL."""
+    return ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None
+
+
 def _collect_groups() -> None:
     # Only if needed: it takes a second on a busy machine, and a rank of a failed job has little time left.
     if _GROUPS:

@@ -19,6 +19,7 @@ from torch import Tensor
 from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.identity import code_facts
 from hpcai500.comm.timeline import ClockAlignment, align_clocks
+from hpcai500.comm.torch_backend import nccl_version
 from hpcai500.errors import CommunicationError, HpcAi500Error
 from hpcai500.hosts import is_first_of_host
 from hpcai500.machine import Link, Machine
@@ -721,9 +722,14 @@ def _flops(rate: float) -> str:
 # Versions: differences in software that a run would refuse, and those that make results hard to compare.
 
 
-_KERNEL, _DRIVER, _CUDA = "kernel", "NVIDIA driver", "CUDA of torch"
+_KERNEL, _DRIVER, _CUDA, _NCCL = "kernel", "NVIDIA driver", "CUDA of torch", "NCCL of torch"
 # If these differ, a run only warns.
-_MAY_DIFFER = (_KERNEL, _DRIVER, _CUDA)
+_MAY_DIFFER = (_KERNEL, _DRIVER, _CUDA, _NCCL)
+# The first with NCCL_LAUNCH_ORDER_IMPLICIT, on which jobs in stages rely (docs/communication.md).
+_LEAST_NCCL = (2, 26)
+_ONE_NCCL = (
+    "start every rank with one torch, and unset LD_PRELOAD and LD_LIBRARY_PATH where they name another libnccl.so.2"
+)
 _SHOWN_CHARACTERS = 12
 _HASH_CHARACTERS = 64
 
@@ -736,6 +742,7 @@ def version_facts() -> dict[str, str | None]:
         **code_facts(),
         _DRIVER: find_traces().kernel_module,
         _CUDA: torch.version.cuda,
+        _NCCL: nccl_version(),
         _KERNEL: platform.release(),
     }
 
@@ -743,8 +750,6 @@ def version_facts() -> dict[str, str | None]:
 def check_versions(facts: Sequence[Facts], hosts: Sequence[str]) -> Check:
     """Check that all ranks have the same software; `facts` and `hosts` are by rank."""
     differing = {name: groups for name in facts[0] if len(groups := _groups(name, facts, hosts)) > 1}
-    if not differing:
-        return Check(VERSIONS, "pass", _alike(facts[0], len(set(hosts))))
     refused = [name for name in differing if name not in _MAY_DIFFER]
     detail = "; ".join(
         f"{name}: {', '.join(f'{_shown(value)} on {listed(where)}' for value, where in differing[name].items())}"
@@ -753,8 +758,17 @@ def check_versions(facts: Sequence[Facts], hosts: Sequence[str]) -> Check:
     if refused:
         fix = "start every rank from one installation or image, on a file system that all hosts share"
         return Check(VERSIONS, "fail", detail, fix)
-    fix = "install the same system on all hosts, or exclude those that differ"
-    return Check(VERSIONS, "warn", f"{detail}: hosts may differ in speed", fix)
+    if _NCCL in differing:
+        return Check(VERSIONS, "warn", f"{detail}: ranks may not connect, or wait for ever", _ONE_NCCL)
+    if differing:
+        fix = "install the same system on all hosts, or exclude those that differ"
+        return Check(VERSIONS, "warn", f"{detail}: hosts may differ in speed", fix)
+    alike, nccl = _alike(facts[0], len(set(hosts))), facts[0].get(_NCCL)
+    if nccl and tuple(map(int, nccl.split(".")[:2])) < _LEAST_NCCL:
+        least = ".".join(map(str, _LEAST_NCCL))
+        fix = f"build torch with NCCL {least} or later, as PyTorch's own builds are, or use parallel_mode = data"
+        return Check(VERSIONS, "warn", f"{alike}; before NCCL {least} jobs in stages may wait for ever", fix)
+    return Check(VERSIONS, "pass", alike)
 
 
 def _groups(name: str, facts: Sequence[Facts], hosts: Sequence[str]) -> dict[str, list[str]]:
@@ -767,7 +781,13 @@ def _groups(name: str, facts: Sequence[Facts], hosts: Sequence[str]) -> dict[str
 
 
 def _alike(facts: Facts, hosts: int) -> str:
-    names = {"version of hpcai500": "hpcai500", "version of torch": "torch", _DRIVER: "driver", _KERNEL: _KERNEL}
+    names = {
+        "version of hpcai500": "hpcai500",
+        "version of torch": "torch",
+        _DRIVER: "driver",
+        _NCCL: "NCCL",
+        _KERNEL: _KERNEL,
+    }
     shown = [f"{short} {facts[name]}" for name, short in names.items() if facts.get(name)]
     where = f"the same on {hosts} hosts: " if hosts > 1 else ""
     return f"{where}{', '.join(shown)}, code {_shown(facts.get('code') or 'unknown')}"

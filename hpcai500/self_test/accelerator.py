@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from hpcai500 import _core
 from hpcai500.comm import kernels
+from hpcai500.comm.horovod_backend import Horovod
 from hpcai500.data.device_batches import convert_images
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.findings import CannotBeChecked
@@ -18,6 +20,7 @@ from hpcai500.self_test.checking import require, require_close, require_equal
 from hpcai500.self_test.kernels import NORM_TOLERANCE
 from hpcai500.system.accelerator import Torch, find_traces
 from hpcai500.system.doctor import why_no_device
+from hpcai500.system.software import DALI_DISTRIBUTIONS, installed
 from hpcai500.workloads.operators import batched_nms, roi_align, roi_align_levels, sorted_nms
 
 # A device sums in another order, which is not fixed.
@@ -60,7 +63,8 @@ def on_device(check: Callable[[torch.device], str], *, leave_out: bool = False) 
             "with --nv)"
         )
     device = find_device()
-    return f"{torch.cuda.get_device_name(device)}: {check(device)}"
+    found = check(device)
+    return f"{torch.cuda.get_device_name(device)}: {found}"
 
 
 @cache
@@ -190,6 +194,35 @@ def check_conversion_on_device(device: torch.device) -> str:
                 theirs = convert_images(images.to(device), mean, std, dtype, memory_format)
                 _require_same_bits(f"{dtype} images", theirs.contiguous(), ours.contiguous())
     return "16 channels of float32 and 3 of uint8 to float32, float16, bfloat16, both layouts; exactly"
+
+
+_DOCTOR = "hpcai500 doctor ic --set accelerator.device=cuda --procs N"
+# Libraries on devices that this installation may offer and the self-test does not use, with the command that does.
+_ELSEWHERE = {
+    "NCCL": _DOCTOR,
+    "Horovod over NCCL": f"{_DOCTOR} --set communication.backend=horovod",
+    "DALI": "hpcai500 ic --set accelerator.device=cuda --set accelerator.loader=dali",
+}
+
+
+def checks() -> dict[str, Callable[[torch.device], str]]:
+    """All checks on a device by name, with those of the libraries that this installation offers."""
+    return CHECKS | {name: partial(_check_elsewhere, name) for name in _offered()}
+
+
+def _offered() -> Iterator[str]:
+    if torch.distributed.is_nccl_available():
+        yield "NCCL"
+    # Whether it is installed and loads is another check.
+    with suppress(EnvironmentLacksError):
+        if installed("horovod") and Horovod("cpu").takes_cuda_tensors:
+            yield "Horovod over NCCL"
+    if installed(*DALI_DISTRIBUTIONS):
+        yield "DALI"
+
+
+def _check_elsewhere(name: str, device: torch.device) -> str:
+    raise CannotBeChecked(f"the self-test does not use it; this command does: {_ELSEWHERE[name]}")
 
 
 CHECKS: dict[str, Callable[[torch.device], str]] = {

@@ -81,7 +81,7 @@ def _checks(part: str, options: Sequence[str], folder: Path) -> Mapping[str, Cal
             leave_out = "no-gpu" in options
             on_device = {
                 f"{name} [CUDA]": partial(accelerator.on_device, check, leave_out=leave_out)
-                for name, check in accelerator.CHECKS.items()
+                for name, check in accelerator.checks().items()
             }
             return {**facts, **on_device}
         case "convolutions":

@@ -210,6 +210,18 @@ def test_another_code_is_refused_and_another_kernel_is_not() -> None:
     assert (kernel.status, kernel.detail) == ("warn", "kernel: 6.1 on n1, 6.2 on n2: hosts may differ in speed")
 
 
+def test_ranks_have_one_nccl_that_keeps_the_order_of_launches() -> None:
+    new, old = ({**FACTS, "NCCL of torch": version} for version in ("2.29.7", "2.25.1"))
+    assert check_versions([new], ("n1",)).detail == "torch 2.13.0, NCCL 2.29.7, kernel 6.1, code aaaaaaaaaaaa"
+    stale = check_versions([old, old], ("n1", "n2"))
+    assert (stale.status, "before NCCL 2.26 jobs in stages may wait" in stale.detail) == ("warn", True)
+    assert "NCCL 2.26 or later" in stale.fix
+    mixed = check_versions([new, old], ("n1", "n2"))
+    assert mixed.status == "warn"
+    assert mixed.detail.startswith("NCCL of torch: 2.29.7 on n1, 2.25.1 on n2: ranks may not connect")
+    assert "libnccl.so.2" in mixed.fix
+
+
 def test_what_a_host_does_not_know_is_not_compared() -> None:
     assert check_versions([FACTS, {**FACTS, "NVIDIA driver": "580.1"}], ("n1", "n2")).status == "pass"
 

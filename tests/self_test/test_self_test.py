@@ -22,6 +22,7 @@ from hpcai500.launch import self_test
 from hpcai500.launch.processes import Patience
 from hpcai500.launch.self_test import Part, SelfTest, run_parts
 from hpcai500.record import read_record
+from hpcai500.self_test import accelerator
 from hpcai500.self_test.ranks import check_sum
 from hpcai500.self_test.training import check_record, train_tiny
 
@@ -107,6 +108,41 @@ def test_what_was_not_tested_is_said_with_the_reason_before_the_verdict() -> Non
     assert counts == "2 pass, 0 fail, 2 skip in 1 s"
     assert untested == "NOT TESTED: two, three: no device"
     assert verdict == "HPCAI500 SELF-TEST PASS"
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [("no CUDA device", "no CUDA device"), (None, "--set communication.backend=horovod")],
+    ids=["without a device", "with one"],
+)
+def test_libraries_for_gpus_that_are_installed_are_named_as_not_tested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str | None, expected: str
+) -> None:
+    def find_device() -> torch.device:
+        if reason:
+            raise CannotBeChecked(reason)
+        return torch.device("cuda", 0)
+
+    # What the image for GPUs holds, which this machine lacks.
+    monkeypatch.setattr(accelerator, "find_device", find_device)
+    monkeypatch.setattr(accelerator, "installed", lambda *names: "1.0")
+    monkeypatch.setattr(accelerator, "Horovod", lambda device: Mock(takes_cuda_tensors=True))
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    log = FindingsLog(tmp_path / "findings.jsonl")
+    added = {name: check for name, check in accelerator.checks().items() if name not in accelerator.CHECKS}
+    for name, check in added.items():
+        log.check(f"{name} [CUDA]", lambda check=check: accelerator.on_device(check))
+    found = read_findings(tmp_path / "findings.jsonl").ended
+    assert [(one.name, one.status) for one in found] == [
+        ("NCCL [CUDA]", "skip"), ("Horovod over NCCL [CUDA]", "skip"), ("DALI [CUDA]", "skip"),
+    ]  # fmt: skip
+    assert expected in found[1].detail
+
+
+def test_a_library_that_is_not_installed_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "installed", lambda *names: None)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    assert accelerator.checks() == accelerator.CHECKS
 
 
 def test_how_a_check_ends_is_what_it_raises(tmp_path: Path) -> None:
