@@ -9,7 +9,7 @@
         checkpoints/     atomic; the last one resumes the run
         pictures/        pictures of the last evaluation, for people
         predictions/     of a member of an ensemble: its prediction for each sample, for the vote
-        power/           HOST.csv: power samples of each node
+        power/           HOST.csv: power samples of each node; HOST+SOURCE.csv: of a source that is compared with it
         trace/           trace of the communication, for a trace viewer
         DONE | ERROR     written last
 
@@ -253,7 +253,8 @@ def _check_power_files(path: Path, events: Iterable[Event]) -> None:
     for event in iterate(events, "power"):
         place = f"{path / 'events.jsonl'}:{event['seq'] + 1}"
         try:
-            named = [(node["file"], node["sha256"]) for node in event["value"]["nodes"]]
+            nodes = (*event["value"]["nodes"], *event["value"].get("beside", ()))
+            named = [(node["file"], node["sha256"]) for node in nodes]
         except (KeyError, TypeError) as error:
             raise RecordError(f"{place}: the event power lacks something: {type(error).__name__} {error}") from error
         for file, sha256 in named:

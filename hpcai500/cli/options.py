@@ -233,8 +233,10 @@ Power = Annotated[
     str,
     typer.Option(
         metavar="SOURCE",
-        help="Source of power readings: auto, none, nvml, rapl, ipmi, or a meter's "
-        "csv:FILE[,offset=SECONDS][,scope=pdu|node|device]; auto takes the readable one with the widest scope.",
+        help="Source of power readings: auto, none, pm_counters, redfish:https://ADDRESS, ipmi, nvml, amd, dcgm[:URL], "
+        "hwmon[:CHIP/SENSOR][,scope=node], rapl, or a meter's csv:FILE[,offset=SECONDS][,scope=pdu|node|device]; %h is "
+        "the host's name. auto takes the readable one with the widest scope. Of several, with commas between them, the "
+        "first counts, and the others are compared with it: nvml,redfish:https://bmc-%h",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]

@@ -1,6 +1,7 @@
 """The power of a run: measured by one rank of each node during training, recorded by rank 0 at the end.
 
-The source is a meter's file, which is read after the run, or samples of the node's own sensors.
+A source is a meter's file, which is read after the run, or samples of the node's own sensors. If the user named
+several, the first counts, and the others are sampled beside it and compared with it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hpcai500.engine.reporting import Journal
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.hosts import is_first_of_host
-from hpcai500.methodology.energy import Window, first_note, hosts_of, why_unknown, window_of
+from hpcai500.methodology.energy import Window, compare_sources, first_note, hosts_of, why_unknown, window_of
 from hpcai500.record import cannot_write, read_record
 from hpcai500.streams import say
 from hpcai500.system.power import SOURCES, Found, Meter, Opener, PowerChoice, automatic_names, find_sources
@@ -29,8 +30,8 @@ _MOST_NAMES = 4
 class RunPower:
     """Measures from `begin` to `conclude`, on the first rank of each host.
 
-    All methods except `begin` and `close` are called by all ranks together. `choice` is the source that the user chose;
-    `how` opens sources by name.
+    All methods except `begin` and `close` are called by all ranks together. `choice` is what the user chose; `how`
+    opens sources by name.
     """
 
     def __init__(
@@ -48,24 +49,26 @@ class RunPower:
         self._hosts = list(dict.fromkeys(world.hosts))
         # Whether this rank may measure; `find` says whether it does.
         self._leads_node = is_first_of_host(world.rank, world.hosts)
-        self._node: SampledNode | MeteredNode | None = None
+        # One for each source, the one that counts first; None where another rank measures.
+        self._nodes: list[SampledNode | MeteredNode | None] = []
         self._reason = _TURNED_OFF
 
     def find(self) -> None:
-        """Choose a source that all nodes can read; rank 0 prints it on stderr. Called early in a job.
+        """Choose sources that all nodes can read; rank 0 prints them on stderr. Called early in a job.
 
         Raises:
             EnvironmentLacksError: the source that the user named cannot be read on a node.
             UsageError: one meter's file is given for several nodes.
         """
-        if self._choice.meter:
-            self._take_meter(self._choice.meter)
-        elif self._choice.kind != "none":
-            self._take_source()
+        for choice in (self._choice, *self._choice.beside):
+            if choice.meter:
+                self._take_meter(choice.meter, choice is not self._choice)
+            elif choice.kind != "none":
+                self._take_source(choice, choice is not self._choice)
 
     def begin(self) -> None:
-        if self._node:
-            self._node.begin()
+        for node in self._measuring():
+            node.begin()
 
     def conclude(self, journal: Journal) -> None:
         """Stop, and write the event `power`; called after `run_stop`.
@@ -74,45 +77,66 @@ class RunPower:
             RunError: a rank is gone, or the disk is full.
         """
         world = self._world
-        if self._node:
-            self._node.stop()
-        offset = self._clock_offset()
+        for node in self._measuring():
+            node.stop()
+        # Read at once, because a meter may be waited for.
+        offsets = [self._clock_offset(node) for node in self._nodes]
         window, hosts = world.broadcast_object(_run_of(journal) if world.rank == 0 else None)
-        mine = self._node.entry(window, offset) if self._node else None
-        self._node = None
-        found = list(enumerate(world.gather_objects(mine)))
-        entries: list[Entry] = [entry for _, entry in found if entry]
-        for rank, entry in found:
-            if entry and entry["file"]:
-                self._bring_file(rank, entry["file"], entry["sha256"])
-        journal.event("power", self._value(entries, hosts))
+        entries = [
+            self._gathered(node.entry(window, offset) if node else None)
+            for node, offset in zip(self._nodes, offsets, strict=True)
+        ]
+        self._nodes = []
+        first, beside = (entries[0] if entries else []), [entry for others in entries[1:] for entry in others]
+        value = self._value(first, beside, hosts)
+        for comparison in value["comparisons"]:
+            if comparison["finding"]:
+                self._say(f"warning: power: {comparison['finding']}")
+        journal.event("power", value)
 
     def close(self) -> None:
         """Stop measuring, however the run ended; the samples are kept."""
-        if self._node:
-            self._node.stop()
+        for node in self._measuring():
+            node.stop()
 
-    def _take_meter(self, meter: Meter) -> None:
+    def _measuring(self) -> list[SampledNode | MeteredNode]:
+        """What this rank measures."""
+        return [node for node in self._nodes if node]
+
+    def _gathered(self, mine: Entry | None) -> list[Entry]:
+        """The entries of all nodes for one source, whose files are brought into the record."""
+        found = list(enumerate(self._world.gather_objects(mine)))
+        for rank, entry in found:
+            if entry and entry["file"]:
+                self._bring_file(rank, entry["file"], entry["sha256"])
+        return [entry for _, entry in found if entry]
+
+    def _take_meter(self, meter: Meter, is_beside: bool) -> None:
         shared = meter.is_one_for_all
         if shared and len(self._hosts) > 1 and meter.scope != "pdu":
             raise UsageError(
                 f"--power {self._choice}: one file for {len(self._hosts)} nodes: give each its own (%h in the name "
                 "stands for the host), or say scope=pdu for a meter that feeds all of them"
             )
+        node = None
         if self._world.rank == 0 or (self._leads_node and not shared):
             covers = self._hosts if shared else [self._host]
-            self._node = MeteredNode(meter, self._record, self._host, covers)
+            node = MeteredNode(meter, self._record, self._host, covers, is_beside=is_beside)
+        self._nodes.append(node)
         self._say(f"power: {meter.pattern} (scope {meter.scope}) is read when the run has ended")
         # The meter may create the file later; the warning shows a mistyped name before the run.
-        lacks = self._node is not None and not files_of(meter, self._host)
+        lacks = node is not None and not files_of(meter, self._host)
         missing = [host for host in self._world.gather_objects(self._host if lacks else None) if host]
         if missing:
             self._say(f"warning: power: {meter.of(missing[0])}: no such file yet on {_few(missing)}")
 
-    def _take_source(self) -> None:
-        kind = self._choice.kind
+    def _take_source(self, choice: PowerChoice, is_beside: bool) -> None:
+        kind = choice.kind
         names = automatic_names(on_gpu=self._on_gpu) if kind == "auto" else (kind,)
-        found = find_sources(names, self._how) if self._leads_node else Found()
+        found = Found()
+        if self._leads_node:
+            how = self._how if kind == "auto" else {kind: choice.opener(self._host, self._how)}
+            found = find_sources(names, how)
         mine = (self._host, tuple(found.sources), found.words) if self._leads_node else None
         nodes = [one for one in self._world.gather_objects(mine) if one]
         # A sum over nodes is meaningful only if all of them measure the same.
@@ -123,16 +147,17 @@ class RunPower:
             if kind != "auto":
                 raise EnvironmentLacksError(f"--power {kind}: {host}: {why}")
             self._reason = f"no source of power on {host}: {why}" if nodes[1:] else f"no source of power: {why}"
-        elif source:
-            self._node = SampledNode(source, self._record, self._host)
+            return
+        self._nodes.append(SampledNode(source, self._record, self._host, is_beside=is_beside) if source else None)
+        if source:
             where = f" on {len(nodes)} nodes" if nodes[1:] else ""
             what = f"{source.covers} (scope {source.scope})"
             self._say(f"power: {source.name}{where}: {what}, every {source.interval_seconds:g} s")
 
-    def _clock_offset(self) -> float:
+    def _clock_offset(self, node: SampledNode | MeteredNode | None) -> float:
         """Seconds that this node's wall clock is ahead of rank 0's, by the clocks of their samples."""
         self._world.barrier()
-        now = self._node.unix_now() if self._node else 0.0
+        now = node.unix_now() if node else 0.0
         return now - float(self._world.gather_objects(now)[0])
 
     def _bring_file(self, rank: int, name: str, sha256: str) -> None:
@@ -149,10 +174,16 @@ class RunPower:
             except OSError as error:
                 raise cannot_write(self._record, error) from error
 
-    def _value(self, entries: Sequence[Entry], hosts: Sequence[str]) -> dict[str, Any]:
+    def _value(self, entries: Sequence[Entry], beside: Sequence[Entry], hosts: Sequence[str]) -> dict[str, Any]:
         notes = [f"{entry['host']}: {entry['note']}" for entry in entries if entry["note"]]
         reason = why_unknown(entries, hosts) if entries else self._reason
-        return {"nodes": list(entries), "reason": reason, "note": first_note(notes)}
+        return {
+            "nodes": list(entries),
+            "beside": list(beside),
+            "comparisons": compare_sources(entries, beside),
+            "reason": reason,
+            "note": first_note(notes),
+        }
 
     def _say(self, line: str) -> None:
         if self._world.rank == 0:

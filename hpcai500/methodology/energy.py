@@ -51,6 +51,20 @@ class Window(NamedTuple):
         return self.stop_s - self.start_s
 
 
+class Resolution(NamedTuple):
+    """How finely a source measures, as its samples show it: of its counter if it has one, otherwise of its power.
+
+    Attributes:
+        step: smallest difference between two readings that differ; None if none do.
+        unit: of `step`, W or J.
+        update_seconds: median time between two changes, which cannot be below the sampling interval; None below two.
+    """
+
+    step: float | None
+    unit: str
+    update_seconds: float | None
+
+
 @dataclass(frozen=True)
 class Energy:
     """The integral over a window.
@@ -60,6 +74,7 @@ class Energy:
         seconds: length of the window.
         samples: how many lie in the window.
         gaps: (from, to) in seconds since the window's start, where power is unknown.
+        resolution: of the source, by all samples.
         reason: why `joules` is None.
     """
 
@@ -67,6 +82,7 @@ class Energy:
     seconds: float
     samples: int
     gaps: tuple[tuple[float, float], ...]
+    resolution: Resolution
     reason: str | None = None
 
     @property
@@ -76,9 +92,17 @@ class Energy:
 
     @property
     def note(self) -> str | None:
-        """Which of MLPerf's rules the samples break, or None. The energy is reported in both cases."""
-        if self.samples >= max(LEAST_SAMPLES, math.floor(self.seconds)):
-            return None
+        """What makes the energy less certain, or None: too few samples by MLPerf's rules, or a slow source."""
+        notes = [self._few_samples() if self.samples < max(LEAST_SAMPLES, math.floor(self.seconds)) else None]
+        period = self.resolution.update_seconds
+        if period is not None and period > _SHORTEST_GAP_SECONDS and self.seconds > 0:
+            part = min(period / self.seconds, 1.0)
+            notes.append(
+                f"readings change only every {period:.0f} s: {part:.1%} of the energy may belong to other times"
+            )
+        return "; ".join(note for note in notes if note) or None
+
+    def _few_samples(self) -> str:
         samples = f"{self.samples} power sample{'' if self.samples == 1 else 's'}"
         rule = f"one a second, and at least {LEAST_SAMPLES}"
         return f"{samples} in {self.seconds:.1f} s: fewer than MLPerf's rules require ({rule})"
@@ -116,7 +140,9 @@ def integrate(samples: Iterable[Sample], window: Window, interval_seconds: float
     limit = max(_MOST_INTERVALS * interval_seconds, _SHORTEST_GAP_SECONDS)
     inside = sum(window.start_s <= time_s <= window.stop_s for time_s, _, _ in ordered)
     counts = any(joules is not None for _, _, joules in ordered)
-    between = _counted(_counts(ordered)) if counts else _sampled(_powers(ordered), limit)
+    points = _counts(ordered) if counts else _powers(ordered)
+    resolution = _resolution(points, "J" if counts else "W")
+    between = _counted(points) if counts else _sampled(points, limit)
     pieces = _cut(_with_edges(between, window, limit), window)
     known = [piece for piece in pieces if piece[4]]
     known_seconds = math.fsum([stop - start for start, stop, *_ in known])
@@ -124,9 +150,9 @@ def integrate(samples: Iterable[Sample], window: Window, interval_seconds: float
     gaps = tuple(_merged((piece for piece in pieces if not piece[4]), window.start_s))
     if not known or unknown_seconds > _MOST_UNKNOWN * window.seconds:
         reason = f"power is unknown for {unknown_seconds:.1f} s of {window.seconds:.1f} s"
-        return Energy(None, window.seconds, inside, gaps, reason)
+        return Energy(None, window.seconds, inside, gaps, resolution, reason)
     joules = math.fsum([(before + after) / 2 * (stop - start) for start, stop, before, after, _ in known])
-    return Energy(joules * (window.seconds / known_seconds), window.seconds, inside, gaps)
+    return Energy(joules * (window.seconds / known_seconds), window.seconds, inside, gaps, resolution)
 
 
 def unwrapped(before: float, now: float, size: float | None) -> float | None:
@@ -144,6 +170,18 @@ def usual_interval(samples: Sequence[Sample]) -> float | None:
     """Median of the times between samples, in seconds; None for fewer than two."""
     times = sorted({sample.time_s for sample in samples})
     return median(after - before for before, after in pairwise(times)) if len(times) > 1 else None
+
+
+def _resolution(points: Sequence[tuple[float, float]], unit: str) -> Resolution:
+    # Files of samples have at most six digits; a count that falls was begun again.
+    steps = [
+        (time_s, round(abs(value - before), 6))
+        for (_, before), (time_s, value) in pairwise(points)
+        if value > before or (value < before and unit == "W")
+    ]
+    between = [after - before for (before, _), (after, _) in pairwise(steps)]
+    period = round(median(between), 6) if between else None
+    return Resolution(min((step for _, step in steps if step > 0), default=None), unit, period)
 
 
 def _powers(ordered: Iterable[Sample]) -> list[tuple[float, float]]:
@@ -219,6 +257,111 @@ def _merged(pieces: Iterable[_Piece], zero_s: float) -> Iterator[tuple[float, fl
 
 
 # ----------------------------------------------------------------------------------------------------
+# Several sources of one run: the first counts, the others are compared with it. docs/methodology.md has the rules.
+
+
+# Two sources that measure the same may differ by this part of the first: meters of 1 % to 5 %, and power supplies of
+# 94 % efficiency, before or behind which they measure.
+MOST_DIFFERENCE = 0.10
+_WIDTH = {"device": 0, "node": 1, "pdu": 2}
+
+
+def compare_sources(nodes: Sequence[Mapping[str, Any]], beside: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Compare the mean power of the source that counts, whose entries are `nodes`, with that of others.
+
+    A comparison has `hosts`, both sources (`source`, `other`) with their `watts` and `other_watts`, `ratio` (other by
+    first) and `relation`: "same" if both measure the same, "part" if the other measures a part of what the first does,
+    "whole" for the reverse, None if they cannot be compared. `finding` is a difference of over 10 % of the same, or a
+    part above its whole, which is impossible; `reason` says why there is no ratio.
+    """
+    found = []
+    for name in dict.fromkeys(entry["source"] for entry in beside):
+        others = [entry for entry in beside if entry["source"] == name]
+        groups: dict[frozenset[str], tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]] = {}
+        # A meter of several nodes is compared with the sum of what is measured on each of them.
+        wide = [frozenset(entry["covers"]) for entry in (*nodes, *others)]
+        for side, entries in enumerate((nodes, others)):
+            for entry in entries:
+                mine = frozenset(entry["covers"])
+                group = max((one for one in wide if mine <= one), key=len)
+                groups.setdefault(group, ([], []))[side].append(entry)
+        found += [_comparison(sorted(hosts), *sides) for hosts, sides in groups.items() if all(sides)]
+    return found
+
+
+def _comparison(
+    hosts: list[str], first: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    watts, other_watts = _sum_of(hosts, first), _sum_of(hosts, other)
+    relation = _relation(first[0], other[0])
+    names = first[0]["source"], other[0]["source"]
+    reason, finding = None, None
+    if relation is None:
+        reason = f"{names[0]} and {names[1]} measure different parts of a node"
+    elif watts is None or other_watts is None:
+        reason = f"the power by {names[0] if watts is None else names[1]} is unknown"
+    elif not watts:
+        reason = f"{names[0]} gives 0 W"
+    ratio = other_watts / watts if reason is None and watts and other_watts is not None else None
+    if ratio is not None:
+        finding = _finding(
+            _shown(hosts),
+            relation,
+            ratio,
+            *((name, w or 0.0) for name, w in zip(names, (watts, other_watts), strict=True)),
+        )
+    return {
+        "hosts": hosts,
+        "source": names[0],
+        "other": names[1],
+        "relation": relation,
+        "watts": watts,
+        "other_watts": other_watts,
+        "ratio": ratio,
+        "finding": finding,
+        "reason": reason,
+    }
+
+
+def _finding(
+    where: str, relation: str | None, ratio: float, first: tuple[str, float], other: tuple[str, float]
+) -> str | None:
+    if relation == "same":
+        if abs(ratio - 1) <= MOST_DIFFERENCE:
+            return None
+        more = f"{abs(ratio - 1):.1%} {'more' if ratio > 1 else 'less'}"
+        return f"{where}: {other[0]} gives {other[1]:.1f} W, {more} than {first[0]} ({first[1]:.1f} W)"
+    part, whole = (other, first) if relation == "part" else (first, other)
+    if part[1] <= whole[1]:
+        return None
+    return (
+        f"{where}: {part[0]} gives {part[1]:.1f} W for a part of what {whole[0]} measures with {whole[1]:.1f} W: "
+        "one of them is wrong"
+    )
+
+
+def _relation(first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    difference = _WIDTH[first["scope"]] - _WIDTH[other["scope"]]
+    if difference:
+        return "part" if difference > 0 else "whole"
+    if first["scope"] == "device":
+        # Accelerators and processors are both devices; of a meter's file only the site knows the parts.
+        return "same" if first.get("parts") is not None and first.get("parts") == other.get("parts") else None
+    return "same"
+
+
+def _sum_of(hosts: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> float | None:
+    """Mean power of `entries`; None if one is unknown, or if they do not cover all `hosts`."""
+    known = [entry["mean_watts"] for entry in entries if entry["mean_watts"] is not None]
+    covered = {host for entry in entries for host in entry["covers"]}
+    return math.fsum(known) if len(known) == len(entries) and covered == set(hosts) else None
+
+
+def _shown(hosts: Sequence[str]) -> str:
+    return hosts[0] + (f" and {len(hosts) - 1} more" if hosts[1:] else "")
+
+
+# ----------------------------------------------------------------------------------------------------
 # From the event `power` to the fields of `result.json`.
 
 
@@ -279,12 +422,13 @@ def power_of_run(events: Sequence[Event], seconds: float, flops: float, vflops: 
     reason = why_unknown(nodes, hosts_of(events)) if nodes else power["reason"]
     joules = None if reason else math.fsum(node["energy_joules"] for node in nodes)
     watts = joules / seconds if joules is not None and seconds > 0 else None
+    findings = first_note([one["finding"] for one in power.get("comparisons", ()) if one["finding"]])
     return {
         "energy_joules": joules,
         "watts": watts,
         "power_source": ", ".join(sorted({node["source"] for node in nodes})) or None,
         "power_scope": ", ".join(sorted({node["scope"] for node in nodes})) or None,
-        "power_note": reason or power.get("note"),
+        "power_note": reason or "; ".join(note for note in (findings, power.get("note")) if note) or None,
         "flops_per_watt": flops / watts if watts else None,
         "vflops_per_watt": vflops / watts if watts and vflops is not None else None,
     }

@@ -21,7 +21,7 @@ from hpcai500.record import is_being_written
 from hpcai500.results.report.page import write_page
 from hpcai500.run_progress import PROGRESS, Progress, parse_progress
 from hpcai500.streams import escaped
-from hpcai500.system.power_samples import FOLDER, Row, parse_samples
+from hpcai500.system.power_samples import BESIDE, FOLDER, Row, parse_samples
 from hpcai500.text import duration, number, progress_bar, quantity, short, table
 from hpcai500.toml_source import parse_toml
 
@@ -225,7 +225,8 @@ class RecordWatch:
 
     def _watts(self) -> float | None:
         """The current power of all nodes that have samples; None if a file has no recent sample."""
-        found = [_last_watts(path, self._clock()) for path in sorted((self.path / FOLDER).glob("*.csv"))]
+        files = [path for path in sorted((self.path / FOLDER).glob("*.csv")) if BESIDE not in path.name]
+        found = [_last_watts(path, self._clock()) for path in files]
         known = [one for one in found if one is not None]
         return sum(known) if known and len(known) == len(found) else None
 

@@ -23,9 +23,10 @@ from typing import IO, Any, NamedTuple
 
 from hpcai500.errors import DataError, HpcAi500Error, RecordError, WrongAnswerError
 from hpcai500.files import exists, write_atomically
-from hpcai500.methodology.energy import Energy, Sample, Window, integrate, usual_interval, window_of
+from hpcai500.methodology.energy import Energy, Sample, Window, compare_sources, integrate, usual_interval, window_of
 from hpcai500.record import Record, iterate
 from hpcai500.system.power import METER, Meter, PowerSource, machine_seconds
+from hpcai500.system.power_remote import SLOWEST_CONTROLLER_SECONDS, RedfishSource
 
 # ----------------------------------------------------------------------------------------------------
 # A meter's file: rows of time (UNIX seconds or ISO 8601) and watts, cut to the time of a run.
@@ -164,6 +165,8 @@ def _unix_seconds(text: str) -> float:
 
 
 FOLDER = "power"
+# In names of files with the samples of a second source. Names of hosts cannot contain it.
+BESIDE = "+"
 _COLUMNS = ("time_s", "unix_s", "watts", "joules")
 _DEVICE = "watts "
 
@@ -190,9 +193,10 @@ class SamplesFile:
         return [Sample(unix_s - clock_offset_seconds, watts, joules) for _, unix_s, watts, joules, _ in self.rows]
 
 
-def file_name(host: str) -> str:
-    """Name of the file of `host`, relative to the record."""
-    return f"{FOLDER}/{re.sub(r'[^A-Za-z0-9._-]', '_', host)}.csv"
+def file_name(host: str, beside: str | None = None) -> str:
+    """Name of the file of `host`, relative to the record; of the source `beside` that is compared with the first."""
+    source = f"{BESIDE}{beside}" if beside else ""
+    return f"{FOLDER}/{re.sub(r'[^A-Za-z0-9._-]', '_', host)}{source}.csv"
 
 
 def read_samples(path: Path) -> SamplesFile:
@@ -313,7 +317,10 @@ Entry = dict[str, Any]
 class SampledNode:
     """A node whose source is read regularly during the run; its samples go into its file in the record.
 
-    It owns `source`, and closes it at the end. It is a thread, not a process: it sleeps, and a sample holds the GIL for
+    It owns `source`, and closes it at the end. If `is_beside`, the source does not count, but is compared with the one
+    that does. Each source has a thread of its own, so that a slow one delays no other.
+
+    It is a thread, not a process: it sleeps, and a sample holds the GIL for
     some tens of microseconds (measured in docs/power.md), while a process would need another Python on each node, could
     not be forked safely once CUDA or MPI run, and could outlive its job. Calls that may hang (into a driver or the
     kernel, or waiting for a child) release the GIL.
@@ -326,8 +333,10 @@ class SampledNode:
         cpu_seconds: of this process, for all sampling.
     """
 
-    def __init__(self, source: PowerSource, record: Path, host: str) -> None:
+    def __init__(self, source: PowerSource, record: Path, host: str, *, is_beside: bool = False) -> None:
         self._source, self._record, self._host = source, record, host
+        self._file = file_name(host, source.name if is_beside else None)
+        self._caps: list[dict[str, float] | None] = []
         self._stopping = threading.Event()
         self._turn = threading.Lock()
         self._stream: IO[bytes] | None = None
@@ -349,7 +358,8 @@ class SampledNode:
         """Take a last sample, after the run has ended or failed; returns whether the source responded in time."""
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join(self._source.patience_seconds + self._source.interval_seconds)
+            # A reading that had begun, the last one, and that of the caps.
+            self._thread.join(3 * self._source.patience_seconds + self._source.interval_seconds)
         # From here on the file must not change, because its hash is taken next. If the thread hangs in a write, the
         # lock cannot be acquired, and a later write would give a file that does not match the hash.
         if self._turn.acquire(timeout=_LOCK_PATIENCE_SECONDS):
@@ -377,21 +387,33 @@ class SampledNode:
         entry = _empty(self._host, [self._host], window, clock_offset_seconds) | {
             "source": source.name,
             "scope": source.scope,
+            "parts": source.parts,
+            "caps": self._caps[0] if self._caps else None,
+            "caps_after": self._caps[-1] if self._caps[1:] else None,
             "interval_seconds": source.interval_seconds,
             "failures": self.failures,
             "failure": self.failure,
             "cpu_seconds": round(self.cpu_seconds, 6),
         }
-        return _integrated(entry, self._record, window)
+        return _integrated(entry, self._record, self._file, window)
 
     def _run(self) -> None:
         interval = self._source.interval_seconds
         due = time.monotonic()
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
             self._sample()
+            if not self._caps:
+                self._look_at_caps()
             # A source slower than its interval is read at the next full interval, never twice in a row.
             due += interval * max(1.0, -(-(time.monotonic() - due) // interval))
         self._sample()
+        self._look_at_caps()
+
+    def _look_at_caps(self) -> None:
+        try:
+            self._caps.append({name: float(watts) for name, watts in self._source.caps().items()})
+        except Exception:  # noqa: BLE001 - as in `_sample`; a cap that cannot be read is unknown
+            self._caps.append(None)
 
     def _sample(self) -> None:
         began = time.thread_time()
@@ -411,7 +433,7 @@ class SampledNode:
             if self._is_closed:
                 return
             if self._stream is None:
-                self._stream = open_samples(self._record / file_name(self._host), self._source.devices)
+                self._stream = open_samples(self._record / self._file, self._source.devices)
             self._stream.write(line)
 
     def _fail(self, reason: str) -> None:
@@ -423,11 +445,20 @@ class MeteredNode:
     """One or more nodes whose meter writes a file, which is read after the run; used like `SampledNode`.
 
     `covers` names the nodes that the meter measures; `pause` sleeps for a number of seconds while the meter is late.
+    `is_beside`: as of `SampledNode`.
     """
 
     def __init__(
-        self, meter: Meter, record: Path, host: str, covers: Sequence[str], pause: Callable[[float], None] = time.sleep
+        self,
+        meter: Meter,
+        record: Path,
+        host: str,
+        covers: Sequence[str],
+        pause: Callable[[float], None] = time.sleep,
+        *,
+        is_beside: bool = False,
     ) -> None:
+        self._file = file_name(host, METER if is_beside else None)
         self._meter, self._record, self._host, self._covers = meter, record, host, list(covers)
         self._pause = pause
 
@@ -443,19 +474,20 @@ class MeteredNode:
     def entry(self, window: Window, clock_offset_seconds: float) -> Entry:
         """The energy of the meter's rows, which are written into the record like samples."""
         entry = _empty(self._host, self._covers, window, clock_offset_seconds)
-        entry |= {"source": METER, "scope": self._meter.scope}
+        parts = None if self._meter.scope == "device" else "node"
+        entry |= {"source": METER, "scope": self._meter.scope, "parts": parts}
         here = Window(window.start_s + clock_offset_seconds, window.stop_s + clock_offset_seconds)
         try:
             found = await_meter(self._meter, self._host, here, self._pause, time.monotonic)
             zero = time.time() - machine_seconds()
             rows = [Row(sample.time_s - zero, sample.time_s, sample.watts) for sample in found.samples]
-            path = self._record / file_name(self._host)
+            path = self._record / self._file
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, format_samples((), rows))
         except (HpcAi500Error, OSError) as error:
             return entry | {"reason": str(error)}
         entry |= {"interval_seconds": found.interval_seconds, "bad_rows": found.bad_rows}
-        return _integrated(entry, self._record, window)
+        return _integrated(entry, self._record, self._file, window)
 
 
 def energy_of(file: SamplesFile, entry: Mapping[str, Any], window: Window) -> Energy:
@@ -465,7 +497,11 @@ def energy_of(file: SamplesFile, entry: Mapping[str, Any], window: Window) -> En
     far the node's clock is ahead.
     """
     samples = file.samples(float(entry["clock_offset_seconds"]))
-    most = meter_interval(samples) if entry["source"] == METER else _MOST_INTERVAL_SECONDS
+    most = _MOST_INTERVAL_SECONDS
+    if entry["source"] == METER:
+        most = meter_interval(samples)
+    elif entry["source"] == RedfishSource.name:
+        most = SLOWEST_CONTROLLER_SECONDS
     return integrate(samples, window, min(float(entry["interval_seconds"]), most))
 
 
@@ -476,12 +512,14 @@ def integral_entry(energy: Energy) -> Entry:
         "energy_joules": energy.joules,
         "mean_watts": energy.mean_watts,
         "gaps": [list(gap) for gap in energy.gaps],
+        "step": energy.resolution.step,
+        "step_unit": energy.resolution.unit,
+        "update_seconds": energy.resolution.update_seconds,
         "reason": energy.reason,
     }
 
 
-def _integrated(entry: Entry, record: Path, window: Window) -> Entry:
-    name = file_name(entry["host"])
+def _integrated(entry: Entry, record: Path, name: str, window: Window) -> Entry:
     try:
         content = (record / name).read_bytes()
         energy = energy_of(read_samples(record / name), entry, window)
@@ -496,7 +534,16 @@ def _integrated(entry: Entry, record: Path, window: Window) -> Entry:
         notes.append(f"{entry['failures']} readings failed ({entry['failure']})")
     if entry["bad_rows"]:
         notes.append(f"{entry['bad_rows']} rows of the meter have no valid time and power")
+    if entry["caps_after"] is not None and entry["caps"] is not None and entry["caps_after"] != entry["caps"]:
+        notes.append(f"power caps changed during the run ({_changed_caps(entry['caps'], entry['caps_after'])})")
     return entry | {"note": "; ".join(note for note in notes if note) or None}
+
+
+def _changed_caps(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """The first change, as `gpu0: 700 W, then 500 W`."""
+    device = next(name for name in {**before, **after} if before.get(name) != after.get(name))
+    one, other = (f"{caps[device]:g} W" if device in caps else "none" for caps in (before, after))
+    return f"{device or 'node'}: {one}, then {other}"
 
 
 def _empty(host: str, covers: Sequence[str], window: Window, clock_offset_seconds: float) -> Entry:
@@ -506,12 +553,18 @@ def _empty(host: str, covers: Sequence[str], window: Window, clock_offset_second
         "covers": list(covers),
         "source": None,
         "scope": None,
+        "parts": None,
+        "caps": None,
+        "caps_after": None,
         "interval_seconds": 1.0,
         "samples": 0,
         "seconds": window.seconds,
         "energy_joules": None,
         "mean_watts": None,
         "gaps": [],
+        "step": None,
+        "step_unit": None,
+        "update_seconds": None,
         "clock_offset_seconds": clock_offset_seconds,
         "failures": 0,
         "failure": None,
@@ -530,6 +583,8 @@ def _empty(host: str, covers: Sequence[str], window: Window, clock_offset_second
 
 _ROUNDING = 1e-6
 _KEYS = ("samples", "energy_joules", "mean_watts", "gaps")
+# Records of earlier versions lack these.
+_LATER_KEYS = ("step", "step_unit", "update_seconds")
 
 
 def samples_of(record: Record) -> dict[str, SamplesFile]:
@@ -543,28 +598,34 @@ def samples_of(record: Record) -> dict[str, SamplesFile]:
 
 
 def check_power(record: Record) -> None:
-    """Integrate the samples of each node again.
+    """Integrate the samples of each node again, and compare the sources again.
 
     Raises:
-        WrongAnswerError: they give another energy than the event `power`.
+        WrongAnswerError: they give another energy or comparison than the event `power`.
         RecordError: a file is missing, or an event lacks something.
     """
     power = _power_event(record)
     if not power.get("nodes"):
         return
     try:
-        window, files = window_of(record.events), samples_of(record)
-        for node in power["nodes"]:
+        window, beside = window_of(record.events), power.get("beside", [])
+        for node in (*power["nodes"], *beside):
             if node["file"]:
-                _check_node(record, node, integral_entry(energy_of(files[node["host"]], node, window)))
+                _check_node(
+                    record, node, integral_entry(energy_of(read_samples(record.path / node["file"]), node, window))
+                )
             elif node["energy_joules"] is not None:
                 raise WrongAnswerError(f"{record.path}: the event power has an energy of {node['host']} but no samples")
+        if not _same(power.get("comparisons", []), compare_sources(power["nodes"], beside)):
+            raise WrongAnswerError(
+                f"{record.path}: its sources of power do not give the comparison in the event power: it was changed"
+            )
     except (KeyError, TypeError, StopIteration) as error:
         raise RecordError(f"{record.path}: the event power lacks something: {type(error).__name__} {error}") from error
 
 
 def _check_node(record: Record, node: dict[str, Any], computed: dict[str, Any]) -> None:
-    for key in _KEYS:
+    for key in (*_KEYS, *(later for later in _LATER_KEYS if later in node)):
         if not _same(node[key], computed[key]):
             raise WrongAnswerError(
                 f"{record.path / node['file']}: the samples of {node['host']} give {key} {computed[key]!r}, but the "
@@ -580,6 +641,8 @@ def _power_event(record: Record) -> dict[str, Any]:
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     return bool(one == other)

@@ -38,7 +38,7 @@ from hpcai500.recipe import load_recipe, recipe_hash
 from hpcai500.record import Event, Record, RecordWriter, iterate, read_record
 from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
 from hpcai500.results.score import expand, score_record, summarise_trials
-from hpcai500.system.power import Opener, Reading, parse_power
+from hpcai500.system.power import Opener, Reading, automatic_names, parse_power
 from hpcai500.system.power_samples import check_power, read_samples, samples_of
 
 ONE = "problem.epochs=1"
@@ -356,6 +356,10 @@ def missing(words: str) -> Opener:
     return fail
 
 
+# No source that `--power auto` tries.
+NOTHING = dict.fromkeys(automatic_names(on_gpu=True), missing("there is none"))
+
+
 def watts(record: Record) -> dict[str, Any]:
     return {node["host"]: node["mean_watts"] for node in told(record)["nodes"]}
 
@@ -375,8 +379,8 @@ def test_each_node_is_measured_once_and_its_samples_come_into_the_record(measure
 
 def test_auto_takes_the_widest_that_all_nodes_have(measured: Measured, capsys: pytest.CaptureFixture[str]) -> None:
     sources = {
-        "n1": {"ipmi": steady(500), "nvml": steady(200), "rapl": steady(100)},
-        "n2": {"ipmi": missing("no ipmitool"), "nvml": steady(210), "rapl": steady(110)},
+        "n1": NOTHING | {"ipmi": steady(500), "nvml": steady(200), "rapl": steady(100)},
+        "n2": NOTHING | {"ipmi": missing("no ipmitool"), "nvml": steady(210), "rapl": steady(110)},
     }
     assert watts(measured("auto", sources)) == pytest.approx({"n1": 200, "n2": 210})
     assert capsys.readouterr().err.count("power: scripted on 2 nodes: nothing real (scope node), every 0.01 s") == 1
@@ -385,10 +389,9 @@ def test_auto_takes_the_widest_that_all_nodes_have(measured: Measured, capsys: p
 def test_auto_is_silent_where_a_node_has_nothing_and_the_record_says_which(
     measured: Measured, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nothing = dict.fromkeys(("ipmi", "nvml", "rapl"), missing("there is none"))
-    record = measured("auto", {"n1": nothing | {"rapl": steady(1)}, "n2": nothing})
+    record = measured("auto", {"n1": NOTHING | {"rapl": steady(1)}, "n2": NOTHING})
     assert capsys.readouterr().err == ""
-    assert told(record)["reason"] == "no source of power on n2: there is none; there is none; there is none"
+    assert told(record)["reason"] == "no source of power on n2: " + "; ".join(["there is none"] * 5)
     assert not (record.path / "power").exists()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.system.power import Reading, ReadingError, Scope
+from hpcai500.system.power_reading import Parts
 
 # As ipmitool 1.8.18 prints it.
 IPMI_ANSWER = """
@@ -60,6 +61,7 @@ class ScriptedSource:
 
     name = "scripted"
     scope: Scope = "node"
+    parts: Parts | None = "node"
     covers = "nothing real"
     interval_seconds = 0.01
     patience_seconds = 0.05
@@ -68,6 +70,8 @@ class ScriptedSource:
         self._answers: Iterator[Any] = iter(answers)
         self._last: Any = None
         self.devices = devices
+        # Power caps at each look at them; the last stays.
+        self.limits: list[dict[str, float]] = [{}]
         self.asked = 0
         self.closed = False
         self.asked_enough = threading.Event()
@@ -81,6 +85,9 @@ class ScriptedSource:
         if isinstance(self._last, str):
             raise ReadingError(self._last)
         return self._last if isinstance(self._last, Reading) else self._last()
+
+    def caps(self) -> dict[str, float]:
+        return dict(self.limits.pop(0) if len(self.limits) > 1 else self.limits[0])
 
     def close(self) -> None:
         self.closed = True

@@ -13,21 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import EnvironmentLacksError, UsageError
-from hpcai500.system import power
-from hpcai500.system.power import (
-    EnergyCount,
-    IpmiSource,
-    Meter,
-    NvmlSource,
-    PowerChoice,
-    RaplSource,
-    ReadingError,
-    automatic_names,
-    find_domains,
-    find_sources,
-    parse_power,
-    parse_reading,
-)
+from hpcai500.system import power, power_devices, power_kernel, power_remote
+from hpcai500.system.power import Meter, PowerChoice, ReadingError, automatic_names, find_sources, parse_power
+from hpcai500.system.power_devices import AmdSource, NvmlSource
+from hpcai500.system.power_kernel import PmCountersSource, RaplSource, find_domains
+from hpcai500.system.power_reading import EnergyCount
+from hpcai500.system.power_remote import IpmiSource, parse_reading
 
 # --- `--power …`
 
@@ -98,7 +89,8 @@ def powercap(tmp_path: Path) -> SyntheticPowercap:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that the next readings are taken at; the last stays."""
     moments = [0.0]
-    monkeypatch.setattr(power, "machine_seconds", lambda: moments.pop(0) if len(moments) > 1 else moments[0])
+    for module in (power_kernel, power_devices, power_remote):
+        monkeypatch.setattr(module, "machine_seconds", lambda: moments.pop(0) if len(moments) > 1 else moments[0])
     return moments
 
 
@@ -279,24 +271,29 @@ def test_the_real_devices_of_this_machine_tell_their_power() -> None:
 def test_every_source_is_known_by_its_own_name_and_scope() -> None:
     """Verification asks the class what a record may tell of it."""
     assert {name: source.scope for name, source in power.SOURCES.items()} == {
-        "ipmi": "node", "nvml": "device", "rapl": "device",
+        "pm_counters": "node", "redfish": "node", "ipmi": "node", "nvml": "device", "amd": "device", "dcgm": "device",
+        "hwmon": "device", "rapl": "device",
     }  # fmt: skip
     assert [source.name for source in power.SOURCES.values()] == list(power.SOURCES)
 
 
 def test_the_widest_scope_comes_first_and_the_others_say_why_not(tmp_path: Path, powercap: SyntheticPowercap) -> None:
     how = {
+        "pm_counters": lambda: PmCountersSource(tmp_path / "none"),
+        "amd": lambda: AmdSource(hwmon=tmp_path),
         "ipmi": lambda: IpmiSource({"PATH": str(tmp_path)}),
         "nvml": lambda: NvmlSource(MeteredNvml()),
         "rapl": lambda: RaplSource(powercap.root),
     }
     found = find_sources(automatic_names(on_gpu=True), how)
-    assert (list(found.sources), found.words) == (["nvml", "rapl"], "IPMI: ipmitool is not installed")
+    assert list(found.sources) == ["nvml", "rapl"]
+    assert found.missing.keys() == {"pm_counters", "ipmi", "amd"}
+    assert "IPMI: ipmitool is not installed" in found.words
     taken = found.take("rapl")
     assert taken
     assert taken.name == "rapl"
     # A run on processors does not count accelerators that it leaves idle.
-    assert automatic_names(on_gpu=False) == ("ipmi", "rapl")
+    assert automatic_names(on_gpu=False) == ("pm_counters", "ipmi", "rapl")
     here = find_sources(automatic_names(on_gpu=True))
-    assert {*here.sources, *here.missing} == {"ipmi", "nvml", "rapl"}
+    assert {*here.sources, *here.missing} == {"pm_counters", "ipmi", "nvml", "amd", "rapl"}
     here.take(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -355,7 +356,7 @@ def power_section(subject: Subject) -> Section | None:
     value = subject.last("power")
     if not value:
         return None
-    nodes = tables(value.get("nodes"))
+    nodes, beside = tables(value.get("nodes")), tables(value.get("beside"))
     result = subject.result
     blocks: list[Block] = []
     if result is not None and result.energy_joules is not None:
@@ -370,7 +371,12 @@ def power_section(subject: Subject) -> Section | None:
     if curves:
         blocks.append(_power_chart(curves, len(nodes)))
     if nodes:
-        blocks.append(_power_table(ordered))
+        blocks.append(_power_table("Power of each node, the highest first", ordered))
+    if beside:
+        comparisons = tables(value.get("comparisons"))
+        blocks += [Text(f"{short(one['finding'], 300)}.", "flag") for one in comparisons if one.get("finding")]
+        blocks.append(_comparison_table(comparisons))
+        blocks.append(_power_table("Sources beside it, which do not count", beside))
     return Section("Power", blocks)
 
 
@@ -429,7 +435,37 @@ def _power_chart(curves: Sequence[tuple[str, Line]], of: int) -> Chart:
     return Chart("Power over time", drawing, note, keys)
 
 
-def _power_table(nodes: Sequence[Mapping[str, Any]]) -> Table:
+# What the other source measures, for people.
+_RELATIONS = {"same": "the same", "part": "a part", "whole": "the whole"}
+
+
+def _comparison_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
+    rows = []
+    for one in comparisons[:_MOST_NODES]:
+        hosts, ratio = one.get("hosts"), number(one.get("ratio"))
+        shown = ", ".join(short(host, 40) for host in hosts[:4]) if isinstance(hosts, list) else ""
+        percent = "" if ratio is None else f"{ratio:.1%}"
+        rows.append(
+            (
+                shown,
+                f"{short(one.get('other', ''), 40)} by {short(one.get('source', ''), 40)}",
+                _RELATIONS.get(str(one.get("relation")), "another part"),
+                quantity(one.get("watts"), "W"),
+                quantity(one.get("other_watts"), "W"),
+                Cell(percent, "flag") if one.get("finding") else percent,
+                short(one.get("reason") or "", 200),
+            )
+        )
+    return Table(
+        "Sources compared",
+        ("hosts", "sources", "the other measures", "first", "other", "ratio", "note"),
+        rows,
+        numeric=(3, 4, 5),
+        left_out=len(comparisons) - len(rows),
+    )
+
+
+def _power_table(title: str, nodes: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     for node in nodes[:_MOST_NODES]:
         gaps = [gap for gap in node.get("gaps") or [] if isinstance(gap, list | tuple) and len(gap) == 2]
@@ -440,18 +476,38 @@ def _power_table(nodes: Sequence[Mapping[str, Any]]) -> Table:
                 f"{short(node.get('source', ''), 40)}, {short(node.get('scope', ''), 20)}",
                 quantity(node.get("mean_watts"), "W"),
                 quantity(node.get("energy_joules"), "J"),
+                _caps(node),
+                _resolution(node),
                 count(node.get("samples"), "sample"),
                 Cell(f"{count(len(gaps), 'gap')}, {duration(missing)}", "flag") if gaps else "none",
                 short(node.get("reason") or "", 200),
             )
         )
     return Table(
-        "Power of each node, the highest first",
-        ("host", "source and scope", "mean", "energy", "samples", "gaps", "note"),
+        title,
+        ("host", "source and scope", "mean", "energy", "cap", "resolution", "samples", "gaps", "note"),
         rows,
-        numeric=(2, 3, 4),
+        numeric=(2, 3, 6),
         left_out=len(nodes) - len(rows),
     )
+
+
+def _caps(node: Mapping[str, Any]) -> str:
+    """The power limits of a node's parts, such as `8 x 700 W`; the note says if they changed."""
+    caps = node.get("caps")
+    if not isinstance(caps, dict):
+        return ""
+    found = Counter(watts for one in caps.values() if (watts := number(one)) is not None)
+    parts = [(f"{many} x " if many > 1 else "") + quantity(watts, "W") for watts, many in found.most_common(3)]
+    return ", ".join(parts) or "none"
+
+
+def _resolution(node: Mapping[str, Any]) -> str:
+    """Smallest step and usual time between two changes, as the samples show them."""
+    step, period = number(node.get("step")), number(node.get("update_seconds"))
+    shown = [quantity(step, short(node.get("step_unit") or "", 2)) if step is not None else None]
+    shown.append(f"every {duration(period)}" if period is not None else None)
+    return ", ".join(one for one in shown if one)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from hpcai500.results.submission.claim import accelerators_of, framework_of, pac
 from hpcai500.results.verification.context import NO_STANDING, Context
 from hpcai500.results.verification.facts import Facts, image, is_of_our_version, nodes, on_first_system, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
-from hpcai500.system.power import METER, SOURCES
+from hpcai500.system.power import METER, SOURCES, STATED
 from hpcai500.system.power_samples import check_power
 from hpcai500.system.software import code_hash, core_hash, package_code_hash
 
@@ -391,7 +391,7 @@ def _faults(record: Record, powers: Sequence[Facts]) -> Iterator[str]:
         # All sources but the external meter measure their own node only.
         if source in SOURCES and node["covers"] != [host]:
             yield f"{source} on {host} cannot measure {', '.join(map(str, node['covers']))}"
-        if source in SOURCES and node["scope"] != SOURCES[source].scope:
+        if source in SOURCES and source not in STATED and node["scope"] != SOURCES[source].scope:
             yield f"{source} on {host} has the scope {node['scope']}; expected {SOURCES[source].scope}"
         if host == first and not abs(node["clock_offset_seconds"]) <= _SAME_CLOCK_SECONDS:
             offset = node["clock_offset_seconds"]
@@ -403,7 +403,9 @@ def _oddities(powers: Sequence[Facts]) -> Iterator[str]:
         if not abs(node["clock_offset_seconds"]) <= _MOST_OFFSET_SECONDS:
             offset = node["clock_offset_seconds"]
             yield f"the clock of {node['host']} is {offset:.0f} s off: its samples are from another time"
+    for event in powers[-1:]:
+        yield from (one["finding"] for one in event.get("comparisons") or [] if one.get("finding"))
 
 
 def _nodes(powers: Sequence[Facts]) -> Iterator[Facts]:
-    return (node for event in powers[-1:] for node in event.get("nodes") or [])
+    return (node for event in powers[-1:] for node in (*(event.get("nodes") or []), *(event.get("beside") or [])))
