@@ -91,3 +91,48 @@ class ScriptedSource:
 
     def close(self) -> None:
         self.closed = True
+
+
+class SyntheticPmCounters:
+    """A folder with the layout of a Cray EX node's /sys/cray/pm_counters, whose controller the test moves."""
+
+    def __init__(self, root: Path, accelerators: int = 4) -> None:
+        self.root = root
+        self.scans = 0
+        root.mkdir()
+        files = {
+            "power": "1100 W", "energy": "91000000 J", "power_cap": "0 W", "cpu_power": "220 W", "cpu_energy": "1 J",
+            "cpu_temp": "55 C", "memory_power": "80 W", "memory_energy": "1 J", "generation": "37",
+            "startup": "1700000000000000", "raw_scan_hz": "10", "version": "2",
+        }  # fmt: skip
+        for number in range(accelerators):
+            files |= {
+                f"accel{number}_power": "190 W",
+                f"accel{number}_energy": "1 J",
+                f"accel{number}_power_cap": "560 W",
+            }
+        self.set(**files)
+
+    def set(self, **values: str) -> None:
+        """Write values as one scan of the controller does: with its time, and `freshness` one higher."""
+        self.scans += 1
+        for name, value in (values | {"freshness": str(1000 + self.scans)}).items():
+            has_time = name not in ("freshness", "generation", "startup", "raw_scan_hz", "version")
+            (self.root / name).write_text(
+                f"{value} {1700000000000000 + 100000 * self.scans} us\n" if has_time else f"{value}\n"
+            )
+
+
+class SyntheticHwmon:
+    """A folder with the layout of /sys/class/hwmon; `chip` adds one, whose files the test then changes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir()
+
+    def chip(self, name: str, **files: str | int) -> Path:
+        folder = self.root / f"hwmon{len(list(self.root.iterdir()))}"
+        folder.mkdir()
+        for file, value in ({"name": name} | files).items():
+            (folder / file).write_text(f"{value}\n")
+        return folder
