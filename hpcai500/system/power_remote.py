@@ -342,11 +342,10 @@ def _power_in(document: Mapping[str, Any]) -> tuple[float | None, float | None]:
         is_off = limit.get("ControlMode") == "Disabled"
         return watts, None if is_off else _positive(limit.get("SetPoint"))
     controls = document.get("PowerControl")
-    for control in controls if isinstance(controls, list) else []:
-        # The first is that of the whole chassis.
-        if watts := _positive(_table(control).get("PowerConsumedWatts")):
-            return watts, _positive(_table(control.get("PowerLimit")).get("LimitInWatts"))
-    return None, None
+    # The first is that of the whole chassis, others are of its parts.
+    control = _table(controls[0]) if isinstance(controls, list) and controls else {}
+    watts = _positive(control.get("PowerConsumedWatts"))
+    return watts, _positive(_table(control.get("PowerLimit")).get("LimitInWatts")) if watts else None
 
 
 def _table(value: object) -> Mapping[str, Any]:

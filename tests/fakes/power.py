@@ -136,3 +136,42 @@ class SyntheticHwmon:
         for file, value in ({"name": name} | files).items():
             (folder / file).write_text(f"{value}\n")
         return folder
+
+
+class MockAmdSmi:
+    """The module amdsmi, as its reference describes it: each function takes a handle and returns a dictionary.
+
+    Args:
+        devices: what `amdsmi_get_power_info` says of each.
+        counts: whether they count energy, in units of 15.259 microjoules.
+    """
+
+    class AmdSmiException(Exception):  # noqa: N818 - the library's own name
+        """What the library raises where it cannot answer."""
+
+    def __init__(self, devices: tuple[dict[str, Any], ...], *, counts: bool = True) -> None:
+        self.devices = devices
+        self.counts = [1_000_000 if counts else 0] * len(devices)
+        self.cap = 750_000_000
+        self.fails = False
+        self.opened = 0
+
+    def amdsmi_init(self) -> None:
+        self.opened += 1
+
+    def amdsmi_shut_down(self) -> None:
+        self.opened -= 1
+
+    def amdsmi_get_processor_handles(self) -> list[int]:
+        return list(range(len(self.devices)))
+
+    def amdsmi_get_power_info(self, handle: int) -> dict[str, Any]:
+        if self.fails:
+            raise self.AmdSmiException("device is busy")
+        return {"gfx_voltage": "N/A", "power_limit": 750} | self.devices[handle]
+
+    def amdsmi_get_energy_count(self, handle: int) -> dict[str, Any]:
+        return {"energy_accumulator": self.counts[handle], "counter_resolution": 15.259, "timestamp": 1}
+
+    def amdsmi_get_power_cap_info(self, handle: int) -> dict[str, Any]:
+        return {"power_cap": self.cap, "max_power_cap": 750_000_000}
