@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 from builders.campaigns import edit_record
 from builders.ranks import start
+from builders.redfish import Server, documents, environment_metrics
 from builders.runs import TINY, train_arguments
 from comm.thread_ranks import run_threads
 from fakes.power import ScriptedSource, answering_ipmitool
@@ -37,8 +39,10 @@ from hpcai500.methodology.energy import power_of_run
 from hpcai500.recipe import load_recipe, recipe_hash
 from hpcai500.record import Event, Record, RecordWriter, iterate, read_record
 from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
+from hpcai500.results.report.page import make_report
 from hpcai500.results.score import expand, score_record, summarise_trials
-from hpcai500.system.power import Opener, Reading, automatic_names, parse_power
+from hpcai500.system.power import Opener, Reading, Scope, automatic_names, parse_power
+from hpcai500.system.power_reading import Parts
 from hpcai500.system.power_samples import check_power, read_samples, samples_of
 
 ONE = "problem.epochs=1"
@@ -435,3 +439,178 @@ def test_a_short_run_says_so_once_and_its_energy_is_told(measured: Measured) -> 
     assert "(and 1 more)" in value["note"]
     assert "readings failed (busy)" in value["nodes"][1]["note"]
     assert json.dumps(value)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Two sources side by side.
+
+
+def source_of(
+    name: str, watts: float, scope: Scope = "node", parts: Parts | None = "node", *limits: dict[str, float]
+) -> Opener:
+    """A source of steady power under the name of a real one."""
+
+    def opened() -> ScriptedSource:
+        source = ScriptedSource(Reading({"": watts}))
+        source.name, source.scope, source.parts = name, scope, parts
+        source.limits = list(limits) or [{}]
+        return source
+
+    return opened
+
+
+def beside(first: float, other: float) -> Sources:
+    sources = {"ipmi": source_of("ipmi", first), "pm_counters": source_of("pm_counters", other)}
+    return {"n1": sources, "n2": sources}
+
+
+def test_two_sources_are_sampled_and_compared_on_each_node_and_the_first_counts(
+    measured: Measured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = measured("ipmi,pm_counters", beside(1000, 1120), shared=False)
+    value = told(record)
+    assert watts(record) == pytest.approx({"n1": 1000, "n2": 1000})
+    assert [(entry["host"], entry["source"]) for entry in value["beside"]] == [
+        ("n1", "pm_counters"),
+        ("n2", "pm_counters"),
+    ]
+    files = sorted(path.name for path in (record.path / "power").iterdir())
+    assert files == ["n1+pm_counters.csv", "n1.csv", "n2+pm_counters.csv", "n2.csv"]
+    findings = [one["finding"] for one in value["comparisons"]]
+    assert findings == [f"n{n}: pm_counters gives 1120.0 W, 12.0% more than ipmi (1000.0 W)" for n in (1, 2)]
+    check_power(record)
+    power = power_of_run(record.events, value["nodes"][0]["seconds"], 8e9, None)
+    assert power["watts"] == pytest.approx(2000)
+    assert power["power_note"].startswith(
+        "n1: pm_counters gives 1120.0 W, 12.0% more than ipmi (1000.0 W) (and 1 more)"
+    )
+    assert capsys.readouterr().err.count("warning: power: n1: pm_counters gives 1120.0 W") == 1
+
+
+def test_a_difference_of_less_than_a_tenth_is_recorded_and_no_warning(
+    measured: Measured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = measured("ipmi,pm_counters", beside(1000, 1080))
+    assert [one["finding"] for one in told(record)["comparisons"]] == [None, None]
+    assert [one["ratio"] for one in told(record)["comparisons"]] == pytest.approx([1.08, 1.08])
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_devices_above_their_node_are_told(measured: Measured) -> None:
+    sources = {"nvml": source_of("nvml", 900, "device", "accelerators"), "ipmi": source_of("ipmi", 800)}
+    record = measured("nvml,ipmi", {"n1": sources, "n2": sources})
+    assert "n1: nvml gives 900.0 W for a part of what ipmi measures with 800.0 W" in str(told(record)["comparisons"])
+
+
+def test_a_source_that_hangs_delays_no_other(measured: Measured) -> None:
+    release = threading.Event()
+
+    def hanging() -> ScriptedSource:
+        source = ScriptedSource(Reading({"": 5.0}), lambda: (release.wait() and Reading()) or Reading())
+        source.name = "pm_counters"
+        return source
+
+    sources = {"ipmi": source_of("ipmi", 300), "pm_counters": hanging}
+    record = measured("ipmi,pm_counters", {"n1": sources, "n2": sources})
+    release.set()
+    assert watts(record) == pytest.approx({"n1": 300, "n2": 300})
+    assert told(record)["reason"] is None
+    assert {entry["failure"] for entry in told(record)["beside"]} == {"it does not respond any more"}
+    # Forty readings of 0.01 s; the hanging one took one.
+    assert min(entry["samples"] for entry in told(record)["nodes"]) > max(e["samples"] for e in told(record)["beside"])
+
+
+def test_power_caps_are_recorded_and_a_change_during_the_run_is_told(measured: Measured) -> None:
+    before = {"gpu0": 700.0, "gpu1": 700.0}
+    steady_caps = source_of("nvml", 900, "device", "accelerators", before)
+    lowered = source_of("nvml", 900, "device", "accelerators", before, before | {"gpu1": 500.0})
+    record = measured("nvml", {"n1": {"nvml": steady_caps}, "n2": {"nvml": lowered}})
+    one, other = told(record)["nodes"]
+    assert (one["caps"], one["caps_after"], other["caps_after"]) == (before, before, {"gpu0": 700.0, "gpu1": 500.0})
+    assert "power caps changed" not in str(one["note"])
+    assert "power caps changed during the run (gpu1: 700 W, then 500 W)" in other["note"]
+
+
+def test_a_second_source_that_a_node_lacks_ends_before_the_run(measured: Measured) -> None:
+    sources = {"ipmi": source_of("ipmi", 300)}
+    with pytest.raises(EnvironmentLacksError, match="--power rapl: n2: RAPL: only root can read it"):
+        measured(
+            "ipmi,rapl",
+            {"n1": sources | {"rapl": steady(1)}, "n2": sources | {"rapl": missing("RAPL: only root can read it")}},
+        )
+
+
+@pytest.mark.usefixtures("ipmi", "patience")
+def test_a_run_beside_two_controllers_is_compared_from_the_option_to_the_result(
+    images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """ipmitool's executable gives 214 W, the Redfish service 250 W."""
+    with Server(documents(("1", "RackMount", environment_metrics(250.0, 400)))) as server:
+        record = trained(images, tmp_path / "record", f"ipmi,redfish:{server.url}")
+    warning = "redfish gives 250.0 W, 16.8% more than ipmi (214.0 W)"
+    assert warning in capfd.readouterr().err
+    result = score_record(record)
+    assert (result.power_source, result.watts) == ("ipmi", near(214))
+    assert warning in str(result.power_note)
+    assert warning in "\n".join(summary_lines(result))
+    (entry,) = told(record)["beside"]
+    assert (entry["caps"], entry["scope"], entry["mean_watts"]) == ({"": 400.0}, "node", near(250))
+    # The address of the controller is nobody's business.
+    assert "127.0.0.1" not in (record / "events.jsonl").read_text()
+    page = make_report([record]).html
+    assert "Sources compared" in page
+    assert "16.8% more than ipmi" in page
+    assert "400 W" in page
+
+
+@pytest.fixture(scope="module")
+def compared(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run beside a meter of all nodes and one of its own node."""
+    folder = tmp_path_factory.mktemp("compared")
+    write_meter(folder / "meter.csv", 250.0)
+    patched = pytest.MonkeyPatch()
+    with patched.context() as context, Server(documents(("1", "RackMount", environment_metrics(240.0)))) as server:
+        context.setattr(energy, "_SHORTEST_GAP_SECONDS", 60.0)
+        return trained(images, folder / "record", f"csv:{folder / 'meter.csv'},redfish:{server.url}")
+
+
+def _other_ratio(value: dict[str, Any]) -> None:
+    value["comparisons"][0]["ratio"] = 1.0
+
+
+def _another_finding(value: dict[str, Any]) -> None:
+    value["comparisons"][0]["finding"] = "it is all right"
+
+
+def _no_comparison(value: dict[str, Any]) -> None:
+    value["comparisons"] = []
+
+
+def _less_beside(value: dict[str, Any]) -> None:
+    value["beside"][0]["mean_watts"] = value["beside"][0]["energy_joules"] = 0.5
+
+
+def _a_file_outside(value: dict[str, Any]) -> None:
+    value["beside"][0]["file"] = "power/../../x"
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (_other_ratio, WrongAnswerError, "do not give the comparison in the event power"),
+        (_another_finding, WrongAnswerError, "do not give the comparison in the event power"),
+        (_no_comparison, WrongAnswerError, "do not give the comparison in the event power"),
+        (_less_beside, WrongAnswerError, "samples of .* give energy_joules"),
+        (_a_file_outside, RecordError, "not a file in power/"),
+    ],
+)
+def test_an_edited_comparison_is_refused(
+    compared: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], error: type[Exception], said: str
+) -> None:
+    record = Path(shutil.copytree(compared, tmp_path / "record"))
+    score_record(record)
+    edit_record(record, lambda events: change(next(event for event in events if event["key"] == "power")["value"]))
+    (record / "result.json").write_text("{}")
+    with pytest.raises(error, match=said):
+        score_record(record)

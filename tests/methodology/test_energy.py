@@ -12,7 +12,17 @@ from builders.events import EventLog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.energy import Sample, Window, integrate, unwrapped, usual_interval, why_unknown, window_of
+from hpcai500.methodology.energy import (
+    Sample,
+    Window,
+    compare_sources,
+    integrate,
+    power_of_run,
+    unwrapped,
+    usual_interval,
+    why_unknown,
+    window_of,
+)
 
 WINDOW = Window(1000.0, 1100.0)
 # Some of UNIX time's digits are lost in a float: a quarter of a microsecond.
@@ -301,3 +311,148 @@ def test_the_window_is_the_time_of_the_run_with_what_a_restart_took() -> None:
     log.after(50).restart(100, epoch=1).after(30).add("run_stop").after(9).add("power", {})
     window = window_of(log.events)
     assert (window.start_s, window.seconds) == (pytest.approx(begin), pytest.approx(50 + 100 + 10 + 30))
+
+
+# --- how finely a source measures
+
+
+def test_the_resolution_is_the_smallest_step_and_the_usual_time_between_two_changes() -> None:
+    # A controller of whole watts that measures every 5 s, read every second.
+    samples = [Sample(float(second), 200.0 + 3 * (second // 5 % 2) + (second // 50)) for second in range(100)]
+    assert integrate(samples, WINDOW, 1.0).resolution == (2.0, "W", 5.0)
+    # A counter in steps of 0.5 J, of which each reading sees several; its fall is a new count, and no step.
+    counted = [Sample(float(second), 10.0, joules) for second, joules in enumerate([0.0, 4.5, 8.0, 8.0, 0.0, 6.5])]
+    assert integrate(counted, Window(0, 5), 1.0).resolution == (3.5, "J", 2.0)
+    # Where nothing changes nothing is known.
+    assert integrate([Sample(0, 5.0), Sample(1, 5.0)], Window(0, 1), 1.0).resolution == (None, "W", None)
+
+
+@given(st.floats(0.01, 50), st.integers(4, 40), st.integers(10, 60))
+def test_a_slow_source_is_told_with_the_part_of_the_energy_that_is_uncertain(
+    step: float, period: int, changes: int
+) -> None:
+    window = Window(0.0, float(period * changes))
+    samples = [Sample(float(s), 100.0 + step * (s // period % 2)) for s in range(period * changes + 1)]
+    energy = integrate(samples, window, 1.0)
+    assert energy.resolution.update_seconds == period
+    assert f"every {period} s: {1 / changes:.1%} of the energy" in str(energy.note)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 95), st.floats(0.1, 5)), max_size=4),
+    st.floats(1, 1000),
+    st.floats(-5, 5),
+)
+def test_whatever_is_missing_the_gaps_say_so_and_the_energy_is_near_or_unknown(
+    holes: list[tuple[float, float]], base: float, slope: float
+) -> None:
+    """Of a ramp, of which any parts are missing."""
+
+    def truth(time: float) -> float:
+        return 500.0 + base + slope * (time - WINDOW.start_s)
+
+    everything = sampled(truth, WINDOW, 0.5)
+    kept = [
+        one for one in everything
+        if not any(begin < one.time_s - WINDOW.start_s < begin + length for begin, length in holes)
+    ]  # fmt: skip
+    energy = integrate(kept, WINDOW, 0.5)
+    unknown = sum(stop - start for start, stop in energy.gaps)
+    assert all(0 <= start < stop <= 100 for start, stop in energy.gaps)
+    # A hole that is no gap is at most three seconds.
+    assert all(stop - start > 3 for start, stop in energy.gaps if start > 0 and stop < 100)
+    assert (energy.joules is None) == (unknown > 1.0 + 1e-6) or unknown == pytest.approx(1.0, abs=1e-5)
+    if energy.joules is not None and not energy.gaps:
+        assert energy.joules == pytest.approx((500.0 + base) * 100 + slope * 100**2 / 2, rel=1e-9)
+
+
+@given(st.floats(1, 1000), st.lists(st.floats(0, 95), max_size=5), st.floats(0.5, 30))
+def test_a_counter_loses_nothing_in_any_hole(watts: float, begins: list[float], length: float) -> None:
+    samples = [
+        Sample(WINDOW.start_s + at / 2, None, watts * at / 2 + 1)
+        for at in range(-4, 206)
+        if at in (-4, 205) or not any(begin < at / 2 < begin + length for begin in begins)
+    ]
+    energy = integrate(samples, WINDOW, 0.5)
+    assert (energy.joules, energy.gaps) == (pytest.approx(100 * watts), ())
+
+
+# --- two sources of one run
+
+
+def entry(
+    source: str, scope: str, watts: float | None, *hosts: str, parts: str | None = "accelerators"
+) -> dict[str, Any]:
+    return {"source": source, "scope": scope, "parts": parts, "mean_watts": watts, "covers": list(hosts or ("n1",))}
+
+
+@pytest.mark.parametrize(
+    ("other", "finding"),
+    [
+        (880.0, "n1: ipmi gives 880.0 W, 12.0% less than redfish (1000.0 W)"),
+        (920.0, None),
+        (1000.0, None),
+        (1080.0, None),
+        (1120.0, "n1: ipmi gives 1120.0 W, 12.0% more than redfish (1000.0 W)"),
+    ],
+)
+def test_a_difference_of_over_a_tenth_of_the_same_is_a_finding(other: float, finding: str | None) -> None:
+    (found,) = compare_sources([entry("redfish", "node", 1000.0)], [entry("ipmi", "node", other)])
+    assert (found["relation"], found["ratio"], found["finding"]) == ("same", other / 1000, finding)
+    assert (found["source"], found["other"], found["hosts"]) == ("redfish", "ipmi", ["n1"])
+
+
+@pytest.mark.parametrize(("devices", "is_wrong"), [(700.0, False), (1000.0, False), (1001.0, True)])
+def test_devices_above_their_node_are_impossible_whichever_counts(devices: float, is_wrong: bool) -> None:
+    part, whole = entry("nvml", "device", devices), entry("redfish", "node", 1000.0)
+    for first, other, relation in ((part, whole, "whole"), (whole, part, "part")):
+        (found,) = compare_sources([first], [other])
+        assert found["relation"] == relation
+        assert bool(found["finding"]) == is_wrong
+        if is_wrong:
+            assert "nvml gives 1001.0 W for a part of what redfish measures with 1000.0 W" in found["finding"]
+
+
+def test_a_meter_of_all_nodes_is_compared_with_their_sum() -> None:
+    nodes = [entry("ipmi", "node", 400.0, "n1"), entry("ipmi", "node", 500.0, "n2")]
+    (found,) = compare_sources(nodes, [entry("csv", "pdu", 850.0, "n1", "n2")])
+    assert (found["hosts"], found["watts"], found["relation"]) == (["n1", "n2"], 900.0, "whole")
+    assert "ipmi gives 900.0 W for a part of what csv measures with 850.0 W" in found["finding"]
+    # Without one of them, their sum is unknown.
+    (found,) = compare_sources(nodes[:1], [entry("csv", "pdu", 850.0, "n1", "n2")])
+    assert (found["ratio"], found["finding"], found["reason"]) == (None, None, "the power by ipmi is unknown")
+
+
+def test_each_node_is_compared_with_itself() -> None:
+    nodes = [entry("nvml", "device", watts, host) for host, watts in (("n1", 100.0), ("n2", 100.0))]
+    others = [entry("dcgm", "device", watts, host) for host, watts in (("n1", 101.0), ("n2", 150.0))]
+    one, other = compare_sources(nodes, others)
+    assert (one["hosts"], one["finding"]) == (["n1"], None)
+    assert other["finding"] == "n2: dcgm gives 150.0 W, 50.0% more than nvml (100.0 W)"
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "reason"),
+    [
+        (entry("nvml", "device", 9.0), entry("rapl", "device", 1.0, parts="processors"), "measure different parts"),
+        (entry("csv", "device", 9.0, parts=None), entry("hwmon", "device", 1.0, parts=None), "different parts"),
+        (entry("nvml", "device", 9.0), entry("dcgm", "device", None), "the power by dcgm is unknown"),
+        (entry("nvml", "device", 0.0), entry("dcgm", "device", 5.0), "nvml gives 0 W"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(first: dict[str, Any], other: dict[str, Any], reason: str) -> None:
+    (found,) = compare_sources([first], [other])
+    assert (found["ratio"], found["finding"]) == (None, None)
+    assert reason in found["reason"]
+
+
+def test_a_finding_is_in_the_results_note() -> None:
+    nodes = [entry("redfish", "node", 1000.0) | {"host": "n1", "energy_joules": 5000.0, "reason": None}]
+    comparisons = compare_sources(nodes, [entry("ipmi", "node", 880.0)])
+    log = EventLog()
+    log.add("run_start", {"hosts": ["n1"]})
+    log.add("power", {"nodes": nodes, "comparisons": comparisons, "reason": None, "note": "few samples"})
+    power = power_of_run(log.events, 5.0, 1e9, None)
+    assert power["power_note"] == "n1: ipmi gives 880.0 W, 12.0% less than redfish (1000.0 W); few samples"
+    # The first counts.
+    assert (power["watts"], power["power_source"]) == (1000.0, "redfish")

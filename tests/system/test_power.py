@@ -69,6 +69,65 @@ def test_anything_else_is_refused(text: str, message: str) -> None:
         parse_power(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("nvml,redfish:https://bmc-%h", ["nvml", "redfish"]),
+        ("redfish:https://bmc-%h.example:8443/redfish/v1/Chassis/Self,nvml,rapl", ["redfish", "nvml", "rapl"]),
+        ("csv:/d/a,b.csv,offset=-2,scope=pdu,ipmi", ["csv", "ipmi"]),
+        ("hwmon:power_meter,scope=node,csv:/d/m,nvmlx.csv", ["hwmon", "csv"]),
+        ("dcgm:http://%h:9400/metrics,hwmon:amd_energy/Esocket*", ["dcgm", "hwmon"]),
+    ],
+)
+def test_a_comma_before_a_name_begins_a_source_to_compare_with(text: str, kinds: list[str]) -> None:
+    choice = parse_power(text)
+    assert [one.kind for one in (choice, *choice.beside)] == kinds
+    assert parse_power(str(choice)) == choice
+    assert parse_power(str(choice.from_anywhere())) == choice.from_anywhere()
+
+
+def test_each_host_has_its_own_address() -> None:
+    asked = []
+
+    def opened(place: str) -> RaplSource:
+        asked.append(place)
+        raise EnvironmentLacksError("away")
+
+    choice = parse_power("redfish:https://bmc-%h/redfish/v1/Chassis/%h")
+    with pytest.raises(EnvironmentLacksError):
+        choice.opener("n7", {"redfish": opened})()  # type: ignore[dict-item]
+    assert asked == ["https://bmc-n7/redfish/v1/Chassis/n7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("auto,nvml", "auto and none stand alone"),
+        ("nvml,none", "auto and none stand alone"),
+        ("nvml,nvml", "a source is given twice"),
+        ("csv:a,csv:b", "a source is given twice"),
+        ("nvml,dgcm", "expected auto, none"),
+        ("redfish", "redfish needs the controller's address, for example redfish:https://bmc-%h"),
+        ("redfish:bmc-1", "expected an address"),
+        ("redfish:ftp://bmc-1", "expected an address"),
+        ("redfish:https://", "expected an address"),
+        ("redfish:https://bmc:port", "expected an address"),
+        ("dcgm:http://n1/metrics?x=1", "expected an address"),
+        ("hwmon:../../etc", "expected hwmon:CHIP"),
+        ("hwmon:power_meter,scope=pdu", "expected hwmon:CHIP"),
+    ],
+)
+def test_a_wrong_list_or_address_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_power(text)
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
+    with pytest.raises(UsageError, match="must not contain a user or password") as raised:
+        parse_power("redfish:https://root:calvin@bmc-1")
+    assert "calvin" not in str(raised.value)
+
+
 # --- RAPL, on a synthetic tree
 
 
@@ -144,6 +203,13 @@ def test_whatever_a_counter_of_any_size_counts_is_counted(size: int, steps: list
     assert last.joules == pytest.approx(sum(steps))
 
 
+def test_the_long_term_limit_of_a_package_is_its_cap(powercap: SyntheticPowercap) -> None:
+    source = RaplSource(powercap.root)
+    assert source.caps() == {}
+    (powercap.root / "intel-rapl:1" / "constraint_0_power_limit_uw").write_text("225000000\n")
+    assert source.caps() == {"package-1": 225.0}
+
+
 def test_a_counter_that_vanishes_for_a_while_is_no_reading(powercap: SyntheticPowercap) -> None:
     source = RaplSource(powercap.root)
     source.read()
@@ -192,6 +258,17 @@ def test_the_power_of_the_node_is_read(tmp_path: Path) -> None:
     assert parse_reading("    Instantaneous power reading:   96 Watts\n") == 96.0
 
 
+def test_the_active_limit_of_the_controller_is_its_cap(tmp_path: Path) -> None:
+    source = IpmiSource(answering_ipmitool(tmp_path))
+    # As ipmitool 1.8.18 prints it.
+    limit = "    Current Limit State: {state}\n    Power Limit:         600   Watts\n"
+    for state, caps in (("Power Limit Active", {"": 600.0}), ("No Active Power Limit", {})):
+        fake_ipmitool(
+            tmp_path, f'[ "$*" = "dcmi power get_limit" ] || exit 9\ncat <<END\n{limit.format(state=state)}END'
+        )
+        assert source.caps() == caps
+
+
 def test_a_controller_that_hangs_is_left_after_its_time(tmp_path: Path) -> None:
     source = IpmiSource(answering_ipmitool(tmp_path), patience_seconds=120)
     fake_ipmitool(tmp_path, "exec sleep 600")
@@ -223,6 +300,7 @@ def test_devices_are_summed_and_their_energy_is_counted() -> None:
     mock = MeteredNvml()
     source = NvmlSource(mock)
     assert (source.read().total_watts, source.devices) == (500.0, ("gpu0", "gpu1"))
+    assert source.caps() == {"gpu0": 700.0, "gpu1": 700.0}
     mock.joules = [1150.0, 1100.0]
     assert source.read().joules == pytest.approx(250)
     # A counter that a driver has reset begins a new count.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from builders.campaigns import edit_journal, edit_record, rewrite_recipe, values
 from builders.submissions import all_findings, changed_submission, evidence_under, failed_checks, honest_submission
 
 from hpcai500.campaign.journal import NO_EVENTS
+from hpcai500.methodology.energy import compare_sources, window_of
 from hpcai500.record import line_hash
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.submission.manifest import Anonymised, Metric
@@ -21,6 +23,8 @@ from hpcai500.results.verification.campaign import level_of
 from hpcai500.results.verification.context import Question
 from hpcai500.results.verification.dates import check_accounting, names_of_list, short_names
 from hpcai500.results.verification.finding import Finding
+from hpcai500.system.power import SOURCES
+from hpcai500.system.power_samples import energy_of, file_name, format_samples, integral_entry, read_samples
 
 Events = list[dict[str, Any]]
 Change = Callable[[Path], object]
@@ -156,6 +160,32 @@ def less_energy(events: Events) -> None:
         node["energy_joules"] *= 0.9
 
 
+def beside(source: str, factor: float, *, is_told: bool = True) -> Change:
+    """The last trial had a second source on each node, with `factor` times the power of the first."""
+
+    def add(opened: Path) -> None:
+        path = opened / "campaign" / LAST
+
+        def edit(events: Events) -> None:
+            value, entries = values(events, "power")[-1], []
+            for node in value["nodes"]:
+                node["parts"] = "accelerators"
+                first = read_samples(path / node["file"])
+                rows = [row._replace(watts=factor * (row.watts or 0.0)) for row in first.rows]
+                file = path / file_name(node["host"], source)
+                file.write_bytes(format_samples((), rows))
+                entry = node | {"source": source, "scope": SOURCES[source].scope, "parts": SOURCES[source].parts}
+                entry |= {"file": str(file.relative_to(path)), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+                energy = energy_of(read_samples(file), entry, window_of(events))
+                entries.append(entry | integral_entry(energy))
+            value["beside"] = entries
+            value["comparisons"] = compare_sources(value["nodes"], entries) if is_told else []
+
+        edit_record(path, edit)
+
+    return add
+
+
 def no_result(opened: Path) -> None:
     (opened / "campaign" / LAST / "result.json").unlink()
 
@@ -215,6 +245,8 @@ REFUSED: dict[str, tuple[Change | dict[str, Any], str, str]] = {
     "a result that cannot be computed": (
         record(unevaluated), "result", "trial-03: no result can be computed from its events: epoch 1"),
     "less energy than the samples give": (record(less_energy), "power-samples", "give energy_joules"),
+    "two sources that differ, told as one": (
+        beside("dcgm", 1.12, is_told=False), "power-samples", "do not give the comparison in the event power"),
     "samples that were changed": (
         replaced("trial-03/power/*", b"70", b"60"), "record-files", "the power samples were changed"),
 }  # fmt: skip
@@ -226,6 +258,24 @@ def test_what_is_not_as_the_campaign_was_is_refused(
 ) -> None:
     arguments = forged if isinstance(forged, dict) else {"change": forged}
     assert words in evidence_under(all_findings(changed_submission(base, tmp_path, **arguments)), name)
+
+
+@pytest.mark.parametrize(
+    ("source", "factor", "finding"),
+    [
+        ("dcgm", 1.12, "12.0% more than nvml"),
+        ("dcgm", 1.08, ""),
+        ("redfish", 1.5, ""),
+        ("redfish", 0.9, "for a part of what redfish measures"),
+    ],
+)
+def test_sources_that_contradict_each_other_are_a_warning(
+    base: Submission, tmp_path: Path, source: str, factor: float, finding: str
+) -> None:
+    found = all_findings(changed_submission(base, tmp_path, change=beside(source, factor)))
+    warnings = evidence_under(found, "power-samples", "warning")
+    assert (finding in warnings) if finding else not warnings
+    assert not [one for one in found if one.name == "power-samples" and one.severity == "fail"]
 
 
 def test_an_honest_campaign_has_nothing_against_it(base: Submission, tmp_path: Path) -> None:
