@@ -61,6 +61,12 @@ class RunPower:
             UsageError: one meter's file is given for several nodes.
         """
         for choice in (self._choice, *self._choice.beside):
+            if choice.is_one_for_all and len(self._hosts) > 1 and not choice.is_pdu:
+                raise UsageError(
+                    f"--power {choice}: one {'file' if choice.meter else 'address'} for {len(self._hosts)} nodes: give "
+                    "each its own (%h in the name stands for the host), or say scope=pdu for a meter that feeds all of "
+                    "them"
+                )
             if choice.meter:
                 self._take_meter(choice.meter, choice is not self._choice)
             elif choice.kind != "none":
@@ -113,11 +119,6 @@ class RunPower:
 
     def _take_meter(self, meter: Meter, is_beside: bool) -> None:
         shared = meter.is_one_for_all
-        if shared and len(self._hosts) > 1 and meter.scope != "pdu":
-            raise UsageError(
-                f"--power {self._choice}: one file for {len(self._hosts)} nodes: give each its own (%h in the name "
-                "stands for the host), or say scope=pdu for a meter that feeds all of them"
-            )
         node = None
         if self._world.rank == 0 or (self._leads_node and not shared):
             covers = self._hosts if shared else [self._host]
@@ -133,11 +134,12 @@ class RunPower:
     def _take_source(self, choice: PowerChoice, is_beside: bool) -> None:
         kind = choice.kind
         names = automatic_names(on_gpu=self._on_gpu) if kind == "auto" else (kind,)
-        found = Found()
-        if self._leads_node:
+        found, shared = Found(), choice.is_one_for_all
+        measures = self._world.rank == 0 if shared else self._leads_node
+        if measures:
             how = self._how if kind == "auto" else {kind: choice.opener(self._host, self._how)}
             found = find_sources(names, how)
-        mine = (self._host, tuple(found.sources), found.words) if self._leads_node else None
+        mine = (self._host, tuple(found.sources), found.words) if measures else None
         nodes = [one for one in self._world.gather_objects(mine) if one]
         # A sum over nodes is meaningful only if all of them measure the same.
         common = next((name for name in names if all(name in sources for _, sources, _ in nodes)), None)
@@ -148,11 +150,14 @@ class RunPower:
                 raise EnvironmentLacksError(f"--power {kind}: {host}: {why}")
             self._reason = f"no source of power on {host}: {why}" if nodes[1:] else f"no source of power: {why}"
             return
-        self._nodes.append(SampledNode(source, self._record, self._host, is_beside=is_beside) if source else None)
+        node = None
         if source:
+            covers = self._hosts if shared else None
+            node = SampledNode(source, self._record, self._host, covers=covers, is_beside=is_beside)
             where = f" on {len(nodes)} nodes" if nodes[1:] else ""
             what = f"{source.covers} (scope {source.scope})"
             self._say(f"power: {source.name}{where}: {what}, every {source.interval_seconds:g} s")
+        self._nodes.append(node)
 
     def _clock_offset(self, node: SampledNode | MeteredNode | None) -> float:
         """Seconds that this node's wall clock is ahead of rank 0's, by the clocks of their samples."""

@@ -20,13 +20,13 @@ from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.system.power_devices import AmdSource, NvmlSource
 from hpcai500.system.power_kernel import HwmonSource, PmCountersSource, RaplSource
 from hpcai500.system.power_reading import PowerSource, Reading, ReadingError, Scope, machine_seconds
-from hpcai500.system.power_remote import DcgmSource, IpmiSource, RedfishSource
+from hpcai500.system.power_remote import LOCAL, PDU, DcgmSource, IpmiSource, RedfishSource
 
 __all__ = [
     "AUTO",
     "METER",
+    "SCOPES",
     "SOURCES",
-    "STATED",
     "Found",
     "Meter",
     "Opener",
@@ -62,8 +62,12 @@ _OF_ACCELERATORS = ("nvml", "amd")
 # Opens a source, or raises EnvironmentLacksError.
 Opener = Callable[[], PowerSource]
 METER = "csv"
-# Sources whose scope the site states.
-STATED = (METER, "hwmon")
+# Scopes that a source may have in a record. Of a meter, a sensor and a service, the site states it.
+SCOPES: Mapping[str, tuple[Scope, ...]] = {name: (source.scope,) for name, source in SOURCES.items()} | {
+    METER: get_args(Scope),
+    "hwmon": ("device", "node"),
+    "redfish": ("node", "pdu"),
+}
 # Placeholder of the host's name in a meter's file name.
 HOST = "%h"
 _OPTION = re.compile(r",(offset|scope)=([^,]*)$")
@@ -121,6 +125,20 @@ class PowerChoice:
         absolute = str(Path(self.meter.pattern).absolute())
         return replace(self, meter=replace(self.meter, pattern=absolute), beside=beside)
 
+    @property
+    def is_one_for_all(self) -> bool:
+        """Whether all nodes would ask one machine."""
+        if self.meter:
+            return self.meter.is_one_for_all
+        if self.place is None or HOST in self.place or self.kind == HwmonSource.name:
+            return False
+        return urlsplit(self.place).hostname not in LOCAL
+
+    @property
+    def is_pdu(self) -> bool:
+        """Whether it measures all that a power distribution unit supplies."""
+        return self.meter.scope == "pdu" if self.meter else (self.place or "").endswith(PDU)
+
     def opener(self, host: str, how: Mapping[str, Opener]) -> Opener:
         """How the source is opened on `host`."""
         opener: Callable[..., PowerSource] = how[self.kind]
@@ -168,13 +186,17 @@ def _use() -> str:
     )
 
 
+def _check_service(text: str, place: str) -> None:
+    _check_address(text, place.removesuffix(PDU))
+
+
 def _check_address(text: str, place: str) -> None:
     try:
         parts = urlsplit(place)
         is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         is_whole = False
-    if not is_whole or not re.fullmatch(r"[!-~]+", place) or parts.query or parts.fragment:
+    if not is_whole or not re.fullmatch(r"[!-+\--~]+", place) or parts.query or parts.fragment:
         raise UsageError(f"--power {text}: {place}: expected an address, for example https://bmc-%h")
     if "@" in parts.netloc:
         # Not shown: it may hold the password.
@@ -191,7 +213,7 @@ def _check_sensor(text: str, place: str) -> None:
 
 # Sources whose name an address or a sensor may follow, and its check.
 _PLACES: Mapping[str, Callable[[str, str], None]] = {
-    "redfish": _check_address, "dcgm": _check_address, "hwmon": _check_sensor,
+    "redfish": _check_service, "dcgm": _check_address, "hwmon": _check_sensor,
 }  # fmt: skip
 
 

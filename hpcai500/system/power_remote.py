@@ -111,7 +111,7 @@ def parse_reading(text: str) -> float:
 
 # The largest document that is read: a chassis or an exporter of eight accelerators takes some tens of kilobytes.
 _MOST_BYTES = 1 << 20
-_LOCAL = ("localhost", "127.0.0.1", "::1")
+LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class _SameServer(HTTPRedirectHandler):
@@ -186,12 +186,19 @@ _USER, _PASSWORD, _NETRC = "HPCAI500_REDFISH_USER", "HPCAI500_REDFISH_PASSWORD",
 _CA, _UNVERIFIED = "HPCAI500_REDFISH_CA", "HPCAI500_REDFISH_UNVERIFIED"
 _ROOT = "/redfish/v1/"
 _MOST_CHASSIS = 64
+# Links to the power of a chassis, or of a rack's PDU.
+_RESOURCES = ("EnvironmentMetrics", "Power", "Metrics")
+# Follows the address of a service that measures what a power distribution unit supplies.
+PDU = ",scope=pdu"
 # A chassis of these types is a node; others are parts of one (Module, Card, Component), or hold several (Rack, Shelf).
 _NODES = {"RackMount", "StandAlone", "Blade", "Enclosure", "Sled", "Node", "Tower", "Drawer", "Other", "Desktop"}
 
 
 class RedfishSource:
     """The chassis of a node: `EnvironmentMetrics` (since 2020.4), or `Power`, which older controllers have.
+
+    With `,scope=pdu`, the metrics of a rack's power distribution unit, such as
+    `https://pdu-3/redfish/v1/PowerEquipment/RackPDUs/1,scope=pdu`, which one rank of the run reads for all nodes.
 
     `place` is the address of the controller, such as `https://bmc-n1`, or of one chassis on it. User and password come
     from HPCAI500_REDFISH_USER and HPCAI500_REDFISH_PASSWORD or a netrc file, never from the command line.
@@ -213,6 +220,9 @@ class RedfishSource:
     ) -> None:
         if place is None:
             raise EnvironmentLacksError("Redfish: no address: --power redfish:https://ADDRESS (%h is the host's name)")
+        if place.endswith(PDU):
+            place = place.removesuffix(PDU)
+            self.scope, self.parts, self.covers = "pdu", None, "all that the PDU supplies"
         self.patience_seconds = patience_seconds
         self._server = _server(place)
         self._client = Client(patience_seconds, login_of(place, environment), tls_of(environment))
@@ -267,7 +277,7 @@ class RedfishSource:
             chassis = self._get(path)
             if len(paths) > 1 and chassis.get("ChassisType", "Other") not in _NODES:
                 continue
-            places = [path, *(link for name in ("EnvironmentMetrics", "Power") if (link := self._link(chassis, name)))]
+            places = [path, *(link for name in _RESOURCES if (link := self._link(chassis, name)))]
             for place in places:
                 if _power_in(chassis if place == path else self._get(place))[0]:
                     having[path] = place
@@ -308,7 +318,7 @@ def login_of(place: str, environment: Mapping[str, str]) -> tuple[str, str] | No
         login = (found[0] or "", found[2] or "") if found else login
     if not all(login):
         return None
-    if parts.scheme != "https" and host not in _LOCAL:
+    if parts.scheme != "https" and host not in LOCAL:
         raise EnvironmentLacksError(f"Redfish: {place}: the password is not sent without TLS: use https://")
     return login
 

@@ -317,8 +317,9 @@ Entry = dict[str, Any]
 class SampledNode:
     """A node whose source is read regularly during the run; its samples go into its file in the record.
 
-    It owns `source`, and closes it at the end. If `is_beside`, the source does not count, but is compared with the one
-    that does. Each source has a thread of its own, so that a slow one delays no other.
+    It owns `source`, and closes it at the end. `covers` names the nodes that it measures; None is `host` alone. If
+    `is_beside`, the source does not count, but is compared with the one that does. Each source has a thread of its own,
+    so that a slow one delays no other.
 
     It is a thread, not a process: it sleeps, and a sample holds the GIL for
     some tens of microseconds (measured in docs/power.md), while a process would need another Python on each node, could
@@ -333,8 +334,17 @@ class SampledNode:
         cpu_seconds: of this process, for all sampling.
     """
 
-    def __init__(self, source: PowerSource, record: Path, host: str, *, is_beside: bool = False) -> None:
+    def __init__(
+        self,
+        source: PowerSource,
+        record: Path,
+        host: str,
+        *,
+        covers: Sequence[str] | None = None,
+        is_beside: bool = False,
+    ) -> None:
         self._source, self._record, self._host = source, record, host
+        self._covers = list(covers or [host])
         self._file = file_name(host, source.name if is_beside else None)
         self._caps: list[dict[str, float] | None] = []
         self._stopping = threading.Event()
@@ -384,7 +394,7 @@ class SampledNode:
         `clock_offset_seconds`.
         """
         source = self._source
-        entry = _empty(self._host, [self._host], window, clock_offset_seconds) | {
+        entry = _empty(self._host, self._covers, window, clock_offset_seconds) | {
             "source": source.name,
             "scope": source.scope,
             "parts": source.parts,

@@ -531,6 +531,26 @@ def test_power_caps_are_recorded_and_a_change_during_the_run_is_told(measured: M
     assert "power caps changed during the run (gpu1: 700 W, then 500 W)" in other["note"]
 
 
+def test_one_address_of_all_nodes_is_asked_once_and_needs_the_word(measured: Measured) -> None:
+    nodes = {"ipmi": source_of("ipmi", 300)}
+    opened = []
+
+    def pdu(place: str) -> ScriptedSource:
+        opened.append(place)
+        return source_of("redfish", 550, "pdu", None)()  # type: ignore[return-value]
+
+    how: Any = {"n1": nodes | {"redfish": pdu}, "n2": nodes | {"redfish": pdu}}
+    record = measured("ipmi,redfish:https://pdu/redfish/v1/PowerEquipment/RackPDUs/1,scope=pdu", how)
+    assert len(opened) == 1
+    (entry,), (found,) = told(record)["beside"], told(record)["comparisons"]
+    assert (entry["covers"], entry["scope"]) == (["n1", "n2"], "pdu")
+    # Two nodes of 300 W cannot be a part of 550 W.
+    assert "ipmi gives 600.0 W for a part of what redfish measures with 550.0 W" in found["finding"]
+    check_power(record)
+    with pytest.raises(UsageError, match="one address for 2 nodes: give each its own"):
+        measured("redfish:https://bmc", how)
+
+
 def test_a_second_source_that_a_node_lacks_ends_before_the_run(measured: Measured) -> None:
     sources = {"ipmi": source_of("ipmi", 300)}
     with pytest.raises(EnvironmentLacksError, match="--power rapl: n2: RAPL: only root can read it"):

@@ -76,6 +76,7 @@ def test_anything_else_is_refused(text: str, message: str) -> None:
         ("redfish:https://bmc-%h.example:8443/redfish/v1/Chassis/Self,nvml,rapl", ["redfish", "nvml", "rapl"]),
         ("csv:/d/a,b.csv,offset=-2,scope=pdu,ipmi", ["csv", "ipmi"]),
         ("hwmon:power_meter,scope=node,csv:/d/m,nvmlx.csv", ["hwmon", "csv"]),
+        ("redfish:https://pdu-3/redfish/v1/PowerEquipment/RackPDUs/1,scope=pdu,nvml", ["redfish", "nvml"]),
         ("dcgm:http://%h:9400/metrics,hwmon:amd_energy/Esocket*", ["dcgm", "hwmon"]),
     ],
 )
@@ -111,6 +112,8 @@ def test_each_host_has_its_own_address() -> None:
         ("redfish:bmc-1", "expected an address"),
         ("redfish:ftp://bmc-1", "expected an address"),
         ("redfish:https://", "expected an address"),
+        ("redfish:https://bmc,scope=node", "expected an address"),
+        ("dcgm:https://n1,scope=pdu", "expected an address"),
         ("redfish:https://bmc:port", "expected an address"),
         ("dcgm:http://n1/metrics?x=1", "expected an address"),
         ("hwmon:../../etc", "expected hwmon:CHIP"),

@@ -377,7 +377,23 @@ def _cut(handler: BaseHTTPRequestHandler) -> None:
         (redirect("http://evil.example/redfish/v1/"), r"redirects to another server, http://evil\.example"),
         (redirect("file:///etc/passwd"), "redirects to another server, file|not allowed"),
     ],
-    ids=str,
+    ids=[
+        "a page",
+        "a list",
+        "too deep",
+        "no list",
+        "text",
+        "NaN",
+        "too much",
+        "negative",
+        "no UTF-8",
+        "not there",
+        "10 MB",
+        "a byte at a time",
+        "cut off",
+        "redirected to another server",
+        "redirected to a file",
+    ],
 )
 def test_an_answer_that_is_no_power_is_one_line(answer: object, message: str) -> None:
     told = documents(("1", "RackMount", power(590)))
@@ -403,6 +419,17 @@ def test_a_redirect_on_the_same_controller_is_followed_and_a_password_goes_nowhe
         with pytest.raises(ReadingError, match="redirects to another server"):
             source.read()
         assert other.asked == []
+
+
+def test_a_racks_pdu_is_a_resource_of_its_own() -> None:
+    place = "/redfish/v1/PowerEquipment/RackPDUs/1"
+    told = {
+        place: {"Metrics": {"@odata.id": f"{place}/Metrics"}},
+        f"{place}/Metrics": {"PowerWatts": {"Reading": 6438}},
+    }
+    with Server(told) as server:
+        source = RedfishSource(f"{server.url}{place},scope=pdu", {})
+        assert (source.scope, source.read().total_watts, source.covers) == ("pdu", 6438.0, "all that the PDU supplies")
 
 
 @pytest.mark.parametrize("link", ["https://evil.example/x", "//evil.example/x", "/x y", 7, None, {"@odata.id": 3}])

@@ -18,7 +18,7 @@ from hpcai500.results.submission.claim import accelerators_of, framework_of, pac
 from hpcai500.results.verification.context import NO_STANDING, Context
 from hpcai500.results.verification.facts import Facts, image, is_of_our_version, nodes, on_first_system, values
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
-from hpcai500.system.power import METER, SOURCES, STATED
+from hpcai500.system.power import METER, SCOPES
 from hpcai500.system.power_samples import check_power
 from hpcai500.system.software import code_hash, core_hash, package_code_hash
 
@@ -386,13 +386,14 @@ def _faults(record: Record, powers: Sequence[Facts]) -> Iterator[str]:
     first = next(iter(last.get("hosts") or []), None)
     for node in _nodes(powers):
         host, source = node["host"], node["source"]
-        if source not in (None, METER, *SOURCES):
+        scopes = SCOPES.get(source)
+        if source is not None and scopes is None:
             yield f"{host}: hpcai500 reads no power source {source}"
-        # All sources but the external meter measure their own node only.
-        if source in SOURCES and node["covers"] != [host]:
+        # All but a meter and a PDU measure their own node only.
+        if scopes and source != METER and node["scope"] != "pdu" and node["covers"] != [host]:
             yield f"{source} on {host} cannot measure {', '.join(map(str, node['covers']))}"
-        if source in SOURCES and source not in STATED and node["scope"] != SOURCES[source].scope:
-            yield f"{source} on {host} has the scope {node['scope']}; expected {SOURCES[source].scope}"
+        if scopes and node["scope"] not in scopes:
+            yield f"{source} on {host} has the scope {node['scope']}; expected {' or '.join(scopes)}"
         if host == first and not abs(node["clock_offset_seconds"]) <= _SAME_CLOCK_SECONDS:
             offset = node["clock_offset_seconds"]
             yield f"{host}: a clock offset of {offset} s; expected 0, as the events were written there"
