@@ -114,6 +114,8 @@ def test_the_power_of_all_nodes_is_added_while_it_is_fresh(writer: RecordWriter)
     rows = [Row(0.0, 1000.0, None, 0.0), Row(2.0, 1002.0, None, 400.0)]
     (folder / "n0.csv").write_bytes(format_samples([], rows))
     (folder / "n1.csv").write_bytes(format_samples([], [Row(2.0, 1002.0, 100.0)]))
+    # A source beside the one that counts measures the same nodes again.
+    (folder / "n0+redfish.csv").write_bytes((folder / "n0.csv").read_bytes())
     assert "power       300 W" in RecordWatch(writer.path, lambda: 1003.0).look().lines
     assert not any(line.startswith("power") for line in RecordWatch(writer.path, lambda: 1103.0).look().lines)
 

@@ -261,10 +261,20 @@ def test_a_file_that_is_none_is_refused_with_its_line(content: bytes) -> None:
 def test_a_host_name_makes_a_file_name() -> None:
     assert file_name("n1.site") == "power/n1.site.csv"
     assert file_name("../a b") == "power/.._a_b.csv"
+    # No host has a plus sign in its name.
+    assert file_name("n1", "redfish") == "power/n1+redfish.csv"
+    assert file_name("n1+redfish") == "power/n1_redfish.csv"
 
 
-@pytest.mark.parametrize("source", ["rapl", "csv"])
+@pytest.mark.parametrize("source", ["rapl", "csv", "redfish"])
 def test_a_long_interval_that_an_entry_claims_hides_no_hole(source: str) -> None:
     file = parse_samples(format_samples((), [Row(t, 1000.0 + t, 100.0) for t in (0.0, 1.0, 2.0, 90.0, 100.0)]), "x")
     entry = {"clock_offset_seconds": 0.0, "interval_seconds": 1000.0, "source": source}
     assert energy_of(file, entry, Window(1000.0, 1100.0)).joules is None
+
+
+@pytest.mark.parametrize(("interval", "is_known"), [(1.0, False), (4.0, True)])
+def test_a_controller_that_answers_rarely_is_known_between_its_answers(interval: float, is_known: bool) -> None:
+    file = parse_samples(format_samples((), [Row(t, 1000.0 + t, 100.0) for t in range(0, 101, 4)]), "x")
+    entry = {"clock_offset_seconds": 0.0, "interval_seconds": interval, "source": "redfish"}
+    assert (energy_of(file, entry, Window(1000.0, 1100.0)).joules is not None) == is_known

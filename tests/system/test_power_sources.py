@@ -7,6 +7,7 @@ server with their documented content stand for them, behind the same interface.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -438,6 +439,22 @@ def test_links_to_other_servers_are_not_followed(link: object) -> None:
     told["/redfish/v1/Chassis/1"]["Power"] = {"@odata.id": link}
     with Server(told) as server, pytest.raises(EnvironmentLacksError, match="no chassis reports a power"):
         RedfishSource(server.url, {})
+
+
+def test_a_slow_controller_is_asked_less_often() -> None:
+    told = documents(("1", "RackMount", power(590)))
+    content = json.dumps(told["/redfish/v1/Chassis/1/Power"]).encode()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(1.1)
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    told["/redfish/v1/Chassis/1/Power"] = answer
+    with Server(told) as server:
+        assert 2 <= RedfishSource(server.url, {}, patience_seconds=60.0).interval_seconds <= 5
 
 
 def test_a_controller_that_is_away_is_told() -> None:
