@@ -168,7 +168,7 @@ class Client:
                 return bytes(content)
         except HTTPError as error:
             error.close()
-            raise ReadingError(f"{url}: {error.code} {error.reason}") from error
+            raise ReadingError(f"{url}: {error.code} {str(error.reason)[:80]}") from error
         except TimeoutError as error:
             raise ReadingError(f"{url}: no whole answer within {self._patience_seconds:g} s") from error
         except (OSError, HTTPException, ValueError) as error:
@@ -231,13 +231,20 @@ class RedfishSource:
         try:
             self._resource = self._find([path] if path.strip("/") else self._chassis())
             began = time.monotonic()
-            self.read()
+            self._read()
         except ReadingError as error:
             raise EnvironmentLacksError(str(error)) from error
         # Whole seconds, so that each reading ends before the next begins.
         self.interval_seconds = min(float(math.ceil(time.monotonic() - began)) or 1.0, SLOWEST_CONTROLLER_SECONDS)
 
     def read(self) -> Reading:
+        """Power of the chassis; messages do not name the controller, because they are kept in the record."""
+        try:
+            return self._read()
+        except ReadingError as error:
+            raise ReadingError(str(error).replace(self._server, "")) from error
+
+    def _read(self) -> Reading:
         watts, self._cap = _power_in(self._get(self._resource))
         if not watts:
             # Controllers without a sensor answer null or 0.
