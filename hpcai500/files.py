@@ -17,6 +17,8 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -398,6 +400,85 @@ def in_scratch(path: str) -> bool:
     return any(path.startswith(f"{folder.name}/") for folder in list(_open_folders))
 
 
+# Waits until its stdin ends, because the process that started it closed it or died, and removes the folder, until
+# nobody writes into it any more. It is not disturbed by signals that end the others.
+_GUARD = r"""
+import os, shutil, signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+os.write(1, b"!")
+os.read(0, 1)
+limit = time.monotonic() + 60
+while True:
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    if not os.path.lexists(sys.argv[1]) or time.monotonic() > limit:
+        break
+    time.sleep(0.1)
+"""
+# How long the end of a command waits for the removal: after a signal it has a few seconds in all to unwind.
+_REMOVAL_SECONDS, _HURRY_SECONDS, _TROUBLE_SECONDS = 600.0, 3.0, 15.0
+
+
+class GuardedFolder:
+    """A new folder in `parent` that is removed at the end of the block, and also if this process is killed.
+
+    Another process removes it, so that this one ends even if the file system no longer responds. Whatever both leave,
+    for example because the host crashed, is removed by the next `GuardedFolder` of this user on this host.
+
+    Attributes:
+        path: of the folder.
+        removed: folders that killed processes had left in `parent`.
+        foreign: folders of processes on other hosts, which may be alive.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        self.removed = _remove(parent.glob(f"{_prefix()}*"), _YOUNG_SECONDS)
+        self.foreign = [one for one in parent.glob("hpcai500-*-*") if not one.name.startswith(_prefix())]
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-", dir=parent))
+        held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(OSError):
+                lock(held, shared=True)
+            # The guard shares the lock: until it ends, nobody else removes the folder.
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _GUARD, self.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                pass_fds=[held],
+                start_new_session=True,
+            )
+            # From here on it ignores signals.
+            assert self._guard.stdout is not None
+            self._guard.stdout.read(1)
+        except BaseException:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
+        finally:
+            os.close(held)
+
+    def __enter__(self) -> GuardedFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        seconds = _REMOVAL_SECONDS if kind is None else _TROUBLE_SECONDS
+        if kind and not issubclass(kind, Exception):
+            seconds = _HURRY_SECONDS
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guard.wait(seconds)
+
+    @property
+    def is_gone(self) -> bool:
+        """After the block: whether the folder is removed; otherwise the other process still tries."""
+        return self._guard.poll() == 0
+
+
 def remove_scratch() -> None:
     """Remove the temporary folders of this process now, before os._exit, which unwinds nothing."""
     for folder in list(_open_folders):
@@ -423,8 +504,9 @@ def _prefix() -> str:
     return f"hpcai500-{socket.gethostname()}-"
 
 
-def _remove(folders: Iterable[Path], least_seconds: float) -> None:
+def _remove(folders: Iterable[Path], least_seconds: float) -> list[Path]:
     """Remove those of `folders` that belong to this user, are at least `least_seconds` old and are not locked."""
+    removed = []
     for folder in folders:
         # Another process may remove it at any moment, and it may not be a folder.
         with contextlib.suppress(OSError):
@@ -434,8 +516,10 @@ def _remove(folders: Iterable[Path], least_seconds: float) -> None:
                 is_old = time.time() - facts.st_mtime >= least_seconds
                 if facts.st_uid == os.geteuid() and is_old and lock(held) == "alone":
                     shutil.rmtree(folder, ignore_errors=True)
+                    removed.append(folder)
             finally:
                 os.close(held)
+    return removed
 
 
 def with_temporary_folder(environment: Mapping[str, str], work: Path) -> dict[str, str]:

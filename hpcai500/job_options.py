@@ -112,6 +112,27 @@ class MicroOptions:
 
 
 @dataclass(frozen=True)
+class StorageOptions:
+    """Options of `measure.storage_command`.
+
+    Attributes:
+        folder: an empty folder, which the command that started the ranks removes.
+        dir: the folder that the user named, in which it is; other hosts may have another one of this name.
+        kinds: of `storage_command.KINDS`.
+        models: whose checkpoints are saved and restored.
+        seconds: of all measurements together, about.
+        space: bytes that all ranks may write at once; None: as much as is sensible.
+    """
+
+    folder: Path
+    dir: Path
+    kinds: tuple[str, ...]
+    models: tuple[str, ...]
+    seconds: float
+    space: int | None
+
+
+@dataclass(frozen=True)
 class ProfileOptions:
     """Options of `measure.profile_command`.
 

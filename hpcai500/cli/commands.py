@@ -22,7 +22,7 @@ from hpcai500.cli.prove import replicate, submit, verify
 from hpcai500.cli.run import RUN, Benchmarks, add_benchmarks, demo, failing, report_runs, score, watch
 from hpcai500.cli.run import app as campaign
 from hpcai500.cli.site import app as slurm
-from hpcai500.cli.site import doctor, micro, self_test, system, version
+from hpcai500.cli.site import doctor, micro, self_test, storage, system, version
 from hpcai500.cli.understand import compare, export, flops, profile, report, roofline, rules, scale, timeline
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
 from hpcai500.hosts import find_placement
@@ -206,6 +206,15 @@ add_command(
     "Measure the limits of this machine: compute, memory, links, input.",
     "hpcai500 micro -o micro.json",
     "srun -N 4 --ntasks-per-node=8 hpcai500 micro allreduce",
+    heading=_SITE,
+)
+add_command(
+    app,
+    storage,
+    "Measure a file system: samples, small files, checkpoints.",
+    "hpcai500 storage /scratch/me -o storage.json",
+    "srun -N 16 --ntasks-per-node=8 hpcai500 storage /scratch/me --seconds 600 --space 20T",
+    "hpcai500 storage /data/me ic --accelerator-speed ic=3000 --accelerators 8   # exit code 5 if it is too slow",
     heading=_SITE,
 )
 add_command(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -224,30 +225,53 @@ def micro(
         raise UsageError(f"micro {unknown[0]}: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
 
     def body(launcher: Launcher) -> int:
-        from hpcai500.files import write_atomically  # keeps `--help` fast
-        from hpcai500.launch.measuring import measure_micro
+        from hpcai500.launch.measuring import measure_micro  # keeps `--help` fast
         from hpcai500.results.micro import figure_of_merit_lines, table_lines
 
-        try:
-            # Check it before measuring, which takes minutes.
-            if out:
-                _check_writable(out)
-            document = measure_micro(launcher, kinds, recipe=recipe, overrides=set_ or (), data=data, seconds=seconds)
-            if out:
-                try:
-                    write_atomically(out, (json.dumps(document) + "\n").encode())
-                except OSError as error:
-                    raise UsageError(f"{out}: cannot be written: {error.strerror}; give another -o FILE") from error
-        except HpcAi500Error as error:
-            verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
-            broken = {"verdict": verdict, "error": print_error(error), "exit_code": int(error.exit_code)}
-            show(broken if as_json else f"HPCAI500 RESULT {verdict}")
-            return error.exit_code
-        lines = [*table_lines(document), *figure_of_merit_lines(document), "HPCAI500 RESULT PASS"]
-        show(document if as_json else lines)
-        return ExitCode.PASS
+        return _measured(
+            lambda: measure_micro(launcher, kinds, recipe=recipe, overrides=set_ or (), data=data, seconds=seconds),
+            lambda document: [*table_lines(document), *figure_of_merit_lines(document)],
+            out,
+            as_json=as_json,
+        )
 
     on_ranks(procs, body)
+
+
+def _measured(
+    measure: Callable[[], dict[str, Any]],
+    lines: Callable[[Mapping[str, Any]], list[str]],
+    out: Path | None,
+    *,
+    as_json: bool,
+    missed: Callable[[Mapping[str, Any]], list[str]] = lambda document: [],
+) -> int:
+    """Measure, write the document to `out`, and print it or its `lines`, then the verdict; returns the exit code.
+
+    `missed` returns a line for each number that is not good enough.
+    """
+    from hpcai500.files import write_atomically  # keeps `--help` fast
+
+    try:
+        # Check it before measuring, which takes minutes.
+        if out:
+            _check_writable(out)
+        document = measure()
+        if out:
+            try:
+                write_atomically(out, (json.dumps(document) + "\n").encode())
+            except OSError as error:
+                raise UsageError(f"{out}: cannot be written: {error.strerror}; give another -o FILE") from error
+    except HpcAi500Error as error:
+        verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
+        broken = {"verdict": verdict, "error": print_error(error), "exit_code": int(error.exit_code)}
+        show(broken if as_json else f"HPCAI500 RESULT {verdict}")
+        return error.exit_code
+    slow = missed(document)
+    for line in slow:
+        say(line)
+    show(document if as_json else [*lines(document), f"HPCAI500 RESULT {'FAIL' if slow else 'PASS'}"])
+    return ExitCode.TOO_SLOW if slow else ExitCode.PASS
 
 
 def _check_writable(out: Path) -> None:
@@ -259,6 +283,100 @@ def _check_writable(out: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         reason = "not writable" if is_folder(folder) else "no such folder, or no permission to access it"
         raise UsageError(f"{out}: cannot be written: {folder}: {reason}; give another -o FILE")
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 storage`: measure what training does to a file system.
+
+
+_STORED = ("ic", "ewa", "small", "checkpoint")
+_MODELS = ("resnet50", "1b", "8b", "70b")
+_SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+
+
+def storage(
+    where: Annotated[Path, typer.Argument(metavar="DIR", help="Folder on the file system to measure.")],
+    what: Annotated[
+        list[str] | None, typer.Argument(metavar="[ic|ewa|small|checkpoint]...", help="Which; all by default.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="|".join(_MODELS), help="Model whose checkpoint is saved; may be repeated.  [default: all]"
+        ),
+    ] = None,
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Reading threads of each rank.  [default: as the loaders]")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Approximate time of all measurements.")] = 60.0,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Most that all ranks together have written at once, such as 500G.  [default: twice the memory of the "
+            "hosts, or 20 % of the free space]",
+        ),
+    ] = None,
+    accelerator_speed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ic|ewa=NUMBER", help="Samples a second of one accelerator.  [default: ic: an H100's 1786]"
+        ),
+    ] = None,
+    accelerators: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="End with 5 unless so many are kept busy.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the JSON there too.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a file system as training uses it: samples, small files, checkpoints of 0.2 GB to 1 TB (docs/storage.md).
+
+    ic reads files of 115 kB, ewa pieces of 57 MB, both in random order and cold; small makes, lists and opens files of
+    16 bytes; checkpoint saves, restores and compares every byte. Everything is in one new folder in DIR, which is
+    removed at the end, after an error and after Ctrl-C. 5 % of the file system stay free. What came from this host's
+    memory is reported, and not counted.
+
+    With --procs or under a launcher, all ranks do this at once, each with files of its own. Exit code 2: the storage
+    returned other bytes than were written.
+    """
+    kinds = list(dict.fromkeys(what or _STORED))
+    if unknown := [word for word in kinds if word not in _STORED]:
+        raise UsageError(f"storage {unknown[0]}: expected {', '.join(_STORED[:-1])} or {_STORED[-1]}")
+    models = list(dict.fromkeys(model or _MODELS))
+    if unknown := [word for word in models if word not in _MODELS]:
+        raise UsageError(f"--model {unknown[0]}: expected {', '.join(_MODELS[:-1])} or {_MODELS[-1]}")
+    if model and "checkpoint" not in kinds:
+        raise UsageError("--model is for checkpoint: add it, or leave --model out")
+    most = None if space is None else _bytes_of(space)
+
+    def body(launcher: Launcher) -> int:
+        from hpcai500.launch.measuring import measure_storage  # keeps `--help` fast
+        from hpcai500.results.storage import figure_of_merit_lines, read_speeds, table_lines, too_few, with_accelerators
+
+        def measured() -> dict[str, Any]:
+            speeds = read_speeds(accelerator_speed or ())
+            found = measure_storage(
+                launcher, where, kinds, models, seconds=seconds, space=most, threads=threads
+            )  # fmt: skip
+            return with_accelerators(found, speeds)
+
+        def lines(document: Mapping[str, Any]) -> list[str]:
+            return [*table_lines(document), *figure_of_merit_lines(document)]
+
+        return _measured(
+            measured, lines, out, as_json=as_json, missed=lambda document: list(too_few(document, accelerators))
+        )
+
+    on_ranks(procs, body)
+
+
+def _bytes_of(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)B?", text.strip(), re.IGNORECASE)
+    if not found or not float(found[1]):
+        raise UsageError(f"--space {text}: expected a number of bytes, such as 500G or 1.5T")
+    return int(float(found[1]) * _SIZES[found[2].upper()])
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -29,10 +29,18 @@ from hpcai500.errors import (
     WrongAnswerError,
     error_kind,
 )
-from hpcai500.files import make_empty, scratch_folder, write_atomically
+from hpcai500.files import GuardedFolder, make_empty, scratch_folder, write_atomically
 from hpcai500.hosts import Placement
 from hpcai500.interpreter import module_command
-from hpcai500.job_options import Measurement, MicroOptions, ProfileOptions, ReplayOptions, StepOptions, as_argument
+from hpcai500.job_options import (
+    Measurement,
+    MicroOptions,
+    ProfileOptions,
+    ReplayOptions,
+    StepOptions,
+    StorageOptions,
+    as_argument,
+)
 from hpcai500.launch.launcher import Launcher, launcher_of
 from hpcai500.launch.processes import Patience, run_to_end
 from hpcai500.launch.synthetic_data import data_for_measuring
@@ -319,6 +327,62 @@ def _data_folders(recipes: Sequence[Recipe], made: ExitStack, launcher: Launcher
         else:
             say(f"input {one.benchmark}: skipped: it reads {one.problem.dataset}: add --data DIR")
     return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 storage`: makes a folder of its own, measures in it on all ranks, and removes it.
+
+
+# Further time, for a file system that is many times slower at removing files and synchronising than at writing.
+_SLACK = 10.0
+_WITHOUT_DEVICE = "accelerator.device=cpu"
+
+
+def measure_storage(
+    launcher: Launcher,
+    where: Path,
+    kinds: Sequence[str],
+    models: Sequence[str],
+    *,
+    seconds: float,
+    space: int | None,
+    threads: int | None,
+) -> dict[str, Any]:
+    """Measure the file system of the folder `where` on all ranks of `launcher`, which is open (docs/storage.md).
+
+    `threads` are those of each rank; None: as many as a loader has.
+
+    Raises:
+        UsageError: the folder cannot be used, or is too small for all of `kinds`.
+        WrongAnswerError: it returned other bytes than were written.
+        RunError: the disk is full, or does not respond.
+    """
+    if not where.is_dir():
+        raise UsageError(f"{where}: {'not a folder' if where.exists() else 'no such folder'}: give one to measure in")
+    overrides = [_WITHOUT_DEVICE, *([f"os.input_threads={threads}"] if threads else [])]
+    setting = setting_for(launcher, "ic/smoke", overrides)
+    try:
+        guarded = GuardedFolder(where.absolute())
+    except OSError as error:
+        raise UsageError(f"{where}: cannot be written: {error.strerror}; give another folder") from error
+    try:
+        with guarded:
+            for left in guarded.removed:
+                say(f"removed {left}, which a killed command had left")
+            for other in guarded.foreign:
+                say(f"{other}: of a command on another host; if it has ended: rm -r {other}")
+            limit_seconds = _START_SECONDS + _SLACK * seconds
+            say(
+                f"storage: about {seconds:g} s in {guarded.path}, which is removed; stopped after {limit_seconds:.0f} s"
+            )
+            options = StorageOptions(guarded.path, where.absolute(), tuple(kinds), tuple(models), seconds, space)
+            document = measure(launcher, "measure.storage_command", setting, options, limit_seconds)
+    finally:
+        if not guarded.is_gone:
+            say(f"warning: {guarded.path}: not removed yet: another process goes on, for a minute; look if it is gone")
+    if not document:
+        raise UsageError(f"{where}: nothing can be measured in so little space (see above)")
+    return document
 
 
 # ----------------------------------------------------------------------------------------------------
