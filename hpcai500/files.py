@@ -474,9 +474,9 @@ class GuardedFolder:
             self._guard.wait(seconds)
 
     @property
-    def is_gone(self) -> bool:
-        """After the block: whether the folder is removed; otherwise the other process still tries."""
-        return self._guard.poll() == 0
+    def remover(self) -> int | None:
+        """After the block: the number of the process that still removes the folder; None if it has ended."""
+        return None if self._guard.poll() is not None else self._guard.pid
 
 
 def remove_scratch() -> None:

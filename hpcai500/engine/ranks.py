@@ -290,19 +290,20 @@ class Ranks:
         return WatchedCommunicator(communicator, self._waiting) if self.unwatched.size > 1 else communicator
 
     @contextmanager
-    def reading(self, data: Path, stop: StopRequest) -> Iterator[None]:
+    def reading(self, data: Path, stop: StopRequest, remedy: str = ", then go on with --resume") -> Iterator[None]:
         """While it is entered, end the job, naming the mount, if the mount of `data` stops responding.
 
         On a dead mount all ranks may wait for their next batch for ever, deaf to signals and outside any collective.
         So when the main thread makes no progress for half of the job's timeout, or for a second after a signal to stop,
         a child process accesses `data` and its entries, and has 15 s to do so (`system.mounts`).
+        `remedy` follows that of the mount.
         """
         # Entries may be links to other mounts.
         paths = [data, *islice(data.glob("*"), _MOST_TOUCHED)]
         over = threading.Event()
         start_watcher(
             "monitor-data",
-            lambda: self._watch_data(paths, stop, over),
+            lambda: self._watch_data(paths, stop, over, remedy),
             lambda error: self._monitor.give_up(str(error)),
         )
         try:
@@ -310,7 +311,7 @@ class Ranks:
         finally:
             over.set()
 
-    def _watch_data(self, paths: Sequence[Path], stop: StopRequest, over: threading.Event) -> None:
+    def _watch_data(self, paths: Sequence[Path], stop: StopRequest, over: threading.Event, remedy: str) -> None:
         touched = 0.0
         while not over.wait(_LOOK_SECONDS):
             moved = self._moved
@@ -324,7 +325,7 @@ class Ranks:
             if dead and self._moved == moved and not over.is_set():
                 self._monitor.give_up(
                     f"no progress for {touched - moved:.0f} s in its phase `{self._phase}`, and {dead[0].detail}; "
-                    f"{dead[0].fix}, then go on with --resume"
+                    f"{dead[0].fix}{remedy}"
                 )
                 return
 

@@ -378,8 +378,8 @@ def measure_storage(
             options = StorageOptions(guarded.path, where.absolute(), tuple(kinds), tuple(models), seconds, space)
             document = measure(launcher, "measure.storage_command", setting, options, limit_seconds)
     finally:
-        if not guarded.is_gone:
-            say(f"warning: {guarded.path}: not removed yet: another process goes on, for a minute; look if it is gone")
+        if guarded.remover:
+            say(f"{guarded.path}: process {guarded.remover} goes on to remove it; nothing else has to be done")
     if not document:
         raise UsageError(f"{where}: nothing can be measured in so little space (see above)")
     return document

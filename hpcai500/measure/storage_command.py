@@ -52,7 +52,7 @@ def _measure(bench: Bench[StorageOptions]) -> Mapping[str, Any]:
     now = ["starting"]
     with ExitStack() as stack:
         job = stack.enter_context(_job(bench, now))
-        stack.enter_context(ranks.reading(job.store.folder, StopRequest(announce=False)))
+        stack.enter_context(ranks.reading(job.store.folder, StopRequest(announce=False), remedy=""))
         bar = stack.enter_context(ranks.tracker(lambda: now[0])(len(parts), "storage", "measurements"))
         share = options.seconds / len(parts)
         for kind in options.kinds:
