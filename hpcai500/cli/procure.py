@@ -41,7 +41,7 @@ def accept(
     ],
     micro: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Ceilings, from `hpcai500 micro -o FILE`; may be repeated."),
+        typer.Option(metavar="FILE", help="Figures of `hpcai500 micro -o FILE` or `storage -o FILE`; may be repeated."),
     ] = None,
     scaling: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Efficiency, from `hpcai500 scale ... --json > FILE`.")

@@ -28,6 +28,7 @@ from hpcai500.data.imagenet.index import LAYOUT
 from hpcai500.errors import DataError
 from hpcai500.layers import ClimateProblem, Recipe
 from hpcai500.measure.preflight import Answer, failures, listed, values
+from hpcai500.measure.storage import Piece, drop_from_memory
 from hpcai500.progress import silent
 from hpcai500.system.checks import READING, Check
 
@@ -39,13 +40,6 @@ _READ_SECONDS, _CHECK_SECONDS = 4.0, 3.0
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Piece:
-    path: Path
-    offset: int
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -114,10 +108,9 @@ def _in_time(work: Callable[[Item], Result], items: Iterable[Item], threads: int
 
 
 def _read_cold(piece: Piece) -> int:
+    drop_from_memory(piece)
     descriptor = os.open(piece.path, os.O_RDONLY)
     try:
-        # Drops this host's cached pages; the cache of a file server is out of reach.
-        os.posix_fadvise(descriptor, piece.offset, piece.size_bytes, os.POSIX_FADV_DONTNEED)
         return len(os.pread(descriptor, piece.size_bytes, piece.offset))
     finally:
         os.close(descriptor)

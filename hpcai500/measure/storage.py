@@ -110,7 +110,8 @@ def make_cold(pieces: Sequence[Piece], threads: int, alive: Callable[[], None] =
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    # A data set that is read may consist of links; nothing is ever written through one.
+    descriptor = os.open(path, flags | os.O_CLOEXEC | (os.O_NOFOLLOW if flags & os.O_CREAT else 0), 0o600)
     try:
         yield descriptor
     finally:

@@ -288,7 +288,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
 
 def test_two_ranks_measure_at_once(measured: tuple[dict[str, Any], Path]) -> None:
     document, _ = measured
-    names = {"read ic", "accelerators ic", "create", "list", "open", "remove", "save", "restore"}
+    names = {"read ic", "read ic p99", "accelerators ic", "create", "list", "open", "remove", "save", "restore"}
     names |= {f"{verb} {model}" for verb in ("save", "restore") for model in CHECKPOINTS}
     assert document.keys() == {f"storage {name}" for name in names}
     for name, entry in document.items():
@@ -331,7 +331,12 @@ def test_the_table_has_a_row_for_each_measurement(measured: tuple[dict[str, Any]
 
 
 def reading(value: float | None) -> dict[str, dict[str, Any]]:
-    return {"storage read ic": {"value": value, "unit": "samples/s", "nodes": 1, "ranks": 2}}
+    late = {"p99": None if value is None else 0.25}
+    return {
+        "storage read ic": {
+            "value": value, "unit": "samples/s", "nodes": 1, "ranks": 2, "latency_seconds": late, "verified": True
+        }
+    }  # fmt: skip
 
 
 def test_too_few_accelerators_are_reported() -> None:

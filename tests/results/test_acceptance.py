@@ -343,8 +343,27 @@ def test_ceilings_come_from_micro_and_only_if_verified_and_of_all_nodes(campaign
     assert "measured on 1 node, but the contract requires 2" in one_node.note
     with pytest.raises(UsageError, match="expected a value above 0 in FLOPS, got None"):
         told(ceiling(9.5e15, value=None))
-    with pytest.raises(UsageError, match=r"not a file of `hpcai500 micro -o FILE`: wrong result"):
+    with pytest.raises(UsageError, match=r"not a file of `hpcai500 micro -o FILE` or `storage`: wrong result"):
         told({"verdict": "FAIL", "error": "wrong result", "exit_code": 2})
+
+
+def test_storage_is_a_criterion_and_what_was_not_cold_is_missing(campaign: Path, tmp_path: Path) -> None:
+    def told(value: float | None, name: str, unit: str, reference: float, **limits: float) -> CriterionResult:
+        file = tmp_path / "storage.json"
+        entry = {"value": value, "unit": unit, "verified": True, "nodes": 2, "latency_seconds": {}}
+        file.write_text(json.dumps({name: entry}))
+        text = "[require]\nnodes = 2\n" + criterion(name, reference, unit, **limits)
+        return only(accepted(campaign, text=text, micro=[file]))
+
+    assert told(5000.0, "storage read ic", "samples/s", 4800, lower=0.0).verdict == "pass"
+    assert told(4700.0, "storage read ic", "samples/s", 4800, lower=0.0).verdict == "fail"
+    unknown = told(None, "storage read ic", "samples/s", 4800, lower=0.0)
+    assert unknown.verdict == "missing"
+    assert "not cold or not whole: srun hpcai500 storage DIR -o storage.json" in unknown.note
+    # Of seconds, fewer are better.
+    assert told(61.0, "storage save 70b", "s", 60, upper=0.05).verdict == "pass"
+    assert told(64.0, "storage save 70b", "s", 60, upper=0.05).verdict == "fail"
+    assert told(0, "storage accelerators ic", "accelerators", 8, lower=0.0).verdict == "fail"
 
 
 def test_variation_is_that_of_all_runs(campaign: Path, tmp_path: Path) -> None:

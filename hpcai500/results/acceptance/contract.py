@@ -17,6 +17,7 @@ from hpcai500.errors import UsageError
 from hpcai500.layers import RECIPE_TYPES
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.statistics import Limits, Statistic
+from hpcai500.methodology.storage import CHECKPOINTS, SAMPLES
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY
 from hpcai500.recipe import editions, recipes_folder
 from hpcai500.text import PREFIXES, duration, scaled
@@ -41,8 +42,8 @@ class Metric:
     Attributes:
         unit: of its numbers in records and JSON.
         better: whether higher or lower is better.
-        kind: `run`: each run has one; `variation`: one number over all runs; `micro`: of `hpcai500 micro`;
-            `efficiency`: from runs on several numbers of nodes.
+        kind: `run`: each run has one; `variation`: one number over all runs; `micro`: of `hpcai500 micro` or
+            `storage`; `efficiency`: from runs on several numbers of nodes.
         remedy: what to do if it is unknown.
     """
 
@@ -79,6 +80,15 @@ _MICRO = {
     **{f"allreduce {where}": "bytes/s" for where in ("node", "network", "system")},
     **{f"input {benchmark}": "samples/s" for benchmark in ("ic", "ewa")},
 }
+# What `hpcai500 storage` measures.
+_STORAGE: dict[str, tuple[str, Better]] = {
+    **{f"storage read {kind}": ("samples/s", "higher") for kind in SAMPLES},
+    **{f"storage read {kind} p99": ("s", "lower") for kind in SAMPLES},
+    **{f"storage accelerators {kind}": ("accelerators", "higher") for kind in SAMPLES},
+    **{f"storage {what}": ("files/s", "higher") for what in ("create", "list", "open", "remove")},
+    **{f"storage {verb}": ("bytes/s", "higher") for verb in ("save", "restore")},
+    **{f"storage {verb} {model}": ("s", "lower") for verb in ("save", "restore") for model in CHECKPOINTS},
+}
 
 
 def _metrics() -> Iterator[Metric]:
@@ -96,6 +106,9 @@ def _metrics() -> Iterator[Metric]:
         kind = name.partition(" ")[0]
         remedy = f"srun hpcai500 micro {kind} -o micro.json, then --micro micro.json (docs/micro.md)"
         yield Metric(name, unit, "higher", "micro", remedy)
+    remedy = "srun hpcai500 storage DIR -o storage.json, then --micro storage.json (docs/storage.md)"
+    for name, (unit, better) in _STORAGE.items():
+        yield Metric(name, unit, better, "micro", remedy)
 
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
@@ -122,7 +135,7 @@ def find_metric(name: str) -> Metric:
     runs = ", ".join(name for name, *_ in _RUN)
     raise ValueError(
         f"no metric is called {name!r}; {hint}allowed: {runs}; {VARIATION}NAME for each of these; {EFFICIENCY}; "
-        f"{', '.join(_MICRO)}"
+        f"{', '.join((*_MICRO, *_STORAGE))}"
     )
 
 
@@ -149,6 +162,8 @@ _NAMES: dict[str, dict[str, float]] = {
     "fraction": {"%": 0.01},
     "images/s": {},
     "samples/s": {},
+    "files/s": {},
+    "accelerators": {},
 }
 
 
@@ -172,7 +187,7 @@ def shown(value: float, base: str, unit: str | None = None) -> str:
         return f"{_digits(value * 100)} %"
     if base == "s":
         return duration(value)
-    if base in ("images/s", "samples/s"):
+    if base in ("images/s", "samples/s", "files/s", "accelerators"):
         return f"{_digits(value)} {base}"
     return scaled(value, "B/s" if base == "bytes/s" else base)
 
@@ -374,7 +389,7 @@ class CriterionTable(_Table):
                 'reference (unit = "%" if it is in per cent), or upper'
             )
         if metric.kind == "micro" and (self.nodes or self.benchmark):
-            raise ValueError(f"{name}: leave nodes and benchmark out, it is measured by hpcai500 micro")
+            raise ValueError(f"{name}: leave nodes and benchmark out, it is measured outside of the runs")
         if metric.kind == "variation" and self.statistic:
             raise ValueError(f"{name}: leave statistic out, it is one number over all runs")
         return self

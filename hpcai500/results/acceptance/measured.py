@@ -1,7 +1,7 @@
 """The measured value of each criterion and its verdict, the comparison with older runs, and the slowest node.
 
-Numbers come from runs, from files of `hpcai500 micro`, and from a file of `hpcai500 scale --json`; all are in the
-metric's own unit.
+Numbers come from runs, from files of `hpcai500 micro` and `storage`, and from a file of `hpcai500 scale --json`; all
+are in the metric's own unit.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ from hpcai500.text import count, number, share, short, table, tables
 # Ceilings of the machine, from `hpcai500 micro --json`.
 
 
+# The least number above 0.
+_ABOVE_ZERO = math.ulp(0.0)
+
+
 @dataclass(frozen=True)
 class CeilingFile:
-    """A file of `hpcai500 micro`, and its signer."""
+    """A file of `hpcai500 micro` or `storage`, and its signer."""
 
     source: GivenFile
     document: Mapping[str, Any]
 
     def entry(self, metric: Metric) -> Mapping[str, Any] | None:
-        """Return the measurement of `metric`; None if there is none.
+        """Return the measurement of `metric`; None if there is none. Its value is None if it is unknown.
 
         Raises:
             UsageError: it is not a measurement in the metric's unit.
@@ -46,7 +50,12 @@ class CeilingFile:
         if metric.name not in self.document:
             return None
         entry = table(self.document[metric.name])
-        if (number(entry.get("value")) or 0) <= 0 or entry.get("unit") != metric.unit:
+        is_storage = metric.name.startswith("storage ")
+        if is_storage and entry.get("value", 0) is None and entry.get("unit") == metric.unit:
+            return entry
+        least = 0 if metric.unit == "accelerators" else _ABOVE_ZERO
+        value = number(entry.get("value"))
+        if value is None or value < least or entry.get("unit") != metric.unit:
             raise UsageError(
                 f"{self.source.path}: {metric.name}: expected a value above 0 in {metric.unit}, "
                 f"got {entry.get('value')!r} in {entry.get('unit')!r}"
@@ -65,7 +74,7 @@ class CeilingFile:
 
 
 def read_ceilings(path: Path, signers: Path | None = None) -> CeilingFile:
-    """Read a file of `hpcai500 micro`.
+    """Read a file of `hpcai500 micro` or `storage`.
 
     Raises:
         RecordError: it is not JSON.
@@ -77,7 +86,7 @@ def read_ceilings(path: Path, signers: Path | None = None) -> CeilingFile:
     known = [entry for entry in tables(list(document.values())) if "value" in entry and "unit" in entry]
     if not known or len(known) < len(document):
         error = f": {document['error']}" if document.get("error") else ""
-        raise UsageError(f"{path}: not a file of `hpcai500 micro -o FILE`{error}")
+        raise UsageError(f"{path}: not a file of `hpcai500 micro -o FILE` or `storage`{error}")
     return CeilingFile(source, document)
 
 
@@ -101,7 +110,7 @@ class Sources:
     """The sources of the numbers.
 
     Attributes:
-        ceilings: files of `hpcai500 micro`.
+        ceilings: files of `hpcai500 micro` and `storage`.
         scaling: a file of `hpcai500 scale --json`.
         require: the contract's requirements for all runs.
     """
@@ -188,6 +197,8 @@ def _of_micro(metric: Metric, sources: Sources) -> Measured:
     for source, entry in found:
         if entry.get("verified") is not True:
             return Measured(missing=f"{source.path}: its results are not marked as verified: measure again")
+        if entry["value"] is None:
+            return Measured(missing=f"{source.path}: unknown, because it was not cold or not whole: {metric.remedy}")
     for source, entry in found:
         nodes = number(entry.get("nodes"))
         required = sources.require.nodes
