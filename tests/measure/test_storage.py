@@ -165,7 +165,7 @@ def test_a_wrong_page_of_a_sample_is_found(disk: Path, samples: Samples) -> None
     first.path.write_bytes(second.path.read_bytes())
     done = storage.read_samples(pieces, samples.request_bytes, 1, math.inf)
     assert str(first.path) in done.wrong[0]
-    assert "pages are wrong, the first at 0" in done.wrong[0]
+    assert "the page at 0 is wrong" in done.wrong[0]
 
 
 def test_a_truncated_sample_is_found(disk: Path) -> None:

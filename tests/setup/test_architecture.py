@@ -209,6 +209,7 @@ def test_what_has_one_door_goes_through_it(pattern: str, users: set[str]) -> Non
         "measure.preflight_command",
         "measure.profile_command",
         "measure.step_command",
+        "measure.storage_command",
         "measure.system_command",
         "self_test.command",
         "train",
