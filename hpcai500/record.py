@@ -38,7 +38,7 @@ from hpcai500.errors import RecordError, RunError
 from hpcai500.files import allocate, lock, write_atomically, write_atomically_by
 from hpcai500.layers import Recipe
 from hpcai500.recipe import parse_resolved, tables_hash, to_toml
-from hpcai500.run_progress import ProgressFile
+from hpcai500.run_progress import SHORTEST_SECONDS, ProgressFile
 from hpcai500.streams import say
 from hpcai500.toml_source import parse_toml
 
@@ -328,6 +328,7 @@ class RecordWriter:
         self._failure: str | None = None
         self._is_complete = False
         self._progress: ProgressFile | None = None
+        self._is_closed = threading.Event()
         self._lock()
         self._set_ballast()
 
@@ -404,6 +405,15 @@ class RecordWriter:
     def keep_progress(self, owner: str, events: Iterable[Event] = (), *, is_one_of_many: bool = False) -> None:
         """Keep `progress.json` up to date from now on; `owner` is this process's token, `events` are those so far."""
         self._progress = ProgressFile(self.path, owner, events, is_one_of_many=is_one_of_many)
+        threading.Thread(target=self._beat, args=[self._progress], name="progress", daemon=True).start()
+
+    def _beat(self, progress: ProgressFile) -> None:
+        """Show that the process lives, also while it does no steps: a kill leaves no other trace."""
+        pause = SHORTEST_SECONDS
+        while not self._is_closed.wait(pause):
+            with self._turn:
+                if not self._is_closed.is_set():
+                    pause = progress.beat()
 
     def step(self, done: int, loss: float | None = None) -> None:
         """Note that `done` updates of this epoch are done; `loss` is that of a recent one."""
@@ -484,6 +494,7 @@ class RecordWriter:
 
     def close(self) -> None:
         """Close the log and free the reserved space."""
+        self._is_closed.set()
         self._stream.close()
         (self.path / ".ballast").unlink(missing_ok=True)
 

@@ -71,6 +71,8 @@ class Progress(BaseModel):
         can_go_on: whether there is a checkpoint.
         diverged: which number was not finite, and where.
         last_ms: time of the last event or step.
+        alive_ms: when the process wrote this.
+        beat_seconds: after which it writes again at the latest.
     """
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, defer_build=True)
@@ -95,6 +97,8 @@ class Progress(BaseModel):
     error: Text | None = None
     epoch_began_ms: Count | None = None
     last_ms: Count | None = None
+    alive_ms: Count | None = None
+    beat_seconds: Amount | None = None
 
     def fold(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Add the next events of the record.
@@ -205,16 +209,27 @@ class ProgressFile:
 
     def step(self, done: int, loss: float | None = None) -> None:
         """Note that `done` updates of this epoch are done; written only after a pause since the last write."""
-        if self._is_kept and time.monotonic() - self._written_seconds >= self._pause_seconds:
+        self._progress.step, self._progress.last_ms = done, time.time_ns() // 1_000_000
+        if loss is not None and math.isfinite(loss):
+            self._progress.loss = loss
+        self.beat()
+
+    def beat(self) -> float:
+        """Show that the process lives, if the pause since the last write is over; returns the seconds until it is.
+
+        Nothing is written before the first event.
+        """
+        left = self._written_seconds + self._pause_seconds - time.monotonic()
+        if self._is_kept and -math.inf < left <= 0:
             self._pause_seconds = min(_LONGEST_SECONDS, self._growth * self._pause_seconds)
-            self._progress.step, self._progress.last_ms = done, time.time_ns() // 1_000_000
-            if loss is not None and math.isfinite(loss):
-                self._progress.loss = loss
             with self._only_warning():
                 self._write()
+            left = self._pause_seconds
+        return left if left > 0 else self._pause_seconds
 
     def _write(self) -> None:
         self._written_seconds = time.monotonic()
+        self._progress.alive_ms, self._progress.beat_seconds = time.time_ns() // 1_000_000, self._pause_seconds
         write_unsynced(self._path, self._progress.model_dump_json(by_alias=True).encode() + b"\n")
 
     @contextmanager

@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,12 @@ from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import recipe_hash, rulebook
 from hpcai500.record import Record, RecordWriter, iterate, read_record
+from hpcai500.run_progress import PROGRESS, parse_progress
 from hpcai500.streams import say
 from hpcai500.system.container import find_container
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.power import AUTO, PowerChoice
-from hpcai500.system.process import owner_of
+from hpcai500.system.process import age_seconds, job_times, owner_of
 from hpcai500.system.software import version_document
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
@@ -140,6 +141,7 @@ def announce_start(job: Job, ranks: Ranks) -> None:
             "process": os.getpid(),
             "boot_id": boot_id(),
             "campaign": job.campaign,
+            "launch": _launch(job) if ranks.leads else None,
         },
     )
     require_same(ranks.world, {**code_facts(), **plugin_code(recipe.benchmark), RECIPE: recipe_hash(recipe)})
@@ -155,6 +157,25 @@ def announce_start(job: Job, ranks: Ranks) -> None:
         for one in differences:
             if one.matters:
                 say(f"warning: nodes differ: {one.sentence()}")
+
+
+def _launch(job: Job) -> dict[str, Any]:
+    """What is known of the time before this process, for the goodput: the value of `Launch`."""
+    alive = pause = None
+    path = job.journal.path / PROGRESS
+    # Still that of the process before this one: it is written with the first event.
+    if job.old is not None and path.is_file():
+        with suppress(OSError, RecordError):
+            seen = parse_progress(path.read_bytes(), str(path))
+            if seen.alive_ms is not None:
+                alive, pause = max(seen.alive_ms, job.old.events[-1]["time_ms"]), seen.beat_seconds
+    age = age_seconds(os.getpid())
+    return {
+        "process_seconds": None if age is None else round(age, 6),
+        **job_times(os.environ),
+        "alive_ms": alive,
+        "pause_seconds": pause,
+    }
 
 
 def _installation(ranks: Ranks, recipe: Recipe) -> dict[str, Any] | None:
@@ -420,8 +441,7 @@ def _train(
     )
     power.begin()
     costs.begin()
-    _start_clock(job, ranks, console, *place)
-    trainer.run()
+    trainer.run(is_resumed=_start_clock(job, ranks, console, *place))
     journal.event("run_stop", {"status": "success"})
     trainer.attribution.conclude(journal, ranks)
     costs.conclude(journal, trainer.between_hosts_bytes, trainer.between_stages_bytes)
@@ -438,14 +458,17 @@ def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Load
     return resumed
 
 
-def _start_clock(job: Job, ranks: Ranks, console: Console, epoch: int, step: int) -> None:
+def _start_clock(job: Job, ranks: Ranks, console: Console, epoch: int, step: int) -> bool:
+    """Start the clock, or continue it; returns whether it ran before."""
+    is_resumed = job.old is not None and any(iterate(job.old.events, "run_start"))
     # No rank may read its first batch before the clock has started.
-    if job.old and any(iterate(job.old.events, "run_start")):
+    if job.old is not None and is_resumed:
         _record_resume(job.journal, console, job.old, epoch, step, ranks)
     else:
         # Reading the first batch comes next (V2.0 section 5.3.2).
         job.journal.event("run_start", _world(ranks))
     ranks.world.barrier()
+    return is_resumed
 
 
 def _world(ranks: Ranks) -> dict[str, object]:

@@ -161,9 +161,13 @@ class EpochTally:
             "warnings": self.warnings,
             "indexed_samples": self.indexed_samples,
             "loss": self.loss_sum / self.steps if self.steps else None,
-            **{name: round(getattr(self, name), 6) for name in _SPENT},
+            **self.times(),
             "coverage": self.coverage.digest,
         }
+
+    def times(self) -> dict[str, float]:
+        """Seconds in all, and in each kind of work and waiting."""
+        return {name: round(getattr(self, name), 6) for name in _SPENT}
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -95,6 +95,8 @@ class Trainer:
         self._suspected: tuple[int, str] | None = None
         self._not_finite: tuple[int, str] | None = None
         self._quality: float | None = None
+        # Whether no step was done since a restart.
+        self._is_recovering = False
 
     def _cut(self, groups: StageGroups) -> StagedModel:
         # This imports torch's compiler, which takes two seconds.
@@ -153,14 +155,15 @@ class Trainer:
         on_gpu = self._place.device.type == "cuda"
         return warm_up.alone() if self._recipe.framework.compile or on_gpu else WarmUpTimes(0.0)
 
-    def run(self) -> None:
-        """Train to the last epoch.
+    def run(self, *, is_resumed: bool = False) -> None:
+        """Train to the last epoch; `is_resumed` is whether another process began the run.
 
         Raises:
             NotFiniteError: a loss or a weight is not finite.
             RunError: a signal asked to stop, the disk is full, or another rank is lost.
             DataError: a sample cannot be read.
         """
+        self._is_recovering = is_resumed
         self._console.start()
         self._updater.phase = self._ranks.phase
         for epoch in range(self._first_epoch, self._epochs + 1):
@@ -236,6 +239,9 @@ class Trainer:
             self._read_losses()
         if self._updater.is_alarmed:
             self._require_finite(epoch, self._not_finite)
+        if self._is_recovering:
+            self._is_recovering = False
+            self._journal.event("first_step", {"epoch": epoch, "step": self._step})
         self._journal.step(self._step, self._last_loss)
         self._console.step(self._status(epoch))
 
@@ -349,7 +355,8 @@ class Trainer:
     def _interrupt(self, epoch: int, name: str) -> None:
         step = self._step
         self._check_weights(epoch)
-        self._journal.event("interrupted", {"signal": name, "epoch": epoch, "step": step})
+        times = self._whole_tally().times()
+        self._journal.event("interrupted", {"signal": name, "epoch": epoch, "step": step, **times})
         self._save(epoch)
         # Wait for rank 0: a launcher that sees another rank end may kill it while it writes.
         self._place.communicator.barrier()

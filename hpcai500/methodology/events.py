@@ -59,6 +59,26 @@ class Value(BaseModel):
                     yield from (f"{name}.{inner}" for inner in one.missing_fields())
 
 
+class Launch(Value):
+    """`init_start.launch`: the moments before a process began (methodology/goodput.py); null where unknown.
+
+    Attributes:
+        process_seconds: since the start of rank 0's process, as /proc shows it.
+        scheduler: whether a scheduler started the job.
+        job_submitted_s: when the job came into its queue for this start (UNIX seconds).
+        job_started_s: when it started the job (UNIX seconds); only for the first run of a job.
+        alive_ms: the last sign of life of the process before this one (UNIX milliseconds).
+        pause_seconds: between two such signs.
+    """
+
+    process_seconds: Amount | None = None
+    scheduler: bool = False
+    job_submitted_s: Amount | None = None
+    job_started_s: Amount | None = None
+    alive_ms: Count | None = None
+    pause_seconds: Amount | None = None
+
+
 class InitStart(Value):
     """`init_start`: a process begins."""
 
@@ -69,6 +89,7 @@ class InitStart(Value):
     process: Number | None = None
     boot_id: Text | None = None
     campaign: dict[str, Any] | None = None
+    launch: Launch | None = None
 
 
 class Drawn(Value):
@@ -171,10 +192,19 @@ class Resume(World):
 
 
 class Place(Value):
-    """`epoch_start`, `interrupted`: an epoch (from 1), and how many of its updates are done."""
+    """`epoch_start`, `first_step`: an epoch (from 1), and how many of its updates are done."""
 
     epoch: Number
     step: Count
+
+
+class Interrupted(Place):
+    """`interrupted`: also the times of the epoch so far; means over ranks, in seconds."""
+
+    seconds: Amount = 0.0
+    data_wait_seconds: Amount = 0.0
+    compute_seconds: Amount = 0.0
+    communication_wait_seconds: Amount = 0.0
 
 
 class Epoch(Value):
@@ -307,7 +337,8 @@ VALUES: dict[str, type[Value]] = {
     "run_start": World,
     "run_resume": Resume,
     "epoch_start": Place,
-    "interrupted": Place,
+    "first_step": Place,
+    "interrupted": Interrupted,
     "epoch_stop": EpochStop,
     "replicas": Replicas,
     "eval_start": Epoch,
@@ -438,7 +469,8 @@ _FOLLOWERS: dict[str, set[str]] = {
     "init_stop": {"run_start", "run_resume"},
     "run_start": {"epoch_start"},
     "run_resume": {"epoch_start", "run_stop"},
-    "epoch_start": {"epoch_stop", "interrupted", "diverged", "not_finite"},
+    "epoch_start": {"first_step", "epoch_stop", "interrupted", "diverged", "not_finite"},
+    "first_step": {"epoch_stop", "interrupted", "diverged", "not_finite"},
     "epoch_stop": {"replicas", "eval_start", "diverged", "not_finite"},
     "replicas": {"eval_start"},
     "eval_start": {"eval_accuracy", "interrupted"},
@@ -557,6 +589,11 @@ def _start_epoch(moment: Moment, position: _Position) -> str | None:
     return _expect((value.epoch, value.step), (position.epoch, position.step))
 
 
+def _first_step(moment: Moment, position: _Position) -> str | None:
+    value = moment.value_as(Place)
+    return _expect((value.epoch, value.step), (position.epoch, position.step + 1))
+
+
 def _interrupt(moment: Moment, position: _Position) -> str | None:
     value, wrong = moment.value_as(Place), _same_epoch(moment, position)
     if value.step < position.step:
@@ -609,6 +646,7 @@ _STEPS: dict[str, Callable[[Moment, _Position], str | None]] = {
     "run_start": _begin,
     "run_resume": _resume,
     "epoch_start": _start_epoch,
+    "first_step": _first_step,
     "interrupted": _interrupt,
     "epoch_stop": _stop_epoch,
     "replicas": _same_epoch,

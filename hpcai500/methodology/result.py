@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.conduct import conduct
 from hpcai500.methodology.energy import power_of_run
+from hpcai500.methodology.goodput import Goodput, goodput
 from hpcai500.methodology.passes import Event, Timeline, first_reaching, last_pass
 from hpcai500.methodology.rules import LevelReport, find_level
 from hpcai500.methodology.trials import flops_rate, penalty_coefficient, valid_flops
@@ -149,6 +150,7 @@ class Result(BaseModel):
     communication_library: str | None = None
     restarts: int
     downtime_seconds: float
+    goodput: Goodput | None = None
 
     @property
     def why_no_vflops(self) -> str | None:
@@ -240,6 +242,7 @@ def derive(
         communication_library=start["value"].get("library") if start["value"]["world_size"] > 1 else None,
         restarts=sum(event["key"] == "run_resume" for event in events),
         downtime_seconds=timeline.downtime_seconds,
+        goodput=goodput(events, timeline),
     )
 
 

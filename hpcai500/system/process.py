@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _PROC = Path("/proc")
 _WORDS = 5
@@ -32,6 +35,31 @@ def owner_of(process: int) -> str:
     except (OSError, IndexError):
         return ""
     return " ".join((socket.gethostname(), boot(), str(namespace), str(process), start))
+
+
+def age_seconds(process: int) -> float | None:
+    """Seconds since a process of this node started, as /proc shows it; None if it is unknown."""
+    words = owner_of(process).split(" ")
+    if len(words) != _WORDS or not words[4].isdecimal():
+        return None
+    start = int(words[4]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - start)
+
+
+# Set by batch scripts: when the job came into the queue, and when it started (UNIX seconds).
+JOB_TIMES = "HPCAI500_JOB_TIMES"
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def job_times(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What is known of this job's time in a queue: `scheduler`, `job_submitted_s` and `job_started_s` of `Launch`."""
+    words = environment.get(JOB_TIMES, "").split()
+    submitted, started = (float(word) if word.isdecimal() else None for word in (*words, "", "")[:2])
+    return {
+        "scheduler": any(environment.get(name) for name in _JOBS),
+        "job_submitted_s": submitted,
+        "job_started_s": started,
+    }
 
 
 def is_here(owner: str) -> bool:

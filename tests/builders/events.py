@@ -148,6 +148,10 @@ def begin(clock: Clock, story: Story) -> None:
     clock.add("init_start", {
         "benchmark": recipe.benchmark, "edition": recipe.edition, "recipe_hash": recipe_hash(recipe),
         "version": __version__, "process": 4711, "boot_id": BOOT, "campaign": story.campaign,
+        "launch": {
+            "process_seconds": 8.0, "scheduler": True, "job_submitted_s": None, "job_started_s": None,
+            "alive_ms": None, "pause_seconds": None,
+        },
     })  # fmt: skip
     clock.add("system", system_of(story), after=2.0)
     if len(story.hosts) > 1:
@@ -328,7 +332,8 @@ def interrupted(*, boot: str = BOOT, down_seconds: float = 300.0) -> list[Event]
     begin(clock, told)
     train_epoch(clock, told, 1)
     clock.add("epoch_start", {"epoch": 2, "step": 0})
-    clock.add("interrupted", {"signal": "SIGTERM", "epoch": 2, "step": 100}, after=10.0)
+    spent = {"seconds": 9.9, "data_wait_seconds": 0.1, "compute_seconds": 9.3, "communication_wait_seconds": 0.5}
+    clock.add("interrupted", {"signal": "SIGTERM", "epoch": 2, "step": 100, **spent}, after=10.0)
     saved = {"epoch": 2, "step": 100, "file": "epoch-0002-step-0000100.pt", "sha256": "0" * 64, "bytes": 8}
     clock.add("checkpoint", saved, after=0.8)
     clock.add("run_error", {"reason": "stopped by SIGTERM"})
