@@ -9,11 +9,16 @@ measures how long any process of the command lives on. A stop is bad where
 - SIGINT, SIGTERM or SIGHUP leave temporary files.
 
 --load N starts N busy processes beside it. Exit code 1 where a stop was bad.
+
+--kills N instead kills one run N times at random moments, waits up to three seconds before it resumes the run each time,
+and compares its goodput with what was done: the parts must add up to the time from the first process to the last step
+within 1 %, downtime must be what was waited, and no kill may leave more than one pause unknown.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -133,12 +138,91 @@ def stop_once(name: str, number: signal.Signals, after_seconds: float, limit_sec
         return Stop(name, number, after_seconds, outlived, tuple(faults))
 
 
+# Between two signs of life of a run.
+_PAUSE_SECONDS = 2.0
+
+
+def kill_often(kills: int, chance: random.Random, longest: float) -> int:
+    """Kill one run `kills` times, and compare its goodput with what was done to it; returns the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        record, data = Path(folder, "record"), Path(folder, "data")
+        cli = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
+        make = ["data", "make", "ic", str(data), "--classes", "3", "--train-per-class", "11", "--val-per-class", "4"]
+        subprocess.run([*cli, *make], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        train = [sys.executable, "-m", "hpcai500.train"]
+        resume = [*train, "--resume", "--out", str(record), "--data", str(data)]
+        command = [*train, "--recipe", "ic/smoke", "--data", str(data), "--out", str(record)]
+        command += [token for setting in _SETTINGS for token in ("--set", setting)]
+        waited = 0.0
+        for done in range(kills):
+            process = _began(command, record)
+            time.sleep(chance.uniform(0, longest))
+            if process.poll() is not None:
+                print(f"bad: the run ended after {done} kills")
+                return 1
+            process.kill()
+            process.wait()
+            dead = time.time()
+            print(f"kill {done + 1:2} after {_count(record, 'checkpoint')} checkpoints", flush=True)
+            time.sleep(chance.uniform(0, 3))
+            waited, command = waited + time.time() - dead, resume
+        if (code := _began(command, record).wait()) != 0:
+            print(f"bad: the run ended with exit code {code}")
+            return 1
+        return _compare(record, kills, waited)
+
+
+_SETTINGS = (
+    "problem.dataset=synthetic-tiny", "problem.epochs=150", "problem.target_quality=0.01",
+    "hyperparameters.batch_size=8", "hyperparameters.warmup_epochs=1", "workload.width=8", "workload.image_size=32",
+    "workload.evaluation_resize=36", "os.threads=1", "os.input_threads=2",
+)  # fmt: skip
+
+
+def _began(command: list[str], record: Path) -> subprocess.Popen[bytes]:
+    """The process, once it has written its first event."""
+    starts = _count(record, "init_start")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and _count(record, "init_start") == starts:
+        time.sleep(0.01)
+    return process
+
+
+def _compare(record: Path, kills: int, waited: float) -> int:
+    found = json.loads((record / "result.json").read_text())["goodput"]
+    events = [json.loads(line) for line in (record / "events.jsonl").read_text().splitlines()]
+    first = next(event for event in events if event["key"] == "init_start")
+    stop = next(event for event in events if event["key"] == "run_stop")["time_ms"] / 1000
+    whole = stop - first["time_ms"] / 1000 + first["value"]["launch"]["process_seconds"]
+    parts, most = found["seconds"], kills * (_PAUSE_SECONDS + 0.03)
+    faults = {
+        f"the parts add up to {sum(parts.values()):.2f} s": abs(sum(parts.values()) / whole - 1) > 0.01,
+        f"{found['interruptions']} interruptions": found["interruptions"] != kills,
+        "more than a pause is unknown": parts["unknown"] > most,
+        "less downtime than was waited": parts["downtime"] + parts["unknown"] < waited - 0.03 * kills,
+        "a part is negative": min(parts.values()) < 0,
+    }
+    print(f"{kills} kills in {whole:.2f} s, {waited:.2f} s of waiting; the parts add up to {sum(parts.values()):.2f} s")
+    for part, seconds in parts.items():
+        print(f"  {part:14} {seconds:8.2f} s  {seconds / whole:6.1%}")
+    print(f"  from an interruption to the next step: {found['recovery_seconds']:.2f} s")
+    bad = [fault for fault, is_so in faults.items() if is_so]
+    print(f"bad: {len(bad)} {bad}")
+    return int(bool(bad))
+
+
+def _count(record: Path, key: str) -> int:
+    log = record / "events.jsonl"
+    return log.read_bytes().count(f'"key":"{key}"'.encode()) if log.exists() else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stops", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--load", type=int, default=0, help="busy processes beside it")
     parser.add_argument("--longest", type=float, default=25.0, help="seconds after which a signal comes at the latest")
+    parser.add_argument("--kills", type=int, default=0, help="kill one run so often, and check its goodput")
     parser.add_argument("--limit", type=float, default=5.0, help="seconds that a process may live after the signal")
     parser.add_argument("--commands", default=",".join(COMMANDS), help="with commas between")
     options = parser.parse_args()
@@ -147,6 +231,8 @@ def main() -> int:
     for number in set(SIGNALS) - {signal.SIGKILL}:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     chance = random.Random(options.seed)
+    if options.kills:
+        return kill_often(options.kills, chance, longest=4.0)
     names = options.commands.split(",")
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.load)]
     stops = []

@@ -38,7 +38,7 @@ from hpcai500.files import turn_of, write_atomically
 from hpcai500.methodology.result import about_target
 from hpcai500.progress import Tracker, silent
 from hpcai500.recipe import rulebook
-from hpcai500.results.outcome import not_rankable_lines
+from hpcai500.results.outcome import goodput_lines, not_rankable_lines
 from hpcai500.streams import say
 from hpcai500.text import aligned, scaled
 
@@ -427,6 +427,7 @@ def _rate_lines(result: EnsembleResult) -> Iterator[str]:
     yield f"utilisation {result.utilisation:.1%} of the accelerators' time was spent in training steps"
     if result.restarts:
         yield f"restarts    {result.restarts}; the time includes them"
+    yield from goodput_lines(result.goodput)
 
 
 def _shown(result: EnsembleResult) -> Sequence[MemberResult]:

@@ -12,6 +12,7 @@ from hpcai500.ensemble.counting import CurvePoint, Member, Missing, OutOfBag, Vo
 from hpcai500.ensemble.journal import Ensemble
 from hpcai500.ensemble.mapping import in_short
 from hpcai500.methodology.ensemble import EnsembleNumbers, ensemble_numbers, overlap_reasons, parallel_computation
+from hpcai500.methodology.goodput import Goodput, total
 from hpcai500.methodology.result import DEFAULT_EXPONENT, Quality, has_edition_target
 from hpcai500.methodology.trials import penalty_coefficient, valid_flops
 
@@ -142,6 +143,7 @@ class EnsembleResult(_Frozen):
     power_note: str | None
     flops_per_watt: float | None
     vflops_per_watt: float | None
+    goodput: Goodput | None = None
     member_results: list[MemberResult]
 
     @classmethod
@@ -213,6 +215,7 @@ def derive_ensemble(
         penalty_coefficient=coefficient,
         vflops=vflops,
         restarts=sum(one.result.restarts for one in members),
+        goodput=total(one.result.goodput for one in members),
         **_rates(members, numbers),
         **_power(members, numbers, counts),
         member_results=list(_rows(members)),

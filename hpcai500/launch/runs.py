@@ -40,6 +40,7 @@ from hpcai500.record import is_being_written, iterate, read_record, require_unus
 from hpcai500.streams import say
 from hpcai500.system.doctor import Subject, require_healthy
 from hpcai500.system.power import parse_power
+from hpcai500.system.process import JOB_TIMES
 from hpcai500.text import next_lines
 
 # ----------------------------------------------------------------------------------------------------
@@ -419,6 +420,8 @@ def _run(work: _Work, campaign: Campaign, attempt: Attempt, arguments: Sequence[
         _stop(campaign, attempt, None, work.rules)
         raise
     _stop(campaign, attempt, code, work.rules)
+    # The time since the job started belongs to its first run.
+    os.environ.pop(JOB_TIMES, None)
     return Outcome(campaign.record(attempt), code)
 
 

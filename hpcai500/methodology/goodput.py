@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -80,6 +80,28 @@ class Goodput(BaseModel):
     recovery_seconds: float | None
     checkpoints: int
     checkpoint_seconds: float | None
+
+
+_SHARE = "share of "
+# Each number by the name that commands and contracts use: its unit, and whether higher or lower is better.
+FIGURES: dict[str, tuple[str, Literal["higher", "lower"]]] = {
+    "goodput": ("fraction", "higher"),
+    **{f"{_SHARE}{part}": ("fraction", "lower") for part in PARTS if part != "steps"},
+    "mean_between_interruptions_seconds": ("s", "higher"),
+    "recovery_seconds": ("s", "lower"),
+    "checkpoint_seconds": ("s", "lower"),
+}
+
+
+def figure(found: Goodput | None, name: str) -> float | None:
+    """The number `name` of `FIGURES`; None if it is unknown."""
+    if found is None:
+        return None
+    if name.startswith(_SHARE):
+        seconds = getattr(found.seconds, name.removeprefix(_SHARE))
+        return seconds / found.wall_seconds if seconds is not None and found.wall_seconds else None
+    value: float | None = found.fraction if name == "goodput" else getattr(found, name)
+    return value
 
 
 def goodput(events: Sequence[Event], timeline: Timeline | None = None) -> Goodput | None:

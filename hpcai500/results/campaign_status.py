@@ -10,8 +10,9 @@ from typing import Any
 
 from hpcai500.campaign.journal import Campaign
 from hpcai500.campaign.standing import Row, Standing
+from hpcai500.methodology.goodput import Goodput, total
 from hpcai500.methodology.trials import TrialSummary, summarise
-from hpcai500.results.outcome import mean_lines
+from hpcai500.results.outcome import goodput_lines, mean_lines
 from hpcai500.results.score import summarise_trials, why_no_mean
 from hpcai500.text import aligned, scaled
 
@@ -82,6 +83,7 @@ class CampaignStatus:
             yield f"no mean: {self.no_mean}"
         elif len(standing.results) > 1:
             yield from mean_lines(self.metrics)
+        yield from goodput_lines(self.goodput)
         yield "RANKABLE" if standing.rankable else "NOT RANKABLE:"
         yield from (f"  {reason}" for reason in standing.reasons)
 
@@ -100,6 +102,7 @@ class CampaignStatus:
             "attempts": [_attempt(row) for row in standing.rows],
             "metrics": {name: asdict(summary) for name, summary in self.metrics.items()},
             "no_mean": self.no_mean,
+            "goodput": self.goodput.model_dump(mode="json") if self.goodput else None,
             "rankable": standing.rankable,
             "reasons": list(standing.reasons),
         }
@@ -109,6 +112,11 @@ class CampaignStatus:
         """Why the finished runs have no mean; None if they have one, or there are fewer than two."""
         done = [row for row in self.standing.rows if row.attempt.status == "done" and row.result]
         return why_no_mean([self.campaign.record(row.attempt) for row in done]) if len(done) > 1 else None
+
+    @cached_property
+    def goodput(self) -> Goodput | None:
+        """Where the time of all finished runs went."""
+        return total(result.goodput for result in self.standing.results)
 
     @cached_property
     def metrics(self) -> Mapping[str, TrialSummary]:

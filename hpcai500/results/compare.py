@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcai500.errors import UsageError
+from hpcai500.methodology.goodput import FIGURES, figure
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.statistics import Compared, Side, compare, side
@@ -114,6 +115,7 @@ def metrics_of(results: Sequence[Result]) -> list[Metric]:
         *(Metric(quality, "", "higher", _quality(quality)) for quality in qualities),
         *(Metric(f"{quality} {name}", "", "higher", _class_of(quality, name)) for quality, name in classes),
         *(Metric(name, unit, better, attrgetter(name)) for name, unit, better in _FIELDS),
+        *(Metric(name, unit, better, _goodput(name)) for name, (unit, better) in FIGURES.items()),
         *(Metric(f"step {part}", "fraction", "", _part_of_step(part)) for part in _STEP_PARTS),
     ]
 
@@ -147,6 +149,10 @@ def _quality(metric: str) -> Callable[[Result], float | None]:
 
 def _class_of(metric: str, name: str) -> Callable[[Result], float | None]:
     return lambda result: (result.quality.per_class or {}).get(name) if result.quality.metric == metric else None
+
+
+def _goodput(name: str) -> Callable[[Result], float | None]:
+    return lambda result: figure(result.goodput, name)
 
 
 def _part_of_step(part: str) -> Callable[[Result], float | None]:

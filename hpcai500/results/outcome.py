@@ -17,6 +17,7 @@ from typing import Any
 from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.campaign.standing import Standing, standing
 from hpcai500.errors import ExitCode, RecordError
+from hpcai500.methodology.goodput import FIGURES, Goodput, figure, total
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.record import iterate, json_object, read_record
@@ -78,10 +79,30 @@ def summary_lines(result: Result) -> Iterator[str]:
     yield from _power_lines(result)
     if result.restarts:
         yield f"restarts    {result.restarts}, {result.downtime_seconds:.1f} s down, counted as run time"
+    yield from goodput_lines(result.goodput)
     if not result.rankable:
         yield f"NOT RANKABLE: {result.reasons[0]}" + (
             f" (and {len(result.reasons) - 1} more)" if result.reasons[1:] else ""
         )
+
+
+def goodput_lines(found: Goodput | None) -> Iterator[str]:
+    """Where the wall-clock time went; no line if nothing is known of it."""
+    if found is None or not found.wall_seconds:
+        return
+    whole = found.wall_seconds
+    fraction = "unknown" if found.fraction is None else f"{found.fraction:.1%}"
+    yield f"goodput     {fraction} of {whole:.1f} s of wall-clock time were steps that count; the rest:"
+    parts = {part: seconds for part, seconds in found.seconds.model_dump().items() if part != "steps"}
+    names = [f"{part} {seconds / whole:.1%}" for part, seconds in parts.items() if seconds]
+    yield f"  {', '.join(names) or 'nothing'}"
+    if found.interruptions:
+        between = found.mean_between_interruptions_seconds
+        text = f"{count(found.interruptions, 'interruption')}, one in {between:.1f} s of running"
+        recovery = found.recovery_seconds
+        yield f"  {text}" + ("" if recovery is None else f"; {recovery:.1f} s from one to the next step")
+    if found.checkpoint_seconds is not None:
+        yield f"  {count(found.checkpoints, 'checkpoint')}, {found.checkpoint_seconds:.2f} s each"
 
 
 def _level_line(result: Result) -> Iterator[str]:
@@ -162,6 +183,22 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
         "flops_per_watt": (result.flops_per_watt, "FLOPS/W"),
         "vflops_per_watt": (result.vflops_per_watt, "FLOPS/W"),
     }
+    yield from _figure_lines({**figures, **_goodput_figures(result.goodput)})
+
+
+def _goodput_figures(found: Goodput | None) -> dict[str, tuple[float | None, str]]:
+    if found is None:
+        return {}
+    parts = found.seconds.model_dump()
+    return {
+        "wall_seconds": (found.wall_seconds, "s"),
+        **{f"goodput_{part}_seconds": (seconds, "s") for part, seconds in parts.items()},
+        "interruptions": (found.interruptions, "interruptions"),
+        **{name: (figure(found, name), unit) for name, (unit, _) in FIGURES.items() if " " not in name},
+    }
+
+
+def _figure_lines(figures: Mapping[str, tuple[float | None, str]]) -> Iterator[str]:
     for name, (value, unit) in figures.items():
         if value is not None:
             yield f"HPCAI500 FOM {name}={value:.6g} {unit}"
@@ -286,6 +323,8 @@ class CommandOutcome:
             pass  # a harness would take the remaining runs for all of them
         elif len(self._good) > 1:
             yield from trial_lines(self._summaries())
+            yield from goodput_lines(self._goodput())
+            yield from _figure_lines(_goodput_figures(self._goodput()))
         elif self._good:
             yield from figure_of_merit_lines(self._good[0])
         campaign = self._campaign
@@ -340,6 +379,7 @@ class CommandOutcome:
             ],
             "trials": {name: asdict(summary) for name, summary in self._summaries().items()},
             "no_mean": self._why_no_mean(),
+            "goodput": found.model_dump(mode="json") if (found := self._goodput()) else None,
             "campaign": self._campaign.document() if self._campaign else None,
         }
 
@@ -364,6 +404,10 @@ class CommandOutcome:
 
     def _why_no_mean(self) -> str | None:
         return why_no_mean([run.record for run in self.runs if run.result]) if len(self._good) > 1 else None
+
+    def _goodput(self) -> Goodput | None:
+        """Over all runs that have a result."""
+        return total(result.goodput for result in self._good)
 
     def _summaries(self) -> dict[str, TrialSummary]:
         return summarise_trials(self._good) if len(self._good) > 1 and not self._why_no_mean() else {}

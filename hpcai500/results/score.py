@@ -52,6 +52,10 @@ _TITLES = {
     "world_size": "Ranks",
     "nodes": "Nodes",
     "restarts": "Restarts",
+    "goodput": "Goodput",
+    "mean_between_interruptions_seconds": "Mean time between interruptions",
+    "recovery_seconds": "Interruption to next step",
+    "checkpoint_seconds": "Time of a checkpoint",
     "step data_wait": "Step time: data wait",
     "step compute": "Step time: compute",
     "step communication": "Step time: communication",
@@ -68,6 +72,8 @@ def metric_title(name: str) -> str:
     """The title of the metric `name`: `Time to quality` for `time_to_quality_seconds`; a quality keeps its name."""
     if name.startswith("variation of "):
         return f"Variation of {metric_title(name.removeprefix('variation of '))}"
+    if name.startswith("share of "):
+        return f"Wall-clock time: {name.removeprefix('share of ')}"
     kind, _, which = name.partition(" ")
     if kind in _KINDS:
         return f"{_KINDS[kind]}, {which}"

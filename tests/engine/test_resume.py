@@ -37,8 +37,8 @@ Run = Callable[..., tuple[int, Path]]
 COMMAND = (sys.executable, "-m", "hpcai500.train")
 EPOCHS = "problem.epochs=60"
 LOOKED_AT = (
-    "order, evidence, sessions, clock, times, environment, speed, rates, draws, samples, model, ranks, replicas, "
-    "losses, quality, predictions"
+    "order, evidence, sessions, clock, times, goodput, environment, speed, rates, draws, samples, model, ranks, "
+    "replicas, losses, quality, predictions"
 )
 
 

@@ -173,6 +173,10 @@ class Job:
         """Send a signal to its steps, or as `words` say: `--batch` to its script."""
         self._slurm.call("scancel", f"--signal={name}", *words, self.number)
 
+    def requeue(self) -> None:
+        """Put it back into the queue, also after it has ended."""
+        self._slurm.call("scontrol", "requeue", self.number)
+
     def wait(self, *states: str, timeout: float = 120) -> str:
         """Wait until the job is in one of `states`, or has ended; returns its state.
 

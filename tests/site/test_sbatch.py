@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,8 @@ import pytest
 from batch_jobs import Batch, submit
 from slurm import Slurm
 
-from hpcai500.record import read_record
+from hpcai500.record import iterate, read_record
+from hpcai500.results.score import score_record
 
 SITE = """
 [slurm]
@@ -69,6 +74,66 @@ def test_a_warned_job_stops_with_a_checkpoint_comes_back_and_ends(start: Callabl
     assert batch.history(*keys) == keys
 
 
+def moments_of(batch: Batch) -> tuple[float, float]:
+    """When Slurm put the job back into the queue and started it again, by its own words (UNIX seconds)."""
+    submitted, started = (datetime.fromisoformat(batch.job.show(name)) for name in ("SubmitTime", "StartTime"))
+    return submitted.timestamp(), started.timestamp()
+
+
+def parts_of(batch: Batch) -> dict[str, Any]:
+    found = score_record(batch.path).goodput
+    assert found is not None
+    assert found.interruptions == 1
+    assert found.recovery_seconds is not None
+    parts: dict[str, Any] = found.seconds.model_dump()
+    assert sum(parts.values()) == pytest.approx(found.wall_seconds)
+    return parts
+
+
+def test_the_goodput_of_a_warned_job_has_its_time_in_the_queue_and_loses_nothing(start: Callable[..., Batch]) -> None:
+    batch = start(LONG)
+    batch.wait_until_it_trains()
+    batch.job.signal("USR1", "--batch")
+    assert batch.job.wait() == "COMPLETED", batch.output
+    events, parts = batch.record.events, parts_of(batch)
+    submitted, started = moments_of(batch)
+    (ended,) = (event["time_ms"] / 1000 for event in iterate(events, "run_error"))
+    first, second = iterate(events, "init_start")
+    # Slurm counts whole seconds.
+    assert parts["queue"] == pytest.approx(started - submitted, abs=1.01)
+    assert parts["queue"] > 3
+    assert parts["downtime"] == pytest.approx(max(0.0, submitted - ended), abs=1.01)
+    assert (parts["lost"], parts["unknown"]) == (0, 0)
+    begun = next(event for event in iterate(events, "epoch_start") if event["seq"] > second["seq"])
+    trained = next(iterate(events, "epoch_start"))
+    startup = begun["time_ms"] / 1000 - started
+    startup += trained["time_ms"] / 1000 - first["value"]["launch"]["job_started_s"]
+    assert parts["startup"] == pytest.approx(startup, abs=1.01)
+
+
+def test_the_goodput_of_a_killed_job_that_an_admin_requeues(start: Callable[..., Batch]) -> None:
+    """Killed without a last word; three seconds later it goes back to the queue."""
+    batch = start(LONG)
+    batch.wait_until_it_trains()
+    (first,) = iterate(batch.record.events, "init_start")
+    os.kill(first["value"]["process"], signal.SIGKILL)
+    dead = time.time()
+    assert batch.job.wait() == "FAILED", batch.output
+    time.sleep(3)
+    batch.job.requeue()
+    batch.job.wait("PENDING", "RUNNING")
+    assert batch.job.wait() == "COMPLETED", batch.output
+    parts = parts_of(batch)
+    submitted, started = moments_of(batch)
+    assert parts["queue"] == pytest.approx(started - submitted, abs=1.01)
+    # Of the time without a last word, two seconds cannot be told.
+    assert parts["downtime"] >= submitted - dead - 2 - 1.01
+    assert parts["downtime"] + parts["unknown"] >= submitted - dead - 1.01
+    assert parts["unknown"] <= 2.1
+    keys = ["run_start", "run_resume", "first_step", "run_stop"]
+    assert batch.history(*keys) == keys
+
+
 def test_a_job_that_has_come_back_often_enough_says_how_to_go_on(start: Callable[..., Batch]) -> None:
     batch = start(LONG, change=("most_requeues = 1", "most_requeues = 0"))
     batch.wait_until_it_trains()
@@ -99,13 +164,13 @@ def test_a_record_of_a_start_that_died_early_does_not_keep_the_job_from_its_resu
 
 
 @PROGRAMS
-@pytest.mark.parametrize(("signal", "words"), [("USR1", ()), ("TERM", ("--batch",))], ids=["ranks", "script"])
+@pytest.mark.parametrize(("name", "words"), [("USR1", ()), ("TERM", ("--batch",))], ids=["ranks", "script"])
 def test_a_job_that_is_told_to_end_keeps_a_checkpoint_and_does_not_come_back(
-    start: Callable[..., Batch], program: str, signal: str, words: Sequence[str]
+    start: Callable[..., Batch], program: str, name: str, words: Sequence[str]
 ) -> None:
     batch = start(LONG, change=of(program))
     batch.wait_until_it_trains()
-    batch.job.signal(signal, *words)
+    batch.job.signal(name, *words)
     assert batch.job.wait() == "FAILED", batch.output
     assert batch.job.show("ExitCode") == "1:0"
     assert batch.history("interrupted") == ["interrupted"]

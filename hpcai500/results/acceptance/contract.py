@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from hpcai500.errors import UsageError
 from hpcai500.layers import RECIPE_TYPES
+from hpcai500.methodology.goodput import FIGURES, figure
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.statistics import Limits, Statistic
 from hpcai500.methodology.storage import CHECKPOINTS, SAMPLES
@@ -58,6 +59,12 @@ _POWER = "run with --power where a meter can be read, or with --power csv:FILE (
 _COMMUNICATION = "only a run of several ranks has it (docs/timeline.md)"
 _QUALITY = "only a run that was evaluated has it"
 _TARGET = "only a run with the edition's problem.target_quality has it; for other runs use flops and quality"
+_INTERRUPTED = "only a run that was interrupted, and then continued, has it"
+_GOODPUT = {
+    "mean_between_interruptions_seconds": _INTERRUPTED,
+    "recovery_seconds": _INTERRUPTED,
+    "checkpoint_seconds": "the run wrote no checkpoint",
+}
 _RUN: tuple[tuple[str, str, Better, str], ...] = (
     ("vflops", "FLOPS", "higher", _TARGET),
     ("flops", "FLOPS", "higher", ""),
@@ -72,6 +79,7 @@ _RUN: tuple[tuple[str, str, Better, str], ...] = (
     ("vflops_per_watt", "FLOPS/W", "higher", f"{_TARGET}; {_POWER}"),
     ("data_wait_fraction", "fraction", "lower", "no training step was timed"),
     ("communication_fraction", "fraction", "lower", _COMMUNICATION),
+    *((name, unit, better, _GOODPUT.get(name, "")) for name, (unit, better) in FIGURES.items()),
 )
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _MICRO = {
@@ -142,6 +150,8 @@ def find_metric(name: str) -> Metric:
 def value_of(metric: Metric, result: Result) -> float | None:
     """The value of the metric in a run; for a variation, the value of the metric that varies."""
     name = metric.name.removeprefix(VARIATION)
+    if name in FIGURES:
+        return figure(result.goodput, name)
     value: float | None = result.quality.achieved if name == QUALITY else getattr(result, name)
     return value
 

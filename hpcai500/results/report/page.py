@@ -33,6 +33,7 @@ from hpcai500.results.report.drawing import Axis, Line, Plot, Spot
 from hpcai500.results.report.reading import Subject, machine_sentence, read_subject, site_sentence
 from hpcai500.results.report.sections import (
     event_section,
+    goodput_section,
     hash_section,
     last_event_hash,
     number_section,
@@ -367,6 +368,7 @@ def _sections(subject: Subject, machine: _Ceilings | None, profile: GivenFile | 
     yield Section("Score", [score_tiles(subject)])
     yield _shown("Quality and loss", lambda: training_section(subject))
     yield _shown("Where the time goes", lambda: step_section(subject))
+    yield _shown("Goodput", lambda: goodput_section(subject))
     yield _shown("Stragglers", lambda: straggler_section(subject))
     yield _shown("Communication", lambda: communication_section(subject))
     yield _shown("Roofline", lambda: roofline_section(subject, *machine) if machine else None)

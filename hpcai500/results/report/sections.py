@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import UsageError
+from hpcai500.methodology.goodput import Goodput, goodput
 from hpcai500.methodology.nodes import NodeDifference, node_differences
 from hpcai500.methodology.result import Result
 from hpcai500.recipe import every_field, recipes_folder, reference_recipe, table_differences, tables_hash
@@ -30,7 +31,7 @@ from hpcai500.results.report.blocks import (
     Text,
     Tone,
 )
-from hpcai500.results.report.drawing import Axis, Level, Line, Moment, Plot, Stretch, spanning, strip
+from hpcai500.results.report.drawing import Axis, Bar, Level, Line, Moment, Plot, Stretch, bars, spanning, strip
 from hpcai500.results.report.reading import Subject
 from hpcai500.system.tables import (
     link_rows,
@@ -50,6 +51,7 @@ from hpcai500.text import (
     number,
     plain,
     quantity,
+    share,
     short,
     table,
     tables,
@@ -232,6 +234,56 @@ _SIGNS = {
     "interrupted": "‖",
 }
 _BAD = {"run_error", "diverged", "not_finite", "interrupted", "picture_error"}
+
+
+# The parts of the wall-clock time, by what they are for.
+_GOODPUT = {
+    "steps that count": ("steps",),
+    "waits within steps": ("input", "communication"),
+    "evaluation, checkpoint": ("evaluation", "checkpoint"),
+    "start-up": ("startup",),
+    "lost, down, in a queue": ("lost", "downtime", "queue"),
+    "unknown": ("unknown",),
+}
+
+
+def goodput_section(subject: Subject) -> Section | None:
+    """Where the wall-clock time of the run went, restarts included; None for a record without such times."""
+    events = subject.record.events
+    found = subject.result.goodput if subject.result else goodput(events)
+    if found is None or not found.wall_seconds:
+        return None
+    parts = {name: seconds for name, seconds in found.seconds.model_dump().items() if seconds}
+    groups = [
+        (name, colour, sum(parts.get(part, 0.0) for part in group))
+        for colour, (name, group) in enumerate(_GOODPUT.items(), 1)
+    ]
+    shares = {name: 100 * seconds / found.wall_seconds for name, seconds in parts.items()}
+    colours = {part: colour for colour, group in enumerate(_GOODPUT.values(), 1) for part in group}
+    rows = [Bar("all", [100 * seconds / found.wall_seconds for _, _, seconds in groups])]
+    rows += [Bar(name, [part], [colours[name]], duration(parts[name])) for name, part in shares.items()]
+    text = f"{share(found.fraction)} of {duration(found.wall_seconds)} of wall-clock time were steps that count."
+    drawn = bars("Parts of the wall-clock time", text, Axis("share of wall-clock time, %", 0, 100), rows)
+    blocks: list[Block] = [
+        Text(" ".join([text, *_interruptions(found)])),
+        Chart(
+            "Parts of the wall-clock time",
+            drawn,
+            "from the first start of the run to its end, restarts included",
+            [Key(name, colour) for name, colour, seconds in groups if seconds],
+        ),
+    ]
+    return Section("Goodput", blocks)
+
+
+def _interruptions(found: Goodput) -> Iterator[str]:
+    if found.interruptions:
+        between, recovery = found.mean_between_interruptions_seconds, found.recovery_seconds
+        yield f"{count(found.interruptions, 'interruption')}, one in {duration(between)} of running."
+        if recovery is not None:
+            yield f"It took {duration(recovery)} from one to the next training step."
+    if found.checkpoint_seconds is not None:
+        yield f"{count(found.checkpoints, 'checkpoint')}, {found.checkpoint_seconds:.2f} s each."
 
 
 def event_section(subject: Subject) -> Section:

@@ -27,6 +27,7 @@ from hpcai500.methodology.events import (
     order_violations,
     unknown_keys,
 )
+from hpcai500.methodology.goodput import contradictions
 from hpcai500.methodology.integrity import (
     Pass,
     clock_faults,
@@ -134,6 +135,11 @@ def check_clock(run: Run) -> Iterator[Finding]:
         seconds = run.log.moments[-1].wall_s - run.log.moments[0].wall_s
         drift = drift_seconds(run.log)
         yield note("clock", f"wall clock and machine clock differ by {drift:+.3f} s over {seconds:.0f} s")
+
+
+def check_goodput(run: Run) -> Iterator[Finding]:
+    """Compare the moments that divide the time between two processes: none may overlap."""
+    yield from one_finding("goodput", contradictions(run.record.events), fail)
 
 
 def check_times(run: Run) -> Iterator[Finding]:

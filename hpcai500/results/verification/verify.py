@@ -85,6 +85,7 @@ RUN_CHECKS: tuple[RunCheck, ...] = (
     run_events.check_sessions,
     run_events.check_clock,
     run_events.check_times,
+    run_events.check_goodput,
     run_system.check_environment,
     run_numbers.check_speed,
     run_numbers.check_rates,

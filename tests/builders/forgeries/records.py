@@ -66,6 +66,12 @@ def _shift_wall(events: list[Event]) -> None:
         event["time_ms"] -= 7_200_000
 
 
+def _live_on(events: list[Event]) -> None:
+    """A process shows that it lived a minute after the next one began: less downtime, more work."""
+    start = events[0]
+    start["value"]["launch"] = {**start["value"]["launch"], "alive_ms": start["time_ms"] + 60_000}
+
+
 def _step_back(events: list[Event]) -> None:
     for event in events[place(events, "eval_start", 2) :]:
         event["clock_s"] = round(event["clock_s"] - 40.0, 6)
@@ -187,6 +193,7 @@ def _refit(events: list[Event], donor: Any) -> None:
 FORGERIES = (
     Forgery("machine-clock-slowed", in_trial(1, scaled(0.7, clocks=("clock_s",))), "clock"),
     Forgery("machine-clock-set-back", in_trial(1, _step_back), "clock"),
+    Forgery("process-that-lived-on", in_trial(1, _live_on), "goodput"),
     Forgery("clocks-slowed-beyond-the-ceiling", _hurry(0.03), "speed"),
     Forgery("clocks-slowed-epochs-forgotten", in_trial(1, scaled(0.7, told=False)), "epoch-times"),
     Forgery("pause-cut-from-an-epoch", in_trial(2, lambda e: shifted(e, place(e, "epoch_stop", 2), -20.0)),
