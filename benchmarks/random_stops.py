@@ -10,9 +10,9 @@ measures how long any process of the command lives on. A stop is bad where
 
 --load N starts N busy processes beside it. Exit code 1 where a stop was bad.
 
---kills N instead kills one run N times at random moments, waits up to three seconds before it resumes the run each time,
-and compares its goodput with what was done: the parts must add up to the time from the first process to the last step
-within 1 %, downtime must be what was waited, and no kill may leave more than one pause unknown.
+--kills N instead kills one run N times at random moments, waits up to three seconds each time, and resumes the run. Its
+goodput must fit: the parts add up to the time from the first process to the last step within 1 %, downtime is what was
+waited, and no kill leaves more than one pause unknown.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from batch_jobs import Batch, submit
+from hosts import ROUTER
 from slurm import Slurm
 
 from hpcai500.record import iterate, read_record
@@ -111,12 +110,12 @@ def test_the_goodput_of_a_warned_job_has_its_time_in_the_queue_and_loses_nothing
     assert parts["startup"] == pytest.approx(startup, abs=1.01)
 
 
-def test_the_goodput_of_a_killed_job_that_an_admin_requeues(start: Callable[..., Batch]) -> None:
+def test_the_goodput_of_a_killed_job_that_an_admin_requeues(start: Callable[..., Batch], slurm: Slurm) -> None:
     """Killed without a last word; three seconds later it goes back to the queue."""
     batch = start(LONG)
     batch.wait_until_it_trains()
     (first,) = iterate(batch.record.events, "init_start")
-    os.kill(first["value"]["process"], signal.SIGKILL)
+    slurm.site.run(ROUTER, ["kill", "-KILL", str(first["value"]["process"])])
     dead = time.time()
     assert batch.job.wait() == "FAILED", batch.output
     time.sleep(3)
