@@ -232,7 +232,7 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     chance = random.Random(options.seed)
     if options.kills:
-        return kill_often(options.kills, chance, longest=4.0)
+        return kill_often(options.kills, chance, longest=10.0)
     names = options.commands.split(",")
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.load)]
     stops = []

@@ -109,7 +109,11 @@ def all_that_can_be_printed(runs: list[Run]) -> dict[str, str]:
         classes = one.result.quality.per_class
         quality = one.result.quality.model_copy(update={"per_class": dict.fromkeys(classes, 0.5) if classes else None})
         power = dict.fromkeys(("energy_joules", "watts", "flops_per_watt", "vflops", "vflops_per_watt"), 1.0)
-        result = one.result.model_copy(update={"quality": quality, "time_to_quality_seconds": 1.0, **power})
+        assert one.result.goodput is not None
+        interrupted = dict.fromkeys(("mean_between_interruptions_seconds", "recovery_seconds"), 1.0)
+        goodput = one.result.goodput.model_copy(update=interrupted)
+        told = {"quality": quality, "time_to_quality_seconds": 1.0, "goodput": goodput}
+        result = one.result.model_copy(update={**told, **power})
         known.update({name: unit for name, (_, unit) in figures_of("\n".join(figure_of_merit_lines(result))).items()})
     return known
 

@@ -107,8 +107,8 @@ def test_sections_stand_in_the_order_in_which_they_are_asked_for(record: Path, t
     machine.write_text(MACHINE, encoding="utf-8")
     made = page(record, machine=str(machine))
     assert headings(made) == [
-        "Score", "Quality and loss", "Where the time goes", "Stragglers", "Communication", "Roofline", "Profile",
-        "Power", "Pictures", "System", "Recipe", "Events", "All numbers", "Hashes",
+        "Score", "Quality and loss", "Where the time goes", "Goodput", "Stragglers", "Communication", "Roofline",
+        "Profile", "Power", "Pictures", "System", "Recipe", "Events", "All numbers", "Hashes",
     ]  # fmt: skip
     text = words(made)
     assert "is bound by communication" in text

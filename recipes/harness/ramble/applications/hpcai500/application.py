@@ -31,6 +31,22 @@ _FIGURES = {
     "watts": "W",
     "flops_per_watt": "FLOPS/W",
     "vflops_per_watt": "FLOPS/W",
+    "goodput": "fraction",
+    "wall_seconds": "s",
+    "goodput_startup_seconds": "s",
+    "goodput_input_seconds": "s",
+    "goodput_steps_seconds": "s",
+    "goodput_communication_seconds": "s",
+    "goodput_evaluation_seconds": "s",
+    "goodput_checkpoint_seconds": "s",
+    "goodput_lost_seconds": "s",
+    "goodput_downtime_seconds": "s",
+    "goodput_queue_seconds": "s",
+    "goodput_unknown_seconds": "s",
+    "interruptions": "interruptions",
+    "mean_between_interruptions_seconds": "s",
+    "recovery_seconds": "s",
+    "checkpoint_seconds": "s",
 }
 
 
