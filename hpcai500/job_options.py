@@ -102,6 +102,11 @@ class StepOptions:
     classes: int | None = None
 
 
+# Collectives that `hpcai500 micro` measures, and everything that it measures, in this order.
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast")
+MICRO_KINDS = ("gemm", "conv", "copy", *COLLECTIVES, "input")
+
+
 @dataclass(frozen=True)
 class MicroOptions:
     """Options of `measure.micro_command`: kinds, seconds of each measurement, and folders of data by benchmark."""

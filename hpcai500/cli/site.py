@@ -25,6 +25,7 @@ from hpcai500.cli.options import (
     recipes_with,
 )
 from hpcai500.errors import ExitCode, HpcAi500Error, RecordError, UsageError
+from hpcai500.job_options import MICRO_KINDS
 from hpcai500.streams import print_error, say, show
 
 if TYPE_CHECKING:
@@ -192,12 +193,10 @@ def _show(document: Mapping[str, Any], form: str, *, as_json: bool) -> None:
 # `hpcai500 micro`: measure the ceilings of this machine.
 
 
-_KINDS = ("gemm", "conv", "copy", "allreduce", "input")
-
-
 def micro(
     what: Annotated[
-        list[str] | None, typer.Argument(metavar="[gemm|conv|copy|allreduce|input]...", help="Which; all by default.")
+        list[str] | None,
+        typer.Argument(metavar=f"[{'|'.join(MICRO_KINDS)}]...", help="Which; all by default."),
     ] = None,
     recipe: Annotated[
         str | None,
@@ -220,9 +219,9 @@ def micro(
     Products are measured in fp32, tf32, bf16 and fp16 over the shapes of both workloads and large squares; each result
     is verified, and a wrong one ends with exit code 2. With --procs or under a launcher, all ranks measure at once.
     """
-    kinds = list(dict.fromkeys(what or _KINDS))
-    if unknown := [word for word in kinds if word not in _KINDS]:
-        raise UsageError(f"micro {unknown[0]}: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
+    kinds = list(dict.fromkeys(what or MICRO_KINDS))
+    if unknown := [word for word in kinds if word not in MICRO_KINDS]:
+        raise UsageError(f"micro {unknown[0]}: expected {', '.join(MICRO_KINDS[:-1])} or {MICRO_KINDS[-1]}")
 
     def body(launcher: Launcher) -> int:
         from hpcai500.launch.measuring import measure_micro  # keeps `--help` fast

@@ -65,6 +65,19 @@ class Communicator(Protocol):
     def all_to_all(self, source: Tensor, target: Tensor) -> None:
         """Member r's `target` (size * n,) gets elements r * n ... of every member's `source` (size * n,)."""
 
+    def exchange(self, source: Tensor, target: Tensor, peer: int) -> None:
+        """Send `source` (n,) to member `peer`, and write that member's to `target` (n,): both directions at once.
+
+        All members call it at the same time, in pairs: the peer's peer is this member. A member without a partner names
+        itself and gives empty tensors. Pairs do not wait for each other, unless `substitute` says so.
+        """
+
+    def substitute(self, collective: str, tensor: Tensor) -> str | None:
+        """What runs in place of the library's own `collective` on `tensor`; None if the library's own runs.
+
+        `collective` is the name of a method of this class; all members make the same call.
+        """
+
     def gather_objects(self, thing: Any) -> list[Any]:
         """The `thing` of every member, by rank, on every member; for small plain data, which is pickled."""
 
@@ -235,6 +248,12 @@ class LocalCommunicator(MemberCommunicator):
 
     def all_to_all(self, source: Tensor, target: Tensor) -> None:
         target.copy_(source)
+
+    def exchange(self, source: Tensor, target: Tensor, peer: int) -> None:
+        target.copy_(source)
+
+    def substitute(self, collective: str, tensor: Tensor) -> str | None:
+        return None
 
     def gather_objects(self, thing: Any) -> list[Any]:
         return [thing]

@@ -339,6 +339,20 @@ class HorovodCommunicator(MemberCommunicator):
             name = self._name("all-to-all", source)
             self._horovod.all_to_all(_movable(source), _movable(target), splits, name, self._processes)
 
+    def exchange(self, source: Tensor, target: Tensor, peer: int) -> None:
+        splits = [source.numel() if member == peer else 0 for member in range(self.size)]
+        with self._attempt("exchange"):
+            # Members without a partner bring no elements, so the length cannot be a part of the name.
+            name = f"hpcai500.{self._number}.exchange.{source.dtype}"
+            self._horovod.all_to_all(_movable(source), _movable(target), splits, name, self._processes)
+
+    def substitute(self, collective: str, tensor: Tensor) -> str | None:
+        if collective == "exchange":
+            return "an all-to-all of all ranks with splits, since Horovod has no point-to-point"
+        if collective == "reduce_scatter" and tensor.device.type == "cpu":
+            return "an all-to-all, then sums"
+        return None
+
     def barrier(self) -> None:
         self.all_reduce(torch.zeros(1))
 

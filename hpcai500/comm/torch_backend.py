@@ -34,7 +34,7 @@ from hpcai500.comm.communicator import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# All-to-all and all-gather of CPU tensors over Gloo, with every receive posted before the first send.
+# All-to-all, all-gather and exchange of CPU tensors over Gloo, with every receive posted before the first send.
 #
 # Gloo's own collectives post the send first. The notice that a receive is ready then waits behind megabytes on the same
 # connection, both sides alternate, and a full-duplex link carries one direction at a time. At 200 Mbit/s, with 1 MiB
@@ -65,6 +65,14 @@ def all_gather(source: Tensor, target: Tensor, rank: int, size: int, group: Any)
         sends.append(_send(blocks[(rank - step) % size], after, group))
     for work in (*receives[-1:], *sends):
         work.wait()
+
+
+def exchange(source: Tensor, target: Tensor, peer: int, group: Any) -> None:
+    """Swap `source` (n,) with the member `peer`, whose own goes to `target` (n,)."""
+    receive = _receive(target, peer, group)
+    send = _send(source, peer, group)
+    receive.wait()
+    send.wait()
 
 
 def _receive(target: Tensor, member: int, group: Any) -> dist.Work:
@@ -165,6 +173,14 @@ def _collect_groups() -> None:
         gc.collect()
 
 
+# What moves CPU tensors in place of Gloo's own collectives (see the functions above).
+_INSTEAD = {
+    "all_gather": "a ring of its sends and receives",
+    "all_to_all": "its sends and receives, all at once",
+    "reduce_scatter": "its sends and receives, all at once, then sums",
+}
+
+
 class TorchCommunicator(MemberCommunicator):
     """A process group of torch.distributed."""
 
@@ -239,6 +255,28 @@ class TorchCommunicator(MemberCommunicator):
                 all_to_all(source, target, self.rank, self.size, self._group)
             else:
                 dist.all_to_all_single(target, source, group=self._group)
+
+    def exchange(self, source: Tensor, target: Tensor, peer: int) -> None:
+        if peer == self.rank:
+            target.copy_(source)
+            return
+        with self._attempt("exchange"):
+            if source.device.type == "cpu":
+                exchange(source, target, peer, self._group)
+            else:
+                both = [
+                    dist.P2POp(dist.isend, source, group=self._group, group_peer=peer),
+                    dist.P2POp(dist.irecv, target, group=self._group, group_peer=peer),
+                ]
+                for work in dist.batch_isend_irecv(both):
+                    work.wait()
+
+    def substitute(self, collective: str, tensor: Tensor) -> str | None:
+        if tensor.device.type != "cpu":
+            return None
+        if collective == "all_reduce":
+            return "sums in memory that the ranks share" if self._shared_sums(tensor) else None
+        return _INSTEAD.get(collective)
 
     def barrier(self) -> None:
         self.all_reduce(torch.zeros(1))

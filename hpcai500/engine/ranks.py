@@ -140,6 +140,14 @@ class WatchedCommunicator:
         with self._waiting():
             self._communicator.all_to_all(source, target)
 
+    def exchange(self, source: Tensor, target: Tensor, peer: int) -> None:
+        with self._waiting():
+            self._communicator.exchange(source, target, peer)
+
+    def substitute(self, collective: str, tensor: Tensor) -> str | None:
+        with self._waiting():
+            return self._communicator.substitute(collective, tensor)
+
     def gather_objects(self, thing: Any) -> list[Any]:
         with self._waiting():
             return self._communicator.gather_objects(thing)

@@ -33,6 +33,7 @@ from hpcai500.files import GuardedFolder, make_empty, scratch_folder, write_atom
 from hpcai500.hosts import Placement
 from hpcai500.interpreter import module_command
 from hpcai500.job_options import (
+    COLLECTIVES,
     Measurement,
     MicroOptions,
     ProfileOptions,
@@ -263,7 +264,7 @@ _LIMITS = {
     "gemm": (4, 20, 20),
     "conv": (4, 20, 20),
     "copy": (1, 10, 60),
-    "allreduce": (3, 10, 60),
+    **dict.fromkeys(COLLECTIVES, (3, 10, 60)),
     "input": (2, 20, 120),
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from hpcai500.engine.measurement import Bench, run_measurement
-from hpcai500.job_options import Measurement, MicroOptions
+from hpcai500.job_options import COLLECTIVES, MICRO_KINDS, Measurement, MicroOptions
 from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
 from hpcai500.methodology.roofline import arithmetic_of
 from hpcai500.progress import Progress
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hpcai500.measure.micro import MeasuringJob, Problem
     from hpcai500.measure.products import ProductsOfStep
 
-KINDS = ("gemm", "conv", "copy", "allreduce", "input")
 # How many of the workloads' heaviest shapes are tried, besides squares.
 _SHAPES = 8
 # Squares for a first estimate of this machine's speed.
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
     from hpcai500.measure.micro import MeasuringJob  # torch, after OpenMP's variables are set
 
-    kinds, data = [kind for kind in KINDS if kind in bench.options.kinds], bench.options.data
+    kinds, data = [kind for kind in MICRO_KINDS if kind in bench.options.kinds], bench.options.data
     now = ["starting"]
 
     def doing(what: str) -> None:
@@ -51,6 +50,8 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
     doing("walking a training step of both models")
     found: dict[str, Any] = {}
     walks = _walks(bench.recipe) if {"gemm", "conv", "input"} & set(kinds) else {}
+    if job.world.size == 1 and (alone := [kind for kind in kinds if kind in COLLECTIVES]):
+        job.say(f"{', '.join(alone)}: left out: there is only one rank; start more with --procs N or a launcher")
     with bench.ranks.tracker(lambda: now[0])(_count(kinds, data), "micro", "measurements") as bar:
         for kind in kinds:
             match kind:
@@ -61,9 +62,8 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
                     from hpcai500.measure.bandwidth import measure_copy
 
                     found["copy"] = measure_copy(job, bench.options.seconds, bar)
-                case "allreduce":
-                    doing("allreduce")
-                    found |= _all_reduce(bench, job, bar)
+                case "allreduce" | "allgather" | "reducescatter" | "alltoall" | "broadcast":
+                    found |= _collective(kind, bench, job, bar)
                 case "input":
                     for benchmark, folder in data.items():
                         doing(f"input {benchmark}: reading {folder}")
@@ -72,11 +72,11 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
 
 
 def _count(kinds: Sequence[str], data: Mapping[str, Path]) -> int:
-    """Number of measurements, for progress; `allreduce` counts once, since groups of ranks are not known yet."""
+    """Number of measurements, for progress; a collective counts once, since groups of ranks are not known yet."""
     from hpcai500.measure.micro import PRECISIONS
 
-    each = {"gemm": len(PRECISIONS), "conv": len(PRECISIONS), "copy": 1, "allreduce": 1, "input": len(data)}
-    return sum(each[kind] for kind in kinds)
+    each = {"gemm": len(PRECISIONS), "conv": len(PRECISIONS), "input": len(data)}
+    return sum(each.get(kind, 1) for kind in kinds)
 
 
 class _Walk:
@@ -170,15 +170,14 @@ def _products(
             yield f"{kind} {name}", entry
 
 
-def _all_reduce(bench: Bench[MicroOptions], job: MeasuringJob, bar: Progress) -> dict[str, Any]:
-    from hpcai500.measure.bandwidth import measure_all_reduce
+def _collective(word: str, bench: Bench[MicroOptions], job: MeasuringJob, bar: Progress) -> dict[str, Any]:
+    from hpcai500.measure.collectives import measure_collective
 
     if job.world.size == 1:
-        job.say("allreduce: left out: there is only one rank; start more with --procs N or a launcher")
         bar.advance()
         return {}
-    # Without the monitor, whose messages would add to the latency of small all-reduces.
-    return measure_all_reduce(job, bench.ranks.unwatched, bench.options.seconds, bar)
+    # Without the monitor, whose messages would add to the latency of small messages.
+    return measure_collective(word, job, bench.ranks.unwatched, bench.options.seconds, bar)
 
 
 def _input(

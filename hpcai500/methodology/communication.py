@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from hpcai500.errors import UsageError
 from hpcai500.methodology.statistics import Reservoir, weighted_quantile
@@ -381,7 +381,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The cost of an all-reduce: its bandwidths, and the latency and bandwidth of a link fitted to its times.
+# The cost of a collective: its bandwidths; and of an all-reduce, latency and bandwidth of a link fitted to its times.
 
 
 _ROUNDS = 100
@@ -417,13 +417,36 @@ def algorithm_bandwidth(message_bytes: float, seconds: float) -> float:
     return message_bytes / seconds
 
 
-def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:
-    """Bytes per second that each rank must send, whatever the algorithm: 2 (n - 1) / n x the algorithm bandwidth.
+Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "exchange"]
 
-    The definition of the NCCL tests (doc/PERFORMANCE.md). It can be compared with the rate of a link, and does not
-    depend on the number of ranks.
+
+def bus_factor(collective: Collective, ranks: int) -> float:
+    """Bytes that cross the link of each rank, for each byte of the message, by the best algorithm on n ranks.
+
+    As in the NCCL tests (doc/PERFORMANCE.md). The message of an all-gather is what each rank has at the end, that of a
+    reduce-scatter or an all-to-all what each rank has at the start: n parts, of which n - 1 must come from, or go to,
+    others. An all-reduce is a reduce-scatter and an all-gather. In a broadcast the root must send the whole message
+    once, and in an exchange each of two ranks sends it once.
+
+    Raises:
+        UsageError: fewer than two ranks.
     """
-    return algorithm_bandwidth(message_bytes, seconds) * _steps(ranks) / ranks
+    steps = _steps(ranks)
+    match collective:
+        case "all-reduce":
+            return steps / ranks
+        case "all-gather" | "reduce-scatter" | "all-to-all":
+            return steps / 2 / ranks
+        case "broadcast" | "exchange":
+            return 1.0
+
+
+def bus_bandwidth(message_bytes: float, seconds: float, ranks: int, collective: Collective = "all-reduce") -> float:
+    """Bytes per second over the link of each rank, whatever the algorithm: `bus_factor` x the algorithm bandwidth.
+
+    It can be compared with the rate of a link, and does not depend on the number of ranks.
+    """
+    return algorithm_bandwidth(message_bytes, seconds) * bus_factor(collective, ranks)
 
 
 def fit_ring(ranks: int, measured: Sequence[tuple[float, float]]) -> RingCost:
@@ -464,7 +487,7 @@ def fit_error(cost: RingCost, ranks: int, measured: Sequence[tuple[float, float]
 
 def _steps(ranks: int) -> int:
     if ranks < 2:
-        raise UsageError(f"all-reduce: expected two ranks or more, got {ranks}")
+        raise UsageError(f"a collective: expected two ranks or more, got {ranks}")
     return 2 * (ranks - 1)
 
 

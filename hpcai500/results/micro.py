@@ -42,15 +42,24 @@ def shown(value: float, unit: str) -> str:
 def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
     low, high = (shown(value, entry["unit"]) for value in entry["interval"])
     value, spread = shown(entry["value"], entry["unit"]), f"{entry['spread']:.1%}"
-    return name, value, f"{low} to {high}", spread, f"{entry['shape']} ({entry['call']})"
+    return name, value, f"{low} to {high}", spread, f"{entry['shape']} ({_means(entry)})"
+
+
+def _means(entry: Mapping[str, Any]) -> str:
+    """The library that was called, and what runs instead of its own collective, if anything does."""
+    instead = entry.get("instead")
+    return f"{entry['call']}: {instead}" if instead else str(entry["call"])
 
 
 def _message_lines(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{name}, {entry['ranks']} ranks ({entry['call']}):"
+    yield f"{name}, {entry['ranks']} ranks ({_means(entry)}):"
     yield "       bytes      seconds   algorithm         bus   spread"
     for row in entry["table"]:
         rates = [scaled(row[key], "B/s") for key in ("algorithm_bandwidth", "bus_bandwidth")]
-        yield f"  {row['bytes']:10d}  {row['seconds']:11.3e}  {rates[0]:>10}  {rates[1]:>10}  {row['spread']:6.1%}"
+        line = f"  {row['bytes']:10d}  {row['seconds']:11.3e}  {rates[0]:>10}  {rates[1]:>10}  {row['spread']:6.1%}"
+        # As where a library sums small messages, and large ones are summed in shared memory.
+        other = row.get("instead") if row.get("instead") != entry.get("instead") else ""
+        yield line if other == "" else f"{line}  {other or 'by the library itself'}"
     if link := entry["link"]:
         yield (
             f"  as a ring: latency {link['latency_seconds']:.3g} s, {scaled(link['bytes_per_second'], 'B/s')} a "

@@ -61,11 +61,16 @@ _TITLES = {
     "step communication": "Step time: communication",
     "step other": "Step time: other",
     "copy": "Memory bandwidth (copy)",
-    "allreduce node": "All-reduce within a node",
-    "allreduce network": "All-reduce between nodes",
-    "allreduce system": "All-reduce of all ranks",
 }
 _KINDS = {"gemm": "Matrix product (GEMM)", "conv": "Convolution", "input": "Input pipeline"}
+_COLLECTIVES = {
+    "allreduce": "All-reduce",
+    "allgather": "All-gather",
+    "reducescatter": "Reduce-scatter",
+    "alltoall": "All-to-all",
+    "broadcast": "Broadcast",
+}
+_PLACES = {"node": "within a node", "network": "between nodes", "system": "of all ranks"}
 
 
 def metric_title(name: str) -> str:
@@ -77,6 +82,8 @@ def metric_title(name: str) -> str:
     kind, _, which = name.partition(" ")
     if kind in _KINDS:
         return f"{_KINDS[kind]}, {which}"
+    if kind in _COLLECTIVES and which in _PLACES:
+        return f"{_COLLECTIVES[kind]} {_PLACES[which]}"
     return _TITLES.get(name, name.replace("_", " "))
 
 

@@ -53,7 +53,7 @@ needs_open_mpi = pytest.mark.skipif(
 TYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.float16, torch.bfloat16)
 # Long enough for shared memory, too.
 LENGTHS = (1, 301, 20_001)
-COMPARISONS = 6 * len(TYPES) * len(LENGTHS)
+COMPARISONS = 7 * len(TYPES) * len(LENGTHS)
 GUARD = 3
 
 
@@ -92,6 +92,11 @@ def comparisons(communicator: Communicator) -> Iterator[None]:
         yield same(tensor, np.concatenate(everyones), "all_gather")
         communicator.all_to_all(long, tensor := guarded(torch.zeros(length * size, dtype=dtype)))
         yield same(tensor, np.concatenate([np.split(one, size)[rank] for one in longs]), "all_to_all")
+        # Neighbours in pairs; of an odd number, the last is alone.
+        peer = rank ^ 1 if rank ^ 1 < size else rank
+        here = length if peer != rank else 0
+        communicator.exchange(mine[:here], tensor := guarded(torch.zeros(here, dtype=dtype)), peer)
+        yield same(tensor, everyones[peer][:here], "exchange")
 
 
 def given(rank: int, dtype: torch.dtype, length: int) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,9 @@ from builders.ranks import run_ranks, try_ranks
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
-from hpcai500.errors import EnvironmentLacksError, UsageError, WrongAnswerError
+from hpcai500.errors import EnvironmentLacksError, WrongAnswerError
 from hpcai500.measure import bandwidth, micro, micro_command
-from hpcai500.measure.bandwidth import (
-    NETWORK,
-    NODE,
-    SYSTEM,
-    Draining,
-    copy_bytes,
-    measure_all_reduce,
-    measure_copy,
-    measure_input,
-    partitions,
-)
+from hpcai500.measure.bandwidth import Draining, copy_bytes, measure_copy, measure_input
 from hpcai500.measure.micro import (
     PRECISIONS,
     MeasuringJob,
@@ -41,7 +31,6 @@ from hpcai500.measure.micro import (
     last_level_cache_bytes,
 )
 from hpcai500.measure.products import Gemm, ProductsOfStep
-from hpcai500.methodology.communication import bus_bandwidth, fit_ring
 from hpcai500.progress import silent
 from hpcai500.recipe import load_recipe
 
@@ -246,77 +235,6 @@ def test_a_copy_that_lost_bytes_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatc
         measure_copy(job_of(LocalCommunicator()), 0.05, bar)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "expected"),
-    [
-        (("a",), {}),
-        (ONE_HOST, {NODE: [[0, 1]], SYSTEM: [[0, 1]]}),
-        (("a", "b"), {SYSTEM: [[0, 1]]}),
-        (TWO_HOSTS, {NODE: [[0, 1], [2, 3]], NETWORK: [[0, 2]], SYSTEM: [[0, 1, 2, 3]]}),
-    ],
-)
-def test_ranks_of_a_node_of_each_node_and_all_sum(hosts: Sequence[str], expected: object) -> None:
-    assert partitions(hosts) == expected
-
-
-def _sum(communicator: Communicator, *places: tuple[str, ...]) -> list[dict[str, Any]]:
-    """What is measured if hosts were named as in each of `places`."""
-    found = []
-    for hosts in places:
-        communicator.hosts = hosts
-        with silent(1, "", "") as bar:
-            found.append(measure_all_reduce(job_of(communicator), communicator, 0.1, bar))
-    return found
-
-
-def _sum_wrongly(communicator: Communicator, wrong_rank: int) -> None:
-    communicator.hosts = ONE_HOST
-    if wrong_rank == communicator.rank:
-        make = communicator.group
-
-        def broken_group(members: Sequence[int]) -> Communicator | None:
-            group = make(members)
-            if group:
-                real = group.all_reduce
-                group.all_reduce = lambda tensor: (real(tensor), tensor[-1].add_(1))[0]  # type: ignore[method-assign]
-            return group
-
-        communicator.group = broken_group  # type: ignore[method-assign]
-    with silent(1, "", "") as bar:
-        measure_all_reduce(job_of(communicator), communicator, 0.1, bar)
-
-
-def _link(entry: dict[str, Any]) -> dict[str, float] | None:
-    """Of two ranks on a busy core, times may well not grow."""
-    try:
-        return asdict(fit_ring(entry["ranks"], [(row["bytes"], row["seconds"]) for row in entry["table"]]))
-    except UsageError:
-        return None
-
-
-def test_ranks_of_nodes_sum_and_have_a_link() -> None:
-    first, second, last = run_ranks(_sum, 3, ("a", "a", "a"), ("a", "b", "c"), ("a", "a", "b"))
-    assert first == second == last
-    one_node, one_rank_each, mixed = first
-    assert set(one_node) == {NODE, SYSTEM}
-    assert one_node[NODE] == one_node[SYSTEM]
-    assert set(one_rank_each) == {NETWORK, SYSTEM}
-    assert one_rank_each[NETWORK] == one_rank_each[SYSTEM]
-    assert [mixed[name]["ranks"] for name in (NODE, NETWORK, SYSTEM)] == [2, 2, 3]
-    for entry in mixed.values():
-        assert entry["call"] == "Gloo"
-        assert entry["value"] == max(row["bus_bandwidth"] for row in entry["table"])
-        assert entry["link"] == _link(entry)
-        for row in entry["table"]:
-            assert row["bus_bandwidth"] == pytest.approx(bus_bandwidth(row["bytes"], row["seconds"], entry["ranks"]))
-
-
-def test_a_wrong_sum_is_told_by_all_ranks() -> None:
-    outcomes, _ = try_ranks(_sum_wrongly, 2, 1)
-    assert {outcome.error for outcome in outcomes} == {"WrongAnswerError"}
-    assert all("1 of 4 sums by Gloo, first element 3" in outcome.message for outcome in outcomes)
-
-
 @dataclass(frozen=True)
 class Images:
     samples: np.ndarray[Any, np.dtype[np.int64]]
@@ -411,7 +329,7 @@ def test_the_command_prints_a_table_and_stable_lines(tmp_path: Path, images: Pat
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["gem"], "micro gem: expected gemm, conv, copy, allreduce or input"),
+        (["gem"], "micro gem: expected gemm, conv, copy, allreduce, allgather, "),
         (["allreduce"], "allreduce: left out: there is only one rank; start more with --procs N or a launcher"),
         (["gemm", "--data", "."], "--data is for input"),
         (["gemm", "--seconds", "0"], "Invalid value for '--seconds'"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import statistics
-from typing import Any
+from fractions import Fraction
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,12 +16,14 @@ from hypothesis import strategies as st
 from hpcai500.errors import UsageError
 from hpcai500.methodology.communication import (
     STAGES,
+    Collective,
     RankSummary,
     RankTraffic,
     RingCost,
     StageTally,
     algorithm_bandwidth,
     bus_bandwidth,
+    bus_factor,
     check_traffic,
     fit_error,
     fit_ring,
@@ -309,6 +312,43 @@ def test_bandwidths_are_those_of_the_nccl_tests() -> None:
     # 8 ranks, 1 GB in 10 ms: its documentation's factor for an all-reduce is 2 (n - 1) / n.
     assert algorithm_bandwidth(1e9, 0.01) == 1e11
     assert bus_bandwidth(1e9, 0.01, 8) == pytest.approx(1.75e11)
+    # (n - 1) / n of an all-gather, a reduce-scatter and an all-to-all; 1 of a broadcast and of a send.
+    assert bus_bandwidth(1e9, 0.01, 8, "all-gather") == pytest.approx(8.75e10)
+    assert bus_bandwidth(1e9, 0.01, 8, "reduce-scatter") == pytest.approx(8.75e10)
+    assert bus_bandwidth(1e9, 0.01, 8, "all-to-all") == pytest.approx(8.75e10)
+    assert bus_bandwidth(1e9, 0.01, 8, "broadcast") == pytest.approx(1e11)
+    assert bus_bandwidth(1e9, 0.01, 2, "exchange") == pytest.approx(1e11)
+
+
+def sent_by_each_rank(collective: Collective, n: int) -> Fraction:
+    """Of a message of n parts: the busiest rank's parts that leave it, or that come to it, in the best schedule.
+
+    Counted part by part, as PERFORMANCE.md derives them: every part must leave the ranks that have it, and reach those
+    that need it; a sum needs one transfer less than it has terms.
+    """
+    match collective:
+        case "all-gather":
+            needed = sum(1 for rank in range(n) for part in range(n) if part != rank)
+        case "reduce-scatter":
+            needed = sum(n - 1 for part in range(n))
+        case "all-reduce":
+            needed = sum(n - 1 for part in range(n)) + sum(1 for rank in range(n) for part in range(n) if part != rank)
+        case "all-to-all":
+            needed = sum(1 for sender in range(n) for receiver in range(n) if sender != receiver)
+        case _:
+            return Fraction(1)
+    # Transfers of all ranks, shared evenly, in messages of n parts.
+    return Fraction(needed, n) / n
+
+
+@given(st.integers(2, 40), st.sampled_from(get_args(Collective)))
+def test_factors_are_the_transfers_that_no_algorithm_can_spare(n: int, collective: Collective) -> None:
+    assert bus_factor(collective, n) == pytest.approx(float(sent_by_each_rank(collective, n)))
+
+
+def test_one_rank_has_no_bandwidth() -> None:
+    with pytest.raises(UsageError, match="expected two ranks or more, got 1"):
+        bus_factor("broadcast", 1)
 
 
 @given(st.floats(min_value=1, max_value=1e12), st.floats(min_value=1e-9, max_value=1e3), ranks)

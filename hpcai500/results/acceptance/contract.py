@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hpcai500.errors import UsageError
+from hpcai500.job_options import COLLECTIVES
 from hpcai500.layers import RECIPE_TYPES
 from hpcai500.methodology.goodput import FIGURES, figure
 from hpcai500.methodology.result import Result
@@ -85,7 +86,7 @@ _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _MICRO = {
     **{f"{kind} {precision}": "FLOPS" for kind in ("gemm", "conv") for precision in _PRECISIONS},
     "copy": "bytes/s",
-    **{f"allreduce {where}": "bytes/s" for where in ("node", "network", "system")},
+    **{f"{collective} {where}": "bytes/s" for collective in COLLECTIVES for where in ("node", "network", "system")},
     **{f"input {benchmark}": "samples/s" for benchmark in ("ic", "ewa")},
 }
 # What `hpcai500 storage` measures.
