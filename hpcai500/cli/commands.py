@@ -205,7 +205,8 @@ add_command(
     micro,
     "Measure the limits of this machine: compute, memory, links, input.",
     "hpcai500 micro -o micro.json",
-    "srun -N 4 --ntasks-per-node=8 hpcai500 micro allreduce",
+    "srun -N 4 --ntasks-per-node=8 hpcai500 micro allreduce alltoall",
+    "srun -N 8 hpcai500 micro pairs            # names the slow link between two nodes",
     heading=_SITE,
 )
 add_command(

@@ -214,7 +214,7 @@ def micro(
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the JSON there too.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the ceilings: matrix products, convolutions, memory copy, all-reduce, input pipeline (docs/micro.md).
+    """Measure the ceilings: matrix products, convolutions, memory copy, collectives, links, input (docs/micro.md).
 
     Products are measured in fp32, tf32, bf16 and fp16 over the shapes of both workloads and large squares; each result
     is verified, and a wrong one ends with exit code 2. With --procs or under a launcher, all ranks measure at once.

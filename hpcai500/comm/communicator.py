@@ -69,7 +69,7 @@ class Communicator(Protocol):
         """Send `source` (n,) to member `peer`, and write that member's to `target` (n,): both directions at once.
 
         All members call it at the same time, in pairs: the peer's peer is this member. A member without a partner names
-        itself and gives empty tensors. Pairs do not wait for each other, unless `substitute` says so.
+        itself and gives empty tensors. Pairs do not wait for each other, unless there is a `substitute`.
         """
 
     def substitute(self, collective: str, tensor: Tensor) -> str | None:

@@ -341,6 +341,7 @@ class HorovodCommunicator(MemberCommunicator):
 
     def exchange(self, source: Tensor, target: Tensor, peer: int) -> None:
         splits = [source.numel() if member == peer else 0 for member in range(self.size)]
+        # In groups of two, pairs would wait for each other as well: ranks negotiate each call with all others.
         with self._attempt("exchange"):
             # Members without a partner bring no elements, so the length cannot be a part of the name.
             name = f"hpcai500.{self._number}.exchange.{source.dtype}"

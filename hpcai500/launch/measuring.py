@@ -265,8 +265,11 @@ _LIMITS = {
     "conv": (4, 20, 20),
     "copy": (1, 10, 60),
     **dict.fromkeys(COLLECTIVES, (3, 10, 60)),
+    "pairs": (1, 50, 60),
     "input": (2, 20, 120),
 }
+# Of each round of pairs of nodes, besides its measurements.
+_ROUND_SECONDS = 2.0
 
 
 def measure_micro(
@@ -303,6 +306,11 @@ def measure_micro(
         limit_seconds = _START_SECONDS + sum(
             count * (factor * seconds + more) for kind, (count, factor, more) in _LIMITS.items() if kind in what
         )
+        if "pairs" in what:
+            nodes = setting.recipe.hardware.nodes
+            # Horovod's pairs take turns.
+            alone = setting.recipe.communication.backend == "horovod"
+            limit_seconds += _ROUND_SECONDS * (nodes * (nodes - 1) / 2 if alone else nodes)
         say(f"micro: {seconds:g} s a measurement; stopped after {limit_seconds:.0f} s")
         options = MicroOptions(tuple(what), seconds, folders)
         document = measure(launcher, "measure.micro_command", setting, options, limit_seconds)

@@ -20,6 +20,7 @@ from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.measure.micro import MeasuringJob, available_bytes, device_name
 from hpcai500.measure.timing import Effort, Timing, repeat, stopwatch
 from hpcai500.methodology.communication import Collective, algorithm_bandwidth, bus_bandwidth, fit_error, fit_ring
+from hpcai500.methodology.statistics import quartiles
 from hpcai500.progress import Progress
 
 # ----------------------------------------------------------------------------------------------------
@@ -141,10 +142,12 @@ class Times:
 
     Attributes:
         fastest: seconds of the fastest repetition.
+        quartile: seconds that a quarter of the repetitions are below.
         median, interval, spread: as in `Timing`.
     """
 
     fastest: float
+    quartile: float
     median: float
     interval: tuple[float, float]
     spread: float
@@ -153,7 +156,7 @@ class Times:
     @classmethod
     def of(cls, timing: Timing) -> Times:
         seconds = timing.seconds
-        return cls(min(seconds), timing.median, timing.interval, timing.spread, len(seconds))
+        return cls(min(seconds), quartiles(seconds)[0], timing.median, timing.interval, timing.spread, len(seconds))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -313,6 +316,7 @@ def measure_collective(
     entries: dict[str, Any] = {}
     measured = partitions(job.world.hosts)
     for where, partition in measured.items():
+        job.doing(f"{word} {where}")
         # On one node, both measurements are the same.
         if where == SYSTEM and measured.get(NODE) == partition:
             entries[SYSTEM] = entries[NODE]

@@ -47,12 +47,14 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
 
     show: Callable[[str], None] = say if bench.ranks.leads else lambda line: None
     job = MeasuringJob(bench.ranks.world, bench.device, bench.cores, show, doing)
-    doing("walking a training step of both models")
     found: dict[str, Any] = {}
-    walks = _walks(bench.recipe) if {"gemm", "conv", "input"} & set(kinds) else {}
-    if job.world.size == 1 and (alone := [kind for kind in kinds if kind in COLLECTIVES]):
+    walks: dict[str, _Walk] = {}
+    if {"gemm", "conv", "input"} & set(kinds):
+        doing("walking a training step of both models")
+        walks = _walks(bench.recipe)
+    if job.world.size == 1 and (alone := [kind for kind in kinds if kind in (*COLLECTIVES, "pairs")]):
         job.say(f"{', '.join(alone)}: left out: there is only one rank; start more with --procs N or a launcher")
-    with bench.ranks.tracker(lambda: now[0])(_count(kinds, data), "micro", "measurements") as bar:
+    with bench.ranks.tracker(lambda: now[0])(_count(kinds, data, job), "micro", "measurements") as bar:
         for kind in kinds:
             match kind:
                 case "gemm" | "conv":
@@ -64,6 +66,8 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
                     found["copy"] = measure_copy(job, bench.options.seconds, bar)
                 case "allreduce" | "allgather" | "reducescatter" | "alltoall" | "broadcast":
                     found |= _collective(kind, bench, job, bar)
+                case "pairs":
+                    found |= _pairs(bench, job, bar)
                 case "input":
                     for benchmark, folder in data.items():
                         doing(f"input {benchmark}: reading {folder}")
@@ -71,11 +75,13 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
     return found
 
 
-def _count(kinds: Sequence[str], data: Mapping[str, Path]) -> int:
-    """Number of measurements, for progress; a collective counts once, since groups of ranks are not known yet."""
+def _count(kinds: Sequence[str], data: Mapping[str, Path], job: MeasuringJob) -> int:
+    """Number of measurements, for progress."""
+    from hpcai500.measure.collectives import partitions
     from hpcai500.measure.micro import PRECISIONS
 
-    each = {"gemm": len(PRECISIONS), "conv": len(PRECISIONS), "input": len(data)}
+    places = max(1, len(partitions(job.world.hosts)))
+    each = {"gemm": len(PRECISIONS), "conv": len(PRECISIONS), **dict.fromkeys(COLLECTIVES, places), "input": len(data)}
     return sum(each.get(kind, 1) for kind in kinds)
 
 
@@ -178,6 +184,15 @@ def _collective(word: str, bench: Bench[MicroOptions], job: MeasuringJob, bar: P
         return {}
     # Without the monitor, whose messages would add to the latency of small messages.
     return measure_collective(word, job, bench.ranks.unwatched, bench.options.seconds, bar)
+
+
+def _pairs(bench: Bench[MicroOptions], job: MeasuringJob, bar: Progress) -> dict[str, Any]:
+    from hpcai500.measure.links import measure_hosts
+
+    if job.world.size == 1:
+        bar.advance()
+        return {}
+    return measure_hosts(job, bench.ranks.unwatched, bench.options.seconds, bar)
 
 
 def _input(

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpcai500.text import aligned, scaled
+from hpcai500.text import aligned, count, duration, scaled, share
 
 # Ranks below this share of the median rank are reported as slow, measurements above this spread as noisy.
 _SLOW, _NOISY = 0.9, 0.2
@@ -23,6 +23,8 @@ def table_lines(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if "table" in entry and entry["table"] not in shown:
             shown.append(entry["table"])
             yield from _message_lines(name, entry)
+        if "pairs" in entry:
+            yield from _link_lines(name, entry)
     yield from _notes(document)
 
 
@@ -33,9 +35,14 @@ def figure_of_merit_lines(document: Mapping[str, Mapping[str, Any]]) -> Iterator
 
 
 def shown(value: float, unit: str) -> str:
-    """`1.23 TFLOPS`, `37.7 GB/s`, `2300 samples/s`: three digits."""
-    if unit == "samples/s":
-        return f"{value:.4g} {unit}"
+    """`1.23 TFLOPS`, `37.7 GB/s`, `2300 samples/s`, `3.21 µs`, `41.0 %`: three digits."""
+    match unit:
+        case "samples/s":
+            return f"{value:.4g} {unit}"
+        case "s":
+            return duration(value)
+        case "fraction":
+            return share(value)
     return scaled(value, "B/s" if unit == "bytes/s" else unit)
 
 
@@ -67,6 +74,27 @@ def _message_lines(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+# A terminal has room for so many columns; of more links, only the slowest are printed.
+_MOST_ENDS, _MOST_LINKS = 16, 10
+
+
+def _link_lines(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+    """Every link as a share of the median: a triangle, or the slowest links of many ends."""
+    pairs, ends = entry["pairs"], entry["ends"]
+    yield (
+        f"{name}: {count(len(pairs), 'link')} in {count(entry['rounds'], 'round')} ({_means(entry)}), "
+        f"median {scaled(entry['median'], 'B/s')} each way; of the median:"
+    )
+    shares = {tuple(pair["ends"]): f"{pair['share']:.0%}" for pair in pairs}
+    if len(ends) <= _MOST_ENDS:
+        rows = [["", *ends[:-1]]]
+        rows += [[high, *(shares.get((low, high), "") for low in ends[:-1])] for high in ends[1:]]
+    else:
+        slowest = sorted(pairs, key=lambda pair: pair["value"])[:_MOST_LINKS]
+        rows = [["-".join(pair["ends"]), shares[tuple(pair["ends"])]] for pair in slowest]
+    yield from (f"  {line}" for line in aligned(rows, right=range(1, len(rows[0]))))
+
+
 def _notes(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name, entry in document.items():
         rates, slowest = entry.get("per_rank", []), entry.get("slowest")
@@ -75,6 +103,8 @@ def _notes(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             if slowest["value"] < _SLOW * usual:
                 share = slowest["value"] / usual
                 yield f"slow: {name}: rank {slowest['rank']} on host {slowest['host']}: {share:.0%} of the median rank"
+        for sentence in entry.get("slow", ()):
+            yield f"slow: {name}: {sentence}"
         if entry["spread"] > _NOISY:
             yield f"noisy: {name}: a spread of {entry['spread']:.0%}: stop other programs and measure again"
         if (needed := entry.get("needed_at_most")) is not None:

@@ -61,6 +61,10 @@ _TITLES = {
     "step communication": "Step time: communication",
     "step other": "Step time: other",
     "copy": "Memory bandwidth (copy)",
+    "pairs slowest": "Bandwidth of the slowest pair of nodes",
+    "pairs share": "Slowest pair of nodes, share of the median",
+    "pairs latency": "Latency of the slowest pair of nodes",
+    "pairs bisection": "Bandwidth of all pairs at once, slowest round",
 }
 _KINDS = {"gemm": "Matrix product (GEMM)", "conv": "Convolution", "input": "Input pipeline"}
 _COLLECTIVES = {

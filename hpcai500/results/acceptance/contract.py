@@ -87,6 +87,10 @@ _MICRO = {
     **{f"{kind} {precision}": "FLOPS" for kind in ("gemm", "conv") for precision in _PRECISIONS},
     "copy": "bytes/s",
     **{f"{collective} {where}": "bytes/s" for collective in COLLECTIVES for where in ("node", "network", "system")},
+    "pairs slowest": "bytes/s",
+    "pairs share": "fraction",
+    "pairs latency": "s",
+    "pairs bisection": "bytes/s",
     **{f"input {benchmark}": "samples/s" for benchmark in ("ic", "ewa")},
 }
 # What `hpcai500 storage` measures.
@@ -114,7 +118,7 @@ def _metrics() -> Iterator[Metric]:
     for name, unit in _MICRO.items():
         kind = name.partition(" ")[0]
         remedy = f"srun hpcai500 micro {kind} -o micro.json, then --micro micro.json (docs/micro.md)"
-        yield Metric(name, unit, "higher", "micro", remedy)
+        yield Metric(name, unit, "lower" if unit == "s" else "higher", "micro", remedy)
     remedy = "srun hpcai500 storage DIR -o storage.json, then --micro storage.json (docs/storage.md)"
     for name, (unit, better) in _STORAGE.items():
         yield Metric(name, unit, better, "micro", remedy)
