@@ -104,7 +104,7 @@ class StepOptions:
 
 # Collectives that `hpcai500 micro` measures, and everything that it measures, in this order.
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast")
-MICRO_KINDS = ("gemm", "conv", "copy", *COLLECTIVES, "pairs", "input")
+MICRO_KINDS = ("gemm", "conv", "copy", *COLLECTIVES, "pairs", "device", "input")
 
 
 @dataclass(frozen=True)

@@ -266,6 +266,7 @@ _LIMITS = {
     "copy": (1, 10, 60),
     **dict.fromkeys(COLLECTIVES, (3, 10, 60)),
     "pairs": (1, 50, 60),
+    "device": (1, 70, 60),
     "input": (2, 20, 120),
 }
 # Of each round of pairs of nodes, besides its measurements.

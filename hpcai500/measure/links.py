@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator
 from hpcai500.measure.collectives import EFFORT, Times, message_sizes, moved, next_is_too_slow, room_for_messages
 from hpcai500.measure.micro import MeasuringJob, device_name
-from hpcai500.measure.timing import repeat, stopwatch
+from hpcai500.measure.timing import Timing, repeat, stopwatch
 from hpcai500.methodology.communication import algorithm_bandwidth, bus_bandwidth
 from hpcai500.methodology.links import Pair, Rate, compare_links, rounds_of_pairs, slow_link_sentences, total_rate
 from hpcai500.progress import Progress
@@ -128,7 +130,10 @@ def _round(
     shortest = math.inf
     for size in sizes:
         everyone = job.gather(_exchange(name, size, peers[job.world.rank], job, communicator, seconds / len(sizes)))
-        yield {pair: _row(size, [everyone[rank] for two in both for rank in two]) for pair, both in meeting.items()}
+        yield {
+            pair: _row(size * len(both), [everyone[rank] for two in both for rank in two])
+            for pair, both in meeting.items()
+        }
         slowest = max(times.fastest for rank, times in enumerate(everyone) if peers[rank] != rank)
         shortest = min(shortest, slowest)
         if next_is_too_slow(shortest, slowest, seconds):
@@ -164,18 +169,17 @@ def _exchange(name: str, size: int, peer: int, job: MeasuringJob, communicator: 
 
 
 def _row(size: int, times: Sequence[Times]) -> dict[str, Any]:
-    """The row of one link and size, by the slowest of its ranks: only then has everything arrived."""
+    """The row of `size` bytes one way, by the slowest of the ranks: only then has everything arrived."""
     slowest = max(times, key=lambda one: one.median)
-    total = size * len(times) // 2
     return {
-        "bytes": total,
+        "bytes": size,
         "seconds": slowest.median,
         "interval_seconds": list(slowest.interval),
         "quartile_seconds": slowest.quartile,
         "spread": slowest.spread,
         "repetitions": slowest.repetitions,
-        "algorithm_bandwidth": algorithm_bandwidth(total, slowest.median),
-        "bus_bandwidth": bus_bandwidth(total, slowest.median, 2, "exchange"),
+        "algorithm_bandwidth": algorithm_bandwidth(size, slowest.median),
+        "bus_bandwidth": bus_bandwidth(size, slowest.median, 2, "exchange"),
     }
 
 
@@ -317,3 +321,91 @@ def host_entries(links: Links, job: MeasuringJob, across: str) -> dict[str, Any]
     shape = f"the slowest of {count(len(turns), 'round')}, {row['bytes']} bytes each way"
     entries["pairs bisection"] = links.entry(job, "bytes/s", least, row, shape)
     return entries
+
+
+# ----------------------------------------------------------------------------------------------------
+# Links of devices: to their host, and to the other devices of the host.
+
+
+def measure_devices(job: MeasuringJob, communicator: Communicator, seconds: float, bar: Progress) -> dict[str, Any]:
+    """The document's entries of copies between host and device, and of links between devices; what is skipped is said.
+
+    Raises:
+        WrongAnswerError: a copy differs from its source.
+        EnvironmentLacksError: memory is short.
+    """
+    if job.device.type != "cuda":
+        job.say("device: skipped: copies from, to and between devices need CUDA, and this job measures the CPU")
+        bar.advance()
+        return {}
+    entries = host_copies(job, seconds)
+    if any(len(ranks) > 1 for ranks in ranks_by_host(job.world.hosts).values()):
+        entries |= device_links(job, communicator, seconds)
+    else:
+        job.say("device to device: skipped: no host has two ranks; start one for each device with --procs N")
+    bar.advance()
+    return entries
+
+
+def device_links(job: MeasuringJob, communicator: Communicator, seconds: float) -> dict[str, Any]:
+    """The entry of the links between the devices of each host; there is a host with two ranks or more."""
+    groups = ends_of_devices(job.world.hosts)
+    links = measure_pairs("device to device", groups, job, communicator, _FULL_ROUNDS * seconds)
+    return {"device to device": links.slowest(job, "device of one rank to that of another")}
+
+
+def host_copies(job: MeasuringJob, seconds: float) -> dict[str, Any]:
+    """The entries of copies from the host's memory to the device and back, by all ranks at once, mean over nodes."""
+    sizes = message_sizes(room_for_messages(job))
+    is_cuda = job.device.type == "cuda"
+    on_host = torch.empty(sizes[-1] // _ELEMENT, pin_memory=is_cuda)
+    on_device = torch.empty(sizes[-1] // _ELEMENT, device=job.device)
+    found = {}
+    for name, source, target in (("device from host", on_host, on_device), ("device to host", on_device, on_host)):
+        job.doing(name)
+        found[name] = _copies(name, source, target, sizes, job, seconds)
+    return found
+
+
+def _copies(
+    name: str, source: Tensor, target: Tensor, sizes: Sequence[int], job: MeasuringJob, seconds: float
+) -> dict[str, Any]:
+    """The entry of copies of the first bytes of `source` to `target`, at the fastest of all sizes measured in time."""
+    watch = stopwatch(job.device)
+    table: list[dict[str, Any]] = []
+    timings: list[Timing] = []
+    shortest = math.inf
+    for size in sizes:
+        given, taken = source[: size // _ELEMENT], target[: size // _ELEMENT]
+        what = f"{name}, {size} bytes"
+        job.require(what, _copy_error(given, taken, job))
+        effort = replace(EFFORT, seconds=seconds / len(sizes))
+        timing = job.time(partial(watch, partial(taken.copy_, given, non_blocking=True)), effort)
+        job.require(what, _copy_error(given, taken, job))
+        everyone = job.gather(Times.of(timing))
+        table.append(_row(size, everyone))
+        timings.append(timing)
+        slowest = max(times.fastest for times in everyone)
+        shortest = min(shortest, slowest)
+        if next_is_too_slow(shortest, slowest, seconds):
+            break
+    best = max(range(len(table)), key=lambda place: table[place]["algorithm_bandwidth"])
+    return {
+        **job.entry("bytes/s", sizes[best], timings[best], share=1 / job.nodes),
+        "shape": f"{sizes[best]} bytes a rank, pinned host memory",
+        "call": "torch copy_",
+        "precision": None,
+        "verified": True,
+        "smallest_message_seconds": table[0]["seconds"],
+        "sizes": table,
+    }
+
+
+def _copy_error(source: Tensor, target: Tensor, job: MeasuringJob) -> str | None:
+    numbers = moved([job.world.rank])
+    numbers.fill(source)
+    target.zero_()
+    target.copy_(source, non_blocking=True)
+    if job.device.type == "cuda":
+        torch.cuda.synchronize(job.device)
+    return numbers.difference(target, "elements copied")

@@ -68,6 +68,10 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
                     found |= _collective(kind, bench, job, bar)
                 case "pairs":
                     found |= _pairs(bench, job, bar)
+                case "device":
+                    from hpcai500.measure.links import measure_devices
+
+                    found |= measure_devices(job, bench.ranks.unwatched, bench.options.seconds, bar)
                 case "input":
                     for benchmark, folder in data.items():
                         doing(f"input {benchmark}: reading {folder}")

@@ -65,6 +65,9 @@ _TITLES = {
     "pairs share": "Slowest pair of nodes, share of the median",
     "pairs latency": "Latency of the slowest pair of nodes",
     "pairs bisection": "Bandwidth of all pairs at once, slowest round",
+    "device from host": "Copy from host to device",
+    "device to host": "Copy from device to host",
+    "device to device": "Slowest pair of devices of a node",
 }
 _KINDS = {"gemm": "Matrix product (GEMM)", "conv": "Convolution", "input": "Input pipeline"}
 _COLLECTIVES = {

@@ -14,7 +14,16 @@ from builders.ranks import run_ranks, try_ranks
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
-from hpcai500.measure.links import ends_of_devices, ends_of_hosts, measure_hosts
+from hpcai500.errors import WrongAnswerError
+from hpcai500.measure import links
+from hpcai500.measure.links import (
+    device_links,
+    ends_of_devices,
+    ends_of_hosts,
+    host_copies,
+    measure_devices,
+    measure_hosts,
+)
 from hpcai500.measure.micro import MeasuringJob
 from hpcai500.progress import silent
 from hpcai500.results.micro import figure_of_merit_lines, table_lines
@@ -166,3 +175,48 @@ def test_a_link_with_wrong_numbers_is_a_wrong_answer() -> None:
     assert {outcome.error for outcome in outcomes} == {"WrongAnswerError"}
     told = "pairs, 8 bytes: rank 2 on host n3 has a wrong result: 1 of 2 elements from rank 0 by Gloo, first element 1"
     assert all(told in outcome.message for outcome in outcomes), outcomes[0].message
+
+
+# ----------------------------------------------------------------------------------------------------
+# Devices. This machine need not have one: memory stands for a device's, and Gloo for NCCL.
+
+
+def test_without_cuda_it_is_said_that_devices_are_skipped() -> None:
+    said: list[str] = []
+    with silent(1, "", "") as bar:
+        assert measure_devices(job_of(LocalCommunicator(), said), LocalCommunicator(), 0.1, bar) == {}
+    assert said == ["device: skipped: copies from, to and between devices need CUDA, and this job measures the CPU"]
+
+
+def _device_links(communicator: Communicator) -> dict[str, Any]:
+    communicator.hosts = ("a", "a", "a", "b", "b")
+    return device_links(job_of(communicator), communicator, 0.1)
+
+
+def test_devices_of_all_nodes_exchange_within_their_node() -> None:
+    everyone = run_ranks(_device_links, 5)
+    assert all(found == everyone[0] for found in everyone)
+    entry = everyone[0]["device to device"]
+    pairs = {tuple(pair["ends"]): pair["round"] for pair in entry["pairs"]}
+    assert set(pairs) == {("a:0", "a:1"), ("a:0", "a:2"), ("a:1", "a:2"), ("b:0", "b:1")}
+    assert entry["rounds"] == 3
+    assert pairs["b:0", "b:1"] == 1
+
+
+def test_copies_count_their_bytes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "room_for_messages", lambda job: 1 << 20)
+    found = host_copies(job_of(LocalCommunicator()), 0.1)
+    assert set(found) == {"device from host", "device to host"}
+    for entry in found.values():
+        rates = [row["algorithm_bandwidth"] for row in entry["sizes"]]
+        assert entry["value"] == pytest.approx(max(rates))
+        for row in entry["sizes"]:
+            assert row["algorithm_bandwidth"] == row["bytes"] / row["seconds"]
+        assert entry["sizes"][0]["bytes"] == 8
+
+
+def test_a_copy_that_lost_bytes_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "room_for_messages", lambda job: 1 << 10)
+    monkeypatch.setattr(Tensor, "copy_", lambda self, other, non_blocking=False: self)
+    with pytest.raises(WrongAnswerError, match=r"device from host, 8 bytes: rank 0 .* 2 of 2 elements copied"):
+        host_copies(job_of(LocalCommunicator()), 0.1)

@@ -91,6 +91,7 @@ _MICRO = {
     "pairs share": "fraction",
     "pairs latency": "s",
     "pairs bisection": "bytes/s",
+    **{f"device {way}": "bytes/s" for way in ("from host", "to host", "to device")},
     **{f"input {benchmark}": "samples/s" for benchmark in ("ic", "ewa")},
 }
 # What `hpcai500 storage` measures.
