@@ -21,14 +21,30 @@ from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, PeerError, 
 from hpcai500.files import scratch
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
+from hpcai500.restarts import rank_side
 from hpcai500.stopping import ending_by_signals
 from hpcai500.streams import prepare_streams, print_error
 from hpcai500.system.power import parse_power
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one job; returns the exit code. Errors are one line on stderr; HPCAI500_TRACEBACK=1 adds the traceback."""
+    """Run one job, or several after losses of other ranks (`restarts`); returns the exit code of the last.
+
+    Errors are one line on stderr; HPCAI500_TRACEBACK=1 adds the traceback.
+    """
     prepare_streams()
+    command = rank_side()
+    if command is None:
+        return _run(arguments)
+    # Also between jobs: signals end this process, and libraries keep the temporary folders that they saw first.
+    with ending_by_signals(), scratch(os.environ, Path.cwd()):
+        code = _run(arguments)
+        while (next_arguments := command.next_job()) is not None:
+            code = _run(next_arguments)
+        return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     leads = True
     try:
         options = _options(arguments)
@@ -107,7 +123,8 @@ def _place_in_campaign(text: str) -> dict[str, Any]:
 
 
 def _report(error: Exception | str, code: ExitCode) -> int:
-    if not isinstance(error, PeerError):
+    # The command prints what was lost, and restarts it.
+    if not isinstance(error, PeerError) and not ((command := rank_side()) and command.has_lost):
         print_error(error)
     return code
 

@@ -199,6 +199,16 @@ Set = Annotated[
 ]
 Trials = Annotated[int, typer.Option(min=1, help="Runs, each with its own seed: a campaign (docs/campaigns.md).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run (--out, or the latest).")]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        "--restarts",
+        min=0,
+        max=1000,
+        metavar="N",
+        help="If a rank is killed or hangs, start it again and continue from the last checkpoint, N times at most.",
+    ),
+]
 Procs = Annotated[
     int | None,
     typer.Option(

@@ -21,6 +21,7 @@ from hpcai500.cli.options import (
     Oversubscribe,
     Power,
     Procs,
+    Restarts,
     Resume,
     Set,
     Trials,
@@ -215,6 +216,7 @@ def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Call
         input_: Input = InputKind.FILES,
         trials: Trials = 1,
         resume: Resume = False,
+        restarts: Restarts = 0,
         procs: Procs = None,
         oversubscribe: Oversubscribe = False,
         power: Power = "auto",
@@ -235,7 +237,8 @@ def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Call
         settings = [*(set_ or ()), *input_.overrides]
 
         def runs(launcher: Launcher) -> Iterator[Outcome]:
-            yield from run_benchmark(Request(name, recipe, data, out, settings, trials, resume, power), launcher)
+            request = Request(name, recipe, data, out, settings, trials, resume, power, restarts)
+            yield from run_benchmark(request, launcher)
 
         run_and_report(runs, procs, as_json)
 
@@ -467,6 +470,7 @@ def run(
     data: Annotated[
         Path | None, typer.Option(help="New folder of the data set, if it moved.  [default: the planned one]")
     ] = None,
+    restarts: Restarts = 0,
     as_json: Json = False,
 ) -> None:
     """Run all unfinished runs, one after the other; if it was stopped, the same command continues.
@@ -483,7 +487,7 @@ def run(
     def runs(launcher: Launcher) -> Iterator[Outcome]:
         launcher.open()
         source = str(parse_power(power).from_anywhere())
-        yield from run_campaign(folder, launcher, data=data, only=only, power=source)
+        yield from run_campaign(folder, launcher, data=data, only=only, power=source, restarts=restarts)
 
     run_and_report(runs, procs, as_json)
 

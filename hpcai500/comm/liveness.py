@@ -718,7 +718,8 @@ class Monitor:
     Made by all ranks of `communicator` together, after connecting. When a rank is lost, `on_lost` is called in a thread
     of the monitor, and this process ends within `GRACE_SECONDS` + `LAST_WORDS_SECONDS`, even if its main thread never
     returns from a collective: if it still runs after the grace period, `last_words` is called and the process exits
-    with 1. If no Python runs any more (a library hangs in its clean-up), the kernel's timer (SIGALRM) ends it.
+    with 1. If no Python runs any more (a library hangs in its clean-up), the kernel's timer (SIGALRM) ends it. Only
+    `stay` prevents that.
 
     In a `with` statement, an error that ends the block is reported to the others as this rank's failure.
 
@@ -750,6 +751,7 @@ class Monitor:
         self._failure: str | None = None
         self._verdict: Lost | None = None
         self._known = threading.Event()
+        self._stays = threading.Event()
         self._watch: Watch | None = None
         if communicator.size > 1:
             hosts = communicator.hosts
@@ -818,6 +820,11 @@ class Monitor:
         if self._watch:
             self._watch.close()
 
+    def stay(self) -> None:
+        """Let this process live on although a rank is lost. Called once everything of the job is closed."""
+        self._stays.set()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
     def _beat(self) -> Beat:
         # The count is read after the phase: a phase announced in between then counts as progress one beat later.
         name, allowance = self._announced
@@ -837,7 +844,9 @@ class Monitor:
         finally:
             self._known.set()
             # A slow file system must not delay the last words past the kernel's timer.
-            time.sleep(max(0.0, last_words_at - time.monotonic()))
+            stays = self._stays.wait(max(0.0, last_words_at - time.monotonic()))
+        if stays:
+            return
         self._last_words(lost.message)
         remove_scratch()
         os._exit(ExitCode.RUN_FAILED)

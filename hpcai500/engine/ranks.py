@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.comm.connect import connect
-from hpcai500.comm.liveness import EVALUATING, STARTING, WAITING, WRITING, Monitor, shortened, start_watcher
+from hpcai500.comm.liveness import EVALUATING, STARTING, WAITING, WRITING, Lost, Monitor, shortened, start_watcher
 from hpcai500.comm.torch_backend import TorchCommunicator
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import (
@@ -39,6 +39,7 @@ from hpcai500.errors import (
 from hpcai500.hosts import Placement
 from hpcai500.layers import Recipe
 from hpcai500.progress import Progress, Tracker, silent, track
+from hpcai500.restarts import rank_side
 from hpcai500.streams import report_fatal
 from hpcai500.system.mounts import unreachable
 
@@ -196,7 +197,7 @@ class Ranks:
         self._monitor = Monitor(
             communicator,
             timeout_seconds,
-            on_lost=lambda lost: self._call_on_lost(lost.message),
+            on_lost=self._lose,
             last_words=self._report_stuck,
         )
         self.world = self.watched(communicator)
@@ -239,9 +240,11 @@ class Ranks:
 
         return tracked
 
-    def _call_on_lost(self, message: str) -> None:
+    def _lose(self, lost: Lost) -> None:
+        if (command := rank_side()) and lost.rank != self.unwatched.rank:
+            command.report(lost.rank, lost.message)
         for callback in self._on_lost:
-            callback(message)
+            callback(lost.message)
 
     def explained(self, error: HpcAi500Error) -> HpcAi500Error:
         """`error`, or an error that names the lost rank that caused it.
@@ -279,6 +282,8 @@ class Ranks:
 
     def _report_stuck(self, message: str) -> None:
         """Print why this process ends although its main thread is stuck, unless rank 0 prints it."""
+        if (command := rank_side()) and command.has_lost:
+            return
         lost = self._monitor.verdict()
         # Without a wait: the kernel's timer is about to end this process.
         if lost is None or lost.rank == self.world.rank or not self._rank_0_prints(lost.rank, 0.0):
@@ -349,6 +354,10 @@ class Ranks:
     def close(self) -> None:
         self._monitor.close()
         self.unwatched.close()
+        # Gloo gives up a collective when a rank is gone. NCCL ends its process, and Horovod connects only once.
+        if (command := rank_side()) and command.has_lost and self.unwatched.library == "Gloo":
+            self._monitor.stay()
+            command.stays = True
 
 
 @contextmanager

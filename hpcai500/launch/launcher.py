@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,14 @@ from typing import Any, Literal, Protocol
 
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RecipeError, UsageError
 from hpcai500.files import with_temporary_folder
-from hpcai500.hosts import LAUNCHER, LISTEN_FD, OVERSUBSCRIBE, Placement, name_ranks, without_placement
+from hpcai500.hosts import LAUNCHER, OVERSUBSCRIBE, Placement, name_ranks, without_placement
 from hpcai500.interpreter import module_command, python_command
 from hpcai500.launch.layout import Layout, cores_for, cores_of_launched, horovodrun, mpirun, visible_devices
-from hpcai500.launch.processes import Patience, SignalRelay, checked_code, run_to_end, start_child, wait_for
+from hpcai500.launch.processes import Patience, RankProcess, SignalRelay, checked_code, start_child, wait_for
 from hpcai500.launch.rendezvous import RendezvousServer, listen_at
 from hpcai500.layers import Recipe
 from hpcai500.recipe import find_recipe, is_shipped
+from hpcai500.restarts import RankEnd, Restarts, find_loss
 from hpcai500.stopping import STOPPING
 from hpcai500.streams import say
 from hpcai500.toml_source import parse_tables, read_source
@@ -201,10 +201,18 @@ class Launcher(Protocol):
             UsageError: with the reason.
         """
 
-    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
+    def run(
+        self,
+        recipe: Recipe,
+        arguments: Tokens,
+        module: str = TRAIN,
+        patience: Patience | None = None,
+        restarts: Restarts | None = None,
+    ) -> int:
         """Run `python -m hpcai500.MODULE` with `arguments` on every rank, and return its exit code.
 
-        `patience` is for measurements, which end at the first signal or when their time is over.
+        `patience` is for measurements, which end at the first signal or when their time is over; `restarts` for runs,
+        which continue from their last checkpoint after a rank is lost.
 
         Raises:
             UsageError: the recipe's ranks are not those of this launcher.
@@ -243,23 +251,37 @@ class _LocalLauncher:
         self._refuse_other_nodes(recipe)
         require_room(self.size or recipe.world_size, recipe.accelerator.device)
 
-    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
+    def run(
+        self,
+        recipe: Recipe,
+        arguments: Tokens,
+        module: str = TRAIN,
+        patience: Patience | None = None,
+        restarts: Restarts | None = None,
+    ) -> int:
         self._refuse_other_nodes(recipe)
         # A resumed run may have another number of ranks than its recipe.
         size = self.size or recipe.world_size
         require_full_rows(recipe, size, size)
         require_room(size, recipe.accelerator.device)
         if size == 1:
-            return run_to_end(module_command(module, *arguments), hold=True, patience=patience)
+            return _run_alone(module, arguments, patience, restarts)
         device = recipe.accelerator.device
         cores = cores_for(0, size, device) or os.sched_getaffinity(0)
         say(f"{size} ranks on this host, {recipe.communication.backend}, {len(cores)} of {os.cpu_count()} cores each")
         if size > (own := len(os.sched_getaffinity(0))):
             say(f"warning: {_shared(size, own)}")
         if recipe.communication.backend == "horovod":
-            return run_horovod_ranks(module, arguments, size, device=device, patience=patience)
-        command = module_command(module, *arguments)
-        return run_local_ranks(command, size, device, grace_seconds=_CLOSE_SECONDS, hold=True, patience=patience)
+            return run_horovod_ranks(module, arguments, size, device=device, patience=patience, restarts=restarts)
+        return run_local_ranks(
+            module_command(module, *arguments),
+            size,
+            device,
+            grace_seconds=_CLOSE_SECONDS,
+            hold=True,
+            patience=patience,
+            restarts=restarts,
+        )
 
     def end(self, code: int) -> None:
         """The ranks have ended already."""
@@ -308,7 +330,14 @@ class _OuterLauncher:
                 "communication.backend=torch"
             )
 
-    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
+    def run(
+        self,
+        recipe: Recipe,
+        arguments: Tokens,
+        module: str = TRAIN,
+        patience: Patience | None = None,
+        restarts: Restarts | None = None,
+    ) -> int:
         require_full_rows(recipe, self.size, self._placement.local_size)
         device = recipe.accelerator.device
         cores = cores_of_launched(self._placement, device) or os.sched_getaffinity(0)
@@ -316,7 +345,7 @@ class _OuterLauncher:
             f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}, {len(cores)} of "
             f"{os.cpu_count()} cores for rank 0"
         )
-        return self._server.run(module, arguments, patience, device)
+        return self._server.run(module, arguments, patience, device, restarts)
 
     def end(self, code: int) -> None:
         # A launcher may end all ranks when one has failed; by now our exit code is settled.
@@ -357,7 +386,7 @@ def _check_size(recipe: Recipe, size: int | None) -> None:
 # Ranks of this host that are our own children: started together, watched, and all ended when one is lost.
 
 
-Ranks = Sequence[subprocess.Popen[bytes]]
+Ranks = Sequence[RankProcess]
 
 _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.05
@@ -373,6 +402,7 @@ def run_local_ranks(
     environment: Mapping[str, str] = os.environ,
     hold: bool = False,
     patience: Patience | None = None,
+    restarts: Restarts | None = None,
 ) -> int:
     """Run `size` ranks of `command` on this host and return the exit code of the job: 0, or the first that failed.
 
@@ -387,44 +417,81 @@ def run_local_ranks(
         environment: of the ranks, without the variables above.
         hold: as `start_child`'s.
         patience: as `SignalRelay`'s.
+        restarts: of the run, if `command` trains: after a rank is lost, all ranks continue from its last checkpoint.
 
     Raises:
         KeyboardInterrupt: a signal stopped them before they could handle it, or while they measured.
         OutOfTimeError: `patience` was over.
         UsageError: HPCAI500_AFFINITY is wrong.
     """
-    ranks: list[subprocess.Popen[bytes]] = []
+    ranks = [RankProcess() for _ in range(size)]
     cores = [cores_for(rank, size, device) for rank in range(size)]
-    with SignalRelay(patience=patience) as relay, listen_at(_HOST) as listener:
+    next_job: Tokens | None = None
+    with SignalRelay(patience=patience) as relay:
         try:
-            for rank in range(size):
-                inherit = [listener.fileno()] if rank == 0 else []
-                placed = without_placement(environment) | _place(rank, size, listener)
-                ranks.append(start_child(command, environment=placed, cores=cores[rank], inherit=inherit, hold=hold))
-                relay.add(ranks[-1])
-            # From here on only rank 0 listens, so that no process can connect after it died.
-            listener.close()
-            failure = _wait(ranks, grace_seconds)
+            while True:
+                # Each job meets at another port, where from its start on only rank 0 listens.
+                with listen_at(_HOST) as listener:
+                    for rank, process in enumerate(ranks):
+                        process.start(
+                            command,
+                            relay=relay,
+                            environment=without_placement(environment) | _place(rank, size, listener),
+                            cores=cores[rank],
+                            listener=None if rank else listener,
+                            hold=hold,
+                            next_job=next_job,
+                            may_restart=bool(restarts and restarts.left),
+                        )
+                failure = _wait(ranks, grace_seconds)
+                next_job = _next_job(ranks, restarts, relay) if restarts else None
+                if next_job is None:
+                    break
+                command = module_command(TRAIN, *next_job)
         finally:
+            codes = [process.code or ExitCode.PASS for process in ranks]
             for process in ranks:
                 process.kill()
-                process.wait()
-    relay.conclude(process.returncode for process in ranks)
+    relay.conclude(codes)
     return checked_code(failure[1], f"rank {failure[0]}") if failure else ExitCode.PASS
+
+
+def _run_alone(module: str, arguments: Tokens, patience: Patience | None, restarts: Restarts | None) -> int:
+    """Run the only rank of a job; as `run_local_ranks`."""
+    process, next_job = RankProcess(), None
+    with SignalRelay(patience=patience) as relay:
+        try:
+            while True:
+                command = module_command(module, *arguments)
+                process.start(command, relay=relay, environment=os.environ, hold=True)
+                code = process.wait()
+                next_job = _next_job([process], restarts, relay) if restarts else None
+                if next_job is None:
+                    break
+                module, arguments = TRAIN, next_job
+        finally:
+            process.kill()
+    relay.conclude([code])
+    return checked_code(code, "the job")
 
 
 def _place(rank: int, size: int, listener: socket.socket) -> dict[str, str]:
     port = listener.getsockname()[1]
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     meeting = {"MASTER_ADDR": _HOST, "MASTER_PORT": port, LAUNCHER: "hpcai500"}
-    ours = place | meeting | ({LISTEN_FD: listener.fileno()} if rank == 0 else {})
-    return {name: str(value) for name, value in ours.items()}
+    return {name: str(value) for name, value in (place | meeting).items()}
+
+
+def _next_job(ranks: Ranks, restarts: Restarts, relay: SignalRelay) -> Tokens | None:
+    """What the ranks run next, if one of them is lost and the user has not stopped them."""
+    loss = None if relay.has_signal else find_loss({rank: process.end for rank, process in enumerate(ranks)})
+    return restarts.after(loss) if loss else None
 
 
 def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
-    """Wait for all; returns (rank, code) of the failure to report."""
+    """Wait until no rank is busy; returns (rank, code) of the failure to report."""
     failure: tuple[int, int] | None = None
-    while failure is None and any(process.poll() is None for process in ranks):
+    while failure is None and any(process.is_busy for process in ranks):
         time.sleep(_POLL_SECONDS)
         failure = _failure(ranks)
     failure = failure or _failure(ranks)
@@ -440,27 +507,39 @@ def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
 
 def _failure(ranks: Ranks) -> tuple[int, int] | None:
     """The failure to report: one by a signal or with its own reason comes before those that only lost a neighbour."""
-    codes = [(rank, process.returncode) for rank, process in enumerate(ranks) if process.poll()]
+    codes = [(rank, code) for rank, process in enumerate(ranks) if (code := _code(process))]
     secondary = (ExitCode.RUN_FAILED, -signal.SIGALRM)
     return min(codes, key=lambda it: (it[1] in secondary, it[1] > 0, it[0]), default=None)
 
 
+def _code(process: RankProcess) -> int:
+    return ExitCode.RUN_FAILED if process.is_waiting else process.code or ExitCode.PASS
+
+
 def _end_within(ranks: Ranks, seconds: float) -> bool:
     limit = time.monotonic() + seconds
-    while any(process.poll() is None for process in ranks):
+    while busy := [rank for rank, process in enumerate(ranks) if process.is_busy]:
         if time.monotonic() > limit:
             return False
+        # The others wait for the rank that hangs to be started anew.
+        if len(busy) < len(ranks) and all(_is_lost(ranks, rank) for rank in busy):
+            _send([ranks[rank] for rank in busy], signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
     return True
 
 
+def _is_lost(ranks: Ranks, rank: int) -> bool:
+    return any(process.is_waiting and process.end.loss and process.end.loss.rank == rank for process in ranks)
+
+
 def _running(ranks: Ranks) -> str:
-    return name_ranks(rank for rank, process in enumerate(ranks) if process.poll() is None)
+    return name_ranks(rank for rank, process in enumerate(ranks) if process.is_busy)
 
 
 def _send(ranks: Ranks, number: signal.Signals) -> None:
     for process in ranks:
-        process.send_signal(number)
+        if process.is_busy:
+            process.send_signal(number)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -485,12 +564,14 @@ def run_horovod_ranks(
     launcher: Literal["mpirun", "horovodrun"] | None = None,
     environment: Mapping[str, str] = os.environ,
     patience: Patience | None = None,
+    restarts: Restarts | None = None,
 ) -> int:
     """Run `size` ranks of `python -m hpcai500.MODULE` under mpirun, or under horovodrun if there is none.
 
     Returns the exit code of the job. `device` is the recipe's accelerator.device. `launcher` allows only that one.
     `environment` is that of the ranks, without the rank variables, which the launcher sets; `patience` as
-    `SignalRelay`'s.
+    `SignalRelay`'s. After a loss, `restarts` start all ranks anew, since Horovod connects the ranks of a launcher only
+    once.
 
     Raises:
         EnvironmentLacksError: there is no launcher.
@@ -522,9 +603,16 @@ def run_horovod_ranks(
         patience = replace(patience, grace_seconds=_LAUNCHER_SECONDS)
         relay, death_signal = SignalRelay(_KILL_ALL, patience), signal.SIGTERM
     with relay:
-        child = start_child(tokens, environment=environment, death_signal=death_signal, own_session=True)
-        relay.add(child)
-        code = wait_for(child)
+        while True:
+            child = start_child(tokens, environment=environment, death_signal=death_signal, own_session=True)
+            relay.add(child)
+            code = wait_for(child)
+            # Launchers end with 128 + the signal that killed a rank.
+            loss = find_loss({0: RankEnd(socket.gethostname(), 128 - code)}) if code > 128 else None
+            next_job = restarts.after(loss) if loss and restarts and not relay.has_signal else None
+            if next_job is None:
+                break
+            tokens = [*tokens[: -len(command)], *module_command("launch.rank_command", device, TRAIN, *next_job)]
     relay.conclude()
     # A launcher turns a rank's signal into its own exit code.
     return checked_code(code, name) if code < 0 or code in list(ExitCode) else ExitCode.RUN_FAILED

@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from hpcai500.errors import ExitCode, OutOfTimeError
 from hpcai500.files import remove_scratch_of
+from hpcai500.hosts import LISTEN_FD
+from hpcai500.restarts import LINK_FD, CommandSide, RankEnd
 from hpcai500.stopping import STOPPING, TOGETHER_SECONDS, Stopped, hold_signals
 from hpcai500.streams import say
 
@@ -299,6 +302,106 @@ def run_to_end(
         code = wait_for(child)
     relay.conclude([code])
     return checked_code(code, "the job")
+
+
+class RankProcess:
+    """The process of one rank, which may stay for the job that follows the loss of another rank (`restarts`)."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._link: CommandSide | None = None
+        self._is_asked = False
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        relay: SignalRelay,
+        environment: Mapping[str, str],
+        cores: Sequence[int] | None = None,
+        listener: socket.socket | None = None,
+        hold: bool = False,
+        next_job: Sequence[str | Path] | None = None,
+        may_restart: bool = False,
+    ) -> None:
+        """Run `command`, in a new process or, if it waits for `next_job`, in that of the job before.
+
+        Args:
+            relay: passes signals on to it.
+            listener: on rank 0, where the ranks meet.
+            hold: as `start_child`'s; `environment` and `cores`, too.
+            next_job: arguments of `hpcai500.train`, which `command` runs with them.
+            may_restart: whether there may be another job after a loss.
+        """
+        if (
+            next_job is not None
+            and self.is_waiting
+            and self._link
+            and self._link.send_job(next_job, environment, listener, may_restart=may_restart)
+        ):
+            return
+        self.kill()
+        link = CommandSide() if may_restart else None
+        inherit = [one.fileno() for one in (listener, link and link.rank_end) if one]
+        own = {LISTEN_FD: str(listener.fileno())} if listener else {}
+        own |= {LINK_FD: str(link.rank_end.fileno())} if link else {}
+        self._child = start_child(command, environment={**environment, **own}, cores=cores, inherit=inherit, hold=hold)
+        if link:
+            link.rank_end.close()
+        self._link, self._is_asked = link, False
+        relay.add(self._child)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for its next job."""
+        if self._link:
+            self._link.hear()
+        return self.code is None and self._link is not None and self._link.waits
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its part in the job has not ended."""
+        return self.code is None and not self.is_waiting
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, negative for a signal; None while it lives."""
+        return self._child.poll() if self._child else None
+
+    @property
+    def end(self) -> RankEnd:
+        """How its part in the job has ended."""
+        code = self.code
+        if self._link:
+            self._link.hear()
+        if self._is_asked and code == -signal.SIGKILL:
+            code = -signal.SIGTERM  # killed by us: no loss
+        return RankEnd(socket.gethostname(), code, self._link.loss if self._link else None)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Ask it to end, or kill it; it then does not count as lost."""
+        if self._child:
+            self._is_asked = True
+            self._child.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait until its part in the job has ended; returns its exit code, 1 if it waits for its next job."""
+        try:
+            while self.is_busy:
+                time.sleep(_POLL_SECONDS)
+        except BaseException:
+            self.kill()
+            raise
+        return ExitCode.RUN_FAILED if self.code is None else self.code
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        if self._child:
+            self._child.kill()
+            self._child.wait()
+        if self._link:
+            self._link.close()
+        self._child = self._link = None
 
 
 def wait_for(child: subprocess.Popen[bytes]) -> int:

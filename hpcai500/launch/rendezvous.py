@@ -21,11 +21,12 @@ from pydantic import Field, TypeAdapter
 
 from hpcai500 import __version__
 from hpcai500.errors import ExitCode, RunError, UsageError
-from hpcai500.hosts import LISTEN_FD, RENDEZVOUS, Placement, address, name_ranks
+from hpcai500.hosts import RENDEZVOUS, Placement, address, name_ranks
 from hpcai500.interpreter import module_command
 from hpcai500.launch.layout import cores_of_launched
-from hpcai500.launch.processes import Patience, run_to_end
+from hpcai500.launch.processes import Patience, RankProcess, SignalRelay, checked_code
 from hpcai500.messages import Connection, Message, MessageError, Reception, line_of, parse
+from hpcai500.restarts import Loss, RankEnd, Restarts, find_loss
 
 # ----------------------------------------------------------------------------------------------------
 # Where the copies meet, and their messages: lines of JSON over TCP.
@@ -48,7 +49,8 @@ class Hello(Message):
 class Job(Message):
     """From rank 0 to the copies: the module of ours to run, its arguments, where its ranks meet, and their device.
 
-    Arguments are bytes decoded as Latin-1, since a file's name may be any bytes: see `of` and `command`.
+    Arguments are bytes decoded as Latin-1, since a file's name may be any bytes: see `of` and `command`. If it
+    `may_restart`, each copy answers with `Ended`.
     """
 
     kind: Literal["job"] = "job"
@@ -56,19 +58,48 @@ class Job(Message):
     arguments: list[Annotated[str, Field(pattern=r"^[\x01-\xff]*$")]]
     rendezvous: Annotated[str, Field(pattern=r"^[^\s\x00]+:[0-9]{1,5}$")]
     device: Device = "cpu"
+    may_restart: bool = False
 
     @classmethod
-    def of(cls, module: str, arguments: Sequence[str | Path], rendezvous: str, device: Device = "cpu") -> Job:
+    def of(
+        cls,
+        module: str,
+        arguments: Sequence[str | Path],
+        rendezvous: str,
+        device: Device = "cpu",
+        *,
+        may_restart: bool = False,
+    ) -> Job:
         return cls(
             module=module,
             arguments=[os.fsencode(argument).decode("latin-1") for argument in arguments],
             rendezvous=rendezvous,
             device=device,
+            may_restart=may_restart,
         )
 
     @property
     def command(self) -> list[str]:
         return [self.module, *(os.fsdecode(argument.encode("latin-1")) for argument in self.arguments)]
+
+
+class Ended(Message):
+    """From a copy to rank 0, after a job that may restart: how its rank ended (`restarts.RankEnd`)."""
+
+    host: Annotated[str, Field(max_length=300)]
+    code: Annotated[int, Field(ge=-64, le=255)] | None
+    lost_rank: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    lost_reason: Annotated[str, Field(max_length=4000)] | None = None
+
+    @classmethod
+    def of(cls, end: RankEnd) -> Ended:
+        loss = end.loss or Loss(None, "")
+        return cls(host=end.host, code=end.code, lost_rank=loss.rank, lost_reason=loss.reason or None)
+
+    @property
+    def end(self) -> RankEnd:
+        loss = Loss(self.lost_rank, self.lost_reason) if self.lost_reason else None
+        return RankEnd(self.host, self.code, loss)
 
 
 class End(Message):
@@ -79,6 +110,7 @@ class End(Message):
 
 
 HELLO: TypeAdapter[Hello] = TypeAdapter(Hello)
+_ENDED: TypeAdapter[Ended] = TypeAdapter(Ended)
 _ORDER: TypeAdapter[Job | End] = TypeAdapter(Annotated[Job | End, Field(discriminator="kind")])
 
 
@@ -124,6 +156,14 @@ def send(connection: socket.socket, message: Message) -> None:
     connection.sendall(line_of(message))
 
 
+def _line(connection: socket.socket) -> bytes:
+    """The next line from a rank; the end of it, if it is no whole line."""
+    line = bytearray()
+    while not line.endswith(b"\n") and len(line) < _MOST_BYTES and (byte := connection.recv(1)):
+        line += byte
+    return bytes(line)
+
+
 def receive(stream: BufferedReader) -> Job | End | None:
     """The next message of rank 0; None if it is gone.
 
@@ -153,6 +193,8 @@ PATIENCE_SECONDS = 300.0
 _RETRY_SECONDS = 0.1
 # After a rank of the job has failed, rank 0's process ends within seconds (`comm.liveness`), and its command says so.
 _LAST_WORD_SECONDS = 15.0
+# The same if the job may restart: rank 0 first hears how all ranks have ended.
+_RESTART_SECONDS = 120.0
 # While we wait for rank 0 to make data or to score, a dead host is noticed after idle + count * interval.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
@@ -167,11 +209,18 @@ def follow(placement: Placement) -> int:
         return ExitCode.USAGE  # rank 0 says why
     with _connect(placement) as connection, connection.makefile("rb") as stream:
         send(connection, Hello(hpcai500=__version__, rank=placement.rank, size=placement.size))
-        while isinstance(order := receive(stream), Job):
-            # The exit code does not matter: rank 0 has seen that the job failed, and sends the end.
-            if run_rank(placement, order.command, order.rendezvous, order.device) != ExitCode.PASS:
-                # Rank 0's job ends with ours, so its End comes soon, unless its host is gone.
-                connection.settimeout(_LAST_WORD_SECONDS)
+        process = RankProcess()
+        try:
+            while isinstance(order := receive(stream), Job):
+                end = run_rank(placement, order, process)
+                # Rank 0 has seen that the job failed, and sends the end, or what follows; unless its host is gone.
+                patience = _RESTART_SECONDS if order.may_restart else _LAST_WORD_SECONDS
+                connection.settimeout(None if end.code == ExitCode.PASS else patience)
+                if order.may_restart:
+                    with contextlib.suppress(OSError):  # rank 0 is gone, which `receive` shows
+                        send(connection, Ended.of(end))
+        finally:
+            process.kill()
         # The exit code is known now: a launcher that ends all ranks because one failed must not change it.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return order.code if order else ExitCode.RUN_FAILED
@@ -179,28 +228,37 @@ def follow(placement: Placement) -> int:
 
 def run_rank(
     placement: Placement,
-    command: Sequence[str],
-    rendezvous: str,
-    device: Device = "cpu",
-    listen_fd: int | None = None,
+    order: Job,
+    process: RankProcess,
+    listener: socket.socket | None = None,
     patience: Patience | None = None,
-) -> int:
-    """Be one rank of a job: run `command` (a module of ours and its arguments) here and return its exit code.
+) -> RankEnd:
+    """Be one rank of a job: run it here, in `process`, and return how it ended.
 
     Args:
-        rendezvous: where the ranks of this job meet.
-        device: the recipe's accelerator.device.
-        listen_fd: on rank 0, the socket that listens there.
+        listener: on rank 0, the socket where the ranks of this job meet.
         patience: of a measurement, on rank 0; the other ranks end with it.
+
+    Raises:
+        KeyboardInterrupt: a signal stopped it before it could handle it, or while it measured.
+        OutOfTimeError: `patience` was over.
     """
-    cores = cores_of_launched(placement, device)
-    environment = {**os.environ, RENDEZVOUS: rendezvous}
-    if listen_fd is not None:
-        environment[LISTEN_FD] = str(listen_fd)
-    inherit = [] if listen_fd is None else [listen_fd]
-    return run_to_end(
-        module_command(*command), environment=environment, cores=cores, inherit=inherit, hold=True, patience=patience
-    )
+    with SignalRelay(patience=patience) as relay:
+        process.start(
+            module_command(*order.command),
+            relay=relay,
+            environment={**os.environ, RENDEZVOUS: order.rendezvous},
+            cores=cores_of_launched(placement, order.device),
+            listener=listener,
+            hold=True,
+            next_job=order.command[1:],
+            may_restart=order.may_restart,
+        )
+        code = process.wait()
+    relay.conclude([code])
+    if not order.may_restart:
+        checked_code(code, "the job")
+    return process.end
 
 
 def _connect(placement: Placement) -> socket.socket:
@@ -232,6 +290,8 @@ def _connect(placement: Placement) -> socket.socket:
 _SEND_SECONDS = 10.0
 # A live rank hangs up in milliseconds; one on a dead host never does.
 _HANG_UP_SECONDS = 1.0
+# After a loss, the other ranks end within the monitor's grace period, and close what they have open.
+_ENDED_SECONDS = 30.0
 
 
 class RendezvousServer:
@@ -276,10 +336,12 @@ class RendezvousServer:
         arguments: Sequence[str | Path],
         patience: Patience | None = None,
         device: Device = "cpu",
+        restarts: Restarts | None = None,
     ) -> int:
         """Run one job, `python -m hpcai500.MODULE` on all ranks; returns the exit code of rank 0's process.
 
-        `device` is the recipe's accelerator.device.
+        `device` is the recipe's accelerator.device. After the loss of a rank whose copy of the command is still there,
+        `restarts` gives another job.
 
         Raises:
             RunError: a rank is missing or gone, or of another version.
@@ -295,15 +357,57 @@ class RendezvousServer:
                 raise RunError(
                     f"rank {rank} runs hpcai500 {version}, rank 0 runs {__version__}: install one version on all hosts"
                 )
+        process, next_job = RankProcess(), arguments
+        try:
+            while True:
+                may_restart = bool(restarts and restarts.left)
+                end = self._run_once(module, next_job, process, patience, device, may_restart=may_restart)
+                loss = find_loss({0: end, **self._ends()}) if may_restart else None
+                again = restarts.after(loss) if loss and restarts and SignalRelay.last_signal is None else None
+                if again is None:
+                    break
+                next_job = again
+        finally:
+            process.kill()
+        return ExitCode.RUN_FAILED if end.code is None else checked_code(end.code, "the job")
+
+    def _run_once(
+        self,
+        module: str,
+        arguments: Sequence[str | Path],
+        process: RankProcess,
+        patience: Patience | None,
+        device: Device,
+        *,
+        may_restart: bool,
+    ) -> RankEnd:
         host, _ = meeting_point(self._placement)
         with listen_at(host) as listener:
-            order = Job.of(module, arguments, address(host, listener.getsockname()[1]), device)
+            place = address(host, listener.getsockname()[1])
+            order = Job.of(module, arguments, place, device, may_restart=may_restart)
             for rank, connection in self._others.items():
                 try:
                     send(connection, order)
                 except OSError as error:
                     raise RunError(f"rank {rank} was gone before the job began ({error.strerror})") from error
-            return run_rank(self._placement, order.command, order.rendezvous, device, listener.fileno(), patience)
+            return run_rank(self._placement, order, process, listener, patience)
+
+    def _ends(self) -> dict[int, RankEnd]:
+        """How the other ranks' parts in a job ended.
+
+        One whose copy is gone, or does not answer in time, counts as failed: it cannot be started again from here.
+        """
+        limit = time.monotonic() + _ENDED_SECONDS
+        ends = {}
+        for rank, connection in self._others.items():
+            connection.settimeout(max(0.01, limit - time.monotonic()))
+            try:
+                ends[rank] = parse(_line(connection), _ENDED).end
+            except (OSError, MessageError):
+                ends[rank] = RankEnd("", ExitCode.RUN_FAILED)
+            finally:
+                connection.settimeout(_SEND_SECONDS)
+        return ends
 
     def end(self, code: int) -> None:
         """Let the other copies end with `code`."""

@@ -37,6 +37,7 @@ from hpcai500.methodology.rules import find_level
 from hpcai500.methodology.trials import runs_to_plan
 from hpcai500.recipe import default_recipe, load_recipe, read_resolved, rulebook
 from hpcai500.record import is_being_written, iterate, read_record, require_unused
+from hpcai500.restarts import Restarts
 from hpcai500.streams import say
 from hpcai500.system.doctor import Subject, require_healthy
 from hpcai500.system.power import parse_power
@@ -62,6 +63,7 @@ class Request:
     trials: int = 1
     resume: bool = False
     power: str = "auto"
+    restarts: int = 0
 
 
 def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
@@ -88,7 +90,7 @@ def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
     if request.trials > 1:
         campaign = create_campaign(folder, recipe, request.trials, request.data)
         say(f"{folder}: a campaign of {request.trials} runs, identity {campaign.identity}")
-        yield from run_campaign(folder, launcher, power=power)
+        yield from run_campaign(folder, launcher, power=power, restarts=request.restarts)
         return
     if folder.is_dir():
         require_unused(folder)
@@ -96,7 +98,8 @@ def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
     say(f"{recipe.benchmark}: recipe {name}, data {data}, record {folder}")
     settings = [token for text in overrides for token in ("--set", text)]
     arguments: list[str | Path] = ["--recipe", name, "--data", data, "--out", folder, "--power", power, *settings]
-    yield Outcome(folder, launcher.run(recipe, arguments))
+    restarts = _restarts_of(folder, request.restarts, ["--power", power])
+    yield Outcome(folder, launcher.run(recipe, arguments, restarts=restarts))
 
 
 def _resume(request: Request, power: str, launcher: Launcher) -> Iterator[Outcome]:
@@ -108,7 +111,9 @@ def _resume(request: Request, power: str, launcher: Launcher) -> Iterator[Outcom
     if campaign is not None:
         _check_benchmark(request, read_campaign(campaign).benchmark, f"{campaign}: runs", f"--resume --out {folder}")
         only = None if campaign == folder else _trial_of(campaign, folder.name)
-        yield from run_campaign(campaign, launcher, data=request.data, only=only, power=power)
+        yield from run_campaign(
+            campaign, launcher, data=request.data, only=only, power=power, restarts=request.restarts
+        )
     else:
         yield _resume_record(request, folder, power, launcher)
 
@@ -139,8 +144,26 @@ def _resume_record(request: Request, folder: Path, power: str, launcher: Launche
     if data := request.data or (Path(dataset["value"]["root"]) if dataset else None):
         require_healthy(Subject(recipe, data, folder, sys.argv[1:]))
     say(f"{benchmark}: resuming {folder}")
-    where: list[str | Path] = ["--data", request.data] if request.data else []
-    return Outcome(folder, launcher.run(recipe, ["--resume", "--out", folder, "--power", power, *where]))
+    how: list[str | Path] = ["--power", power, *(("--data", request.data) if request.data else ())]
+    restarts = _restarts_of(folder, request.restarts, how)
+    return Outcome(folder, launcher.run(recipe, ["--resume", "--out", folder, *how], restarts=restarts))
+
+
+def _restarts_of(record: Path, most: int, how: Sequence[str | Path]) -> Restarts | None:
+    """The restarts of a run; `how` are the arguments of its job besides the record. None: there are none."""
+
+    def resume() -> Sequence[str | Path] | None:
+        return ["--resume", "--out", record, *how] if _has_begun(record) else None
+
+    return Restarts(most, resume) if most else None
+
+
+def _has_begun(record: Path) -> bool:
+    """Whether the run has begun to train, so that it can be resumed."""
+    try:
+        return any(iterate(read_record(record).events, "run_start"))
+    except HpcAi500Error:
+        return False
 
 
 def _check_benchmark(request: Request, benchmark: str, what: str, arguments: str) -> None:
@@ -314,10 +337,17 @@ class _Work:
     power: str
     how: Invocation
     rules: Mapping[str, Any]
+    restarts: int = 0
 
 
 def run_campaign(
-    folder: Path, launcher: Launcher, *, data: Path | None = None, only: int | None = None, power: str = "auto"
+    folder: Path,
+    launcher: Launcher,
+    *,
+    data: Path | None = None,
+    only: int | None = None,
+    power: str = "auto",
+    restarts: int = 0,
 ) -> Iterator[Outcome]:
     """Run the trials of a campaign that are not done, yielding each as it ends; stops after one that failed.
 
@@ -329,6 +359,7 @@ def run_campaign(
         data: where its data set is now; None: where the plan says.
         only: one trial; None: all of them.
         power: value of --power.
+        restarts: number of restarts of each run.
 
     Raises:
         UsageError: there is no such campaign or trial, or the launcher does not fit the recipe.
@@ -351,7 +382,7 @@ def run_campaign(
     require_healthy(Subject(recipe, data, folder, sys.argv[1:]))
     how = Invocation(["hpcai500", *sys.argv[1:]], find_placement(os.environ).launcher, os.environ.get("SLURM_JOB_ID"))
     rules = rulebook(campaign.edition, campaign.benchmark)
-    work = _Work(launcher, recipe, data or make_data(recipe, folder), power, how, rules)
+    work = _Work(launcher, recipe, data or make_data(recipe, folder), power, how, rules, restarts)
     for trial in until_stopped(trials):
         with turn_at(folder, trial.trial) as turn:
             if turn == "taken":
@@ -408,13 +439,30 @@ def _begin(work: _Work, campaign: Campaign, trial: Trial) -> Outcome:
 def _resume_attempt(work: _Work, campaign: Campaign, attempt: Attempt) -> Outcome:
     record = campaign.record(attempt)
     say(f"{work.recipe.benchmark}: resuming {attempt.name} of {campaign.path}, record {record}")
-    return _run(work, campaign, attempt, ["--resume", "--out", record, "--power", work.power, "--data", work.data])
+    return _run(work, campaign, attempt, _resume_arguments(work, record))
+
+
+def _resume_arguments(work: _Work, record: Path) -> list[str | Path]:
+    return ["--resume", "--out", record, "--power", work.power, "--data", work.data]
 
 
 def _run(work: _Work, campaign: Campaign, attempt: Attempt, arguments: Sequence[str | Path]) -> Outcome:
     _print_head(campaign, attempt)
+    record = campaign.record(attempt)
+
+    def resume() -> Sequence[str | Path] | None:
+        """Write into the journal that the attempt was stopped and goes on, as if by another command."""
+        nonlocal campaign
+        if not _has_begun(record):
+            return None
+        campaign = _stop(campaign, attempt, ExitCode.RUN_FAILED, work.rules)
+        campaign = resume_attempt(campaign, attempt, work.how)
+        _print_head(campaign, attempt)
+        return _resume_arguments(work, record)
+
+    restarts = Restarts(work.restarts, resume) if work.restarts else None
     try:
-        code = work.launcher.run(work.recipe, arguments)
+        code = work.launcher.run(work.recipe, arguments, restarts=restarts)
     except BaseException:
         # Ctrl-C before the job could handle it, or ranks that did not come.
         _stop(campaign, attempt, None, work.rules)

@@ -16,6 +16,7 @@ from hpcai500.layers import Recipe
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import load_recipe, recipe_hash, rulebook
 from hpcai500.record import RecordWriter, read_record
+from hpcai500.restarts import Restarts
 
 NODE = {"host": "n0", "cpu": {"Model name": "Zen 4"}, "accelerators": [], "software": {"torch": "2.13.0"}}
 TRAINED = {"samples": 100, "padded_samples": 0, "coverage": "all", "seconds": 1.0, "data_wait_seconds": 0.0}
@@ -46,7 +47,12 @@ class ActedLauncher:
         self.checked.append(jobs)
 
     def run(
-        self, recipe: Recipe, arguments: Sequence[str | Path], module: str = "train", patience: object = None
+        self,
+        recipe: Recipe,
+        arguments: Sequence[str | Path],
+        module: str = "train",
+        patience: object = None,
+        restarts: Restarts | None = None,
     ) -> int:
         """The job, as far as its record tells of it."""
         options = train._options([str(word) for word in arguments])

@@ -36,6 +36,7 @@ from hpcai500.launch.processes import run_to_end
 from hpcai500.launch.runs import Request, latest_unfinished, run_benchmark, run_campaign
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe, rulebook
+from hpcai500.restarts import Restarts
 from hpcai500.stopping import Stopped
 from hpcai500.system.checks import RANKS, VERSIONS, Check, CheckLog
 
@@ -82,7 +83,12 @@ class DeafLauncher(ActedLauncher):
     """Its jobs end well, and a signal comes when they no longer listen."""
 
     def run(
-        self, recipe: Recipe, arguments: Sequence[str | Path], module: str = "train", patience: object = None
+        self,
+        recipe: Recipe,
+        arguments: Sequence[str | Path],
+        module: str = "train",
+        patience: object = None,
+        restarts: Restarts | None = None,
     ) -> int:
         code = super().run(recipe, arguments)
         return code or run_to_end(["sh", "-c", "trap '' TERM; kill -TERM $PPID; sleep 0.2"])
