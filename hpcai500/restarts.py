@@ -69,7 +69,7 @@ def find_loss(ends: Mapping[int, RankEnd]) -> Loss | None:
             named = next((loss for loss in losses if loss.rank == rank), None)
             killed = f"rank {rank} on host {end.host}: it was killed by {signal.Signals(-end.code).name}"
             return named or Loss(rank, killed)
-    if any(end.code and end.loss is None for end in ends.values()):
+    if any(end.code is not None and end.code > 0 and end.loss is None for end in ends.values()):
         return None
     return losses[0] if losses else None
 
@@ -84,23 +84,22 @@ class Restarts:
     """
 
     def __init__(self, most: int, resume: Callable[[], Sequence[str | Path] | None]) -> None:
-        self.left = self._most = most
+        self._left = self._most = most
         self._resume = resume
 
     def after(self, loss: Loss) -> Sequence[str | Path] | None:
         """The arguments of the next job, or None if there is none; prints what was lost."""
         reason = loss.reason.removesuffix("; go on with --resume")
-        if self.left == 0:
-            if self._most:
-                count = f"{self._most} restart{'s' * (self._most > 1)}"
-                say(f"error: {reason}: not started again after {count} (--restarts {self._most})")
+        if self._left == 0:
+            count = f"{self._most} restart{'s' * (self._most > 1)}"
+            say(f"error: {reason}: not started again, after {count} (--restarts); go on with --resume")
             return None
         arguments = self._resume()
         if arguments is None:
             say(f"error: {reason}: not started again, because the run had not begun to train")
             return None
-        self.left -= 1
-        say(f"{reason}: restart {self._most - self.left} of {self._most}, from the last checkpoint")
+        self._left -= 1
+        say(f"{reason}: restart {self._most - self._left} of {self._most}, from the last checkpoint")
         return arguments
 
 
@@ -132,13 +131,12 @@ class Waits(Message):
 class NextJob(Message):
     """From the command: arguments of `hpcai500.train`, bytes decoded as Latin-1, and changed variables.
 
-    `may_restart`: whether there may be yet another job. The socket that rank 0 listens at comes with the message.
+    The socket that rank 0 listens at comes with the message.
     """
 
     kind: Literal["job"] = "job"
     arguments: list[str]
     environment: dict[str, str]
-    may_restart: bool
 
 
 _MESSAGES: TypeAdapter[Lost | Waits | NextJob] = TypeAdapter(
@@ -170,13 +168,11 @@ class CommandSide:
         arguments: Sequence[str | Path],
         environment: Mapping[str, str],
         listener: socket.socket | None,
-        *,
-        may_restart: bool,
     ) -> bool:
         """Give a waiting rank its next job; returns whether it could be sent."""
         place = {name: environment[name] for name in _PLACE if name in environment and name != LISTEN_FD}
         words = [os.fsencode(argument).decode("latin-1") for argument in arguments]
-        message = line_of(NextJob(arguments=words, environment=place, may_restart=may_restart))
+        message = line_of(NextJob(arguments=words, environment=place))
         self.waits, self.loss = False, None
         try:
             socket.send_fds(self._stream, [message], [listener.fileno()] if listener else [])
@@ -196,13 +192,12 @@ class RankSide:
     def __init__(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)
         self._stream = socket.socket(fileno=descriptor)
-        self._may_restart = True
         # Whether another rank of the present job is lost, and whether this process has got over it.
         self.has_lost = self.stays = False
 
     def report(self, rank: int | None, reason: str) -> None:
-        """Report that another rank is lost, whose restart this process then waits for. Any thread may call it."""
-        if self._may_restart and not self.has_lost:
+        """Report that another rank is lost: the command then says so, and starts it again. Any thread may call it."""
+        if not self.has_lost:
             self.has_lost = True
             with contextlib.suppress(OSError):  # the command has ended, and this process will
                 self._stream.send(line_of(Lost(rank=rank, reason=reason)))
@@ -226,7 +221,7 @@ class RankSide:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
             os.environ[LISTEN_FD] = str(descriptor)
-        self._may_restart, self.has_lost, self.stays = job.may_restart, False, False
+        self.has_lost = self.stays = False
         return [os.fsdecode(word.encode("latin-1")) for word in job.arguments]
 
 

@@ -84,12 +84,14 @@ class Lost:
     Attributes:
         reason: what happened, and what to do about it.
         seconds: time since its last sign of life, or since its last progress.
+        by_own_error: whether it has ended with an error, which it would meet again; not killed, silent or hanging.
     """
 
     rank: int | None
     host: str
     reason: str
     seconds: float
+    by_own_error: bool = False
 
     @property
     def message(self) -> str:
@@ -136,7 +138,7 @@ class LossDetector:
 
     def failed(self, rank: int, reason: str) -> None:
         """Note that `rank` ends because of its own error."""
-        self._decide(rank, reason, 0.0)
+        self._decide(rank, reason, 0.0, by_own_error=True)
 
     def closed(self, rank: int, now: float) -> None:
         """Note that the connection of `rank` was closed: unless it has left before, the rank is lost."""
@@ -196,9 +198,9 @@ class LossDetector:
                 self._decide(rank, _hang(beat, now - moved, len(waiting)), now - moved)
                 return
 
-    def _decide(self, rank: int | None, reason: str, seconds: float) -> None:
+    def _decide(self, rank: int | None, reason: str, seconds: float, *, by_own_error: bool = False) -> None:
         if self._lost is None:
-            self._lost = Lost(rank, "" if rank is None else self._hosts[rank], reason, seconds)
+            self._lost = Lost(rank, "" if rank is None else self._hosts[rank], reason, seconds, by_own_error)
 
 
 def _hang(beat: Beat, seconds: float, waiting: int) -> str:
@@ -282,6 +284,7 @@ class Verdict(Message):
     host: _Text
     reason: _Text
     seconds: _Seconds
+    by_own_error: bool = False
 
 
 class Goodbye(Message):
@@ -515,7 +518,7 @@ class Watch:
                     self._rank_0_failure = message.reason
                     self._rank_0_failed.set()
             case Verdict():
-                self._found(Lost(message.rank, message.host, message.reason, message.seconds))
+                self._found(Lost(message.rank, message.host, message.reason, message.seconds, message.by_own_error))
             case Goodbye():
                 self._detector.left(rank)
             case _:
@@ -540,7 +543,13 @@ class Watch:
             return
         self._lost = lost
         if self._rank == 0:
-            verdict = Verdict(rank=lost.rank, host=lost.host, reason=shortened(lost.reason), seconds=lost.seconds)
+            verdict = Verdict(
+                rank=lost.rank,
+                host=lost.host,
+                reason=shortened(lost.reason),
+                seconds=lost.seconds,
+                by_own_error=lost.by_own_error,
+            )
             for connection in self._peers.values():
                 connection.send(verdict)
         self._on_lost(lost)

@@ -241,7 +241,7 @@ class Ranks:
         return tracked
 
     def _lose(self, lost: Lost) -> None:
-        if (command := rank_side()) and lost.rank != self.unwatched.rank:
+        if (command := rank_side()) and lost.rank != self.unwatched.rank and not lost.by_own_error:
             command.report(lost.rank, lost.message)
         for callback in self._on_lost:
             callback(lost.message)

@@ -26,7 +26,7 @@ from hpcai500.launch.processes import Patience, RankProcess, SignalRelay, checke
 from hpcai500.launch.rendezvous import RendezvousServer, listen_at
 from hpcai500.layers import Recipe
 from hpcai500.recipe import find_recipe, is_shipped
-from hpcai500.restarts import RankEnd, Restarts, find_loss
+from hpcai500.restarts import Loss, Restarts, find_loss
 from hpcai500.stopping import STOPPING
 from hpcai500.streams import say
 from hpcai500.toml_source import parse_tables, read_source
@@ -441,10 +441,11 @@ def run_local_ranks(
                             listener=None if rank else listener,
                             hold=hold,
                             next_job=next_job,
-                            may_restart=bool(restarts and restarts.left),
+                            may_restart=restarts is not None,
                         )
                 failure = _wait(ranks, grace_seconds)
-                next_job = _next_job(ranks, restarts, relay) if restarts else None
+                loss = _loss(ranks, relay) if restarts else None
+                next_job = restarts.after(loss) if restarts and loss else None
                 if next_job is None:
                     break
                 command = module_command(TRAIN, *next_job)
@@ -453,26 +454,28 @@ def run_local_ranks(
             for process in ranks:
                 process.kill()
     relay.conclude(codes)
+    if loss:
+        return ExitCode.RUN_FAILED  # `restarts` has printed why
     return checked_code(failure[1], f"rank {failure[0]}") if failure else ExitCode.PASS
 
 
 def _run_alone(module: str, arguments: Tokens, patience: Patience | None, restarts: Restarts | None) -> int:
     """Run the only rank of a job; as `run_local_ranks`."""
-    process, next_job = RankProcess(), None
+    process = RankProcess()
     with SignalRelay(patience=patience) as relay:
         try:
             while True:
-                command = module_command(module, *arguments)
-                process.start(command, relay=relay, environment=os.environ, hold=True)
+                process.start(module_command(module, *arguments), relay=relay, environment=os.environ, hold=True)
                 code = process.wait()
-                next_job = _next_job([process], restarts, relay) if restarts else None
+                loss = _loss([process], relay) if restarts else None
+                next_job = restarts.after(loss) if restarts and loss else None
                 if next_job is None:
                     break
-                module, arguments = TRAIN, next_job
+                arguments = next_job
         finally:
             process.kill()
     relay.conclude([code])
-    return checked_code(code, "the job")
+    return ExitCode.RUN_FAILED if loss else checked_code(code, "the job")
 
 
 def _place(rank: int, size: int, listener: socket.socket) -> dict[str, str]:
@@ -482,10 +485,9 @@ def _place(rank: int, size: int, listener: socket.socket) -> dict[str, str]:
     return {name: str(value) for name, value in (place | meeting).items()}
 
 
-def _next_job(ranks: Ranks, restarts: Restarts, relay: SignalRelay) -> Tokens | None:
-    """What the ranks run next, if one of them is lost and the user has not stopped them."""
-    loss = None if relay.has_signal else find_loss({rank: process.end for rank, process in enumerate(ranks)})
-    return restarts.after(loss) if loss else None
+def _loss(ranks: Ranks, relay: SignalRelay) -> Loss | None:
+    """The lost rank, unless the user has stopped the job."""
+    return None if relay.has_signal else find_loss({rank: process.end for rank, process in enumerate(ranks)})
 
 
 def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
@@ -529,7 +531,7 @@ def _end_within(ranks: Ranks, seconds: float) -> bool:
 
 
 def _is_lost(ranks: Ranks, rank: int) -> bool:
-    return any(process.is_waiting and process.end.loss and process.end.loss.rank == rank for process in ranks)
+    return any(not process.is_busy and (loss := process.end.loss) and loss.rank == rank for process in ranks)
 
 
 def _running(ranks: Ranks) -> str:
@@ -608,12 +610,15 @@ def run_horovod_ranks(
             relay.add(child)
             code = wait_for(child)
             # Launchers end with 128 + the signal that killed a rank.
-            loss = find_loss({0: RankEnd(socket.gethostname(), 128 - code)}) if code > 128 else None
-            next_job = restarts.after(loss) if loss and restarts and not relay.has_signal else None
+            is_killed = code - 128 in set(signal.Signals) - {*STOPPING} and not relay.has_signal
+            loss = Loss(None, f"a rank was killed by {signal.Signals(code - 128).name}") if is_killed else None
+            next_job = restarts.after(loss) if restarts and loss else None
             if next_job is None:
                 break
             tokens = [*tokens[: -len(command)], *module_command("launch.rank_command", device, TRAIN, *next_job)]
     relay.conclude()
+    if restarts and loss:
+        return ExitCode.RUN_FAILED
     # A launcher turns a rank's signal into its own exit code.
     return checked_code(code, name) if code < 0 or code in list(ExitCode) else ExitCode.RUN_FAILED
 

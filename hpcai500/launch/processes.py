@@ -337,7 +337,7 @@ class RankProcess:
             next_job is not None
             and self.is_waiting
             and self._link
-            and self._link.send_job(next_job, environment, listener, may_restart=may_restart)
+            and self._link.send_job(next_job, environment, listener)
         ):
             return
         self.kill()

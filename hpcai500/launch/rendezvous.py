@@ -360,16 +360,16 @@ class RendezvousServer:
         process, next_job = RankProcess(), arguments
         try:
             while True:
-                may_restart = bool(restarts and restarts.left)
+                may_restart = restarts is not None
                 end = self._run_once(module, next_job, process, patience, device, may_restart=may_restart)
                 loss = find_loss({0: end, **self._ends()}) if may_restart else None
-                again = restarts.after(loss) if loss and restarts and SignalRelay.last_signal is None else None
+                again = restarts.after(loss) if restarts and loss and SignalRelay.last_signal is None else None
                 if again is None:
                     break
                 next_job = again
         finally:
             process.kill()
-        return ExitCode.RUN_FAILED if end.code is None else checked_code(end.code, "the job")
+        return ExitCode.RUN_FAILED if end.code is None or end.code < 0 else end.code
 
     def _run_once(
         self,

@@ -25,6 +25,7 @@ from hpcai500.errors import RunError, UsageError
 from hpcai500.hosts import Placement
 from hpcai500.launch import rendezvous
 from hpcai500.launch.rendezvous import Job, RendezvousServer, follow, listen_at, meeting_point, receive
+from hpcai500.restarts import RankEnd
 
 COPY = Path(__file__).with_name("rendezvous_of_copies.py")
 
@@ -82,7 +83,7 @@ def hello(rank: int, size: int = 3, version: str = __version__) -> bytes:
 def test_strange_visitors_are_sent_away(
     server: RendezvousServer, placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous, "run_rank", lambda *_: 7)
+    monkeypatch.setattr(rendezvous, "run_rank", lambda *_: RankEnd("n1", 7))
     strange = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"[" * 60_000 + b"\n",
@@ -113,7 +114,7 @@ def test_strangers_who_say_nothing_or_little_delay_no_rank(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them may take ten seconds, all at the same time."""
-    monkeypatch.setattr(rendezvous, "run_rank", lambda *_: 7)
+    monkeypatch.setattr(rendezvous, "run_rank", lambda *_: RankEnd("n1", 7))
     server = RendezvousServer(placement, patience_seconds=100.0)
     server.open()
     words = hello(1)
