@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ time_limit = "10:00"
 warning_seconds = 60
 exclusive = false
 most_requeues = 1
+restarts = 0
 [launcher]
 program = "srun"
 interface = "eth0"
@@ -182,3 +185,33 @@ def test_the_exit_code_of_a_job_that_fails_is_passed_on(start: Callable[..., Bat
     assert batch.job.wait() == "FAILED", batch.output
     assert batch.job.show("ExitCode") == "64:0"
     assert "--set problem.epochs" in batch.output
+
+
+def processes_of(record: Path, module: str) -> dict[int, int]:
+    """The process of each task that runs `module` of hpcai500 for `record`, by rank."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            variables = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        is_ours = any(module.encode() in word for word in words) and os.fsencode(record) in words
+        ranks = [int(one.partition(b"=")[2]) for one in variables if one.startswith(b"SLURM_PROCID=")]
+        if is_ours and ranks and b"SLURM_STEP_ID" in b"\0".join(variables) and words[0] != b"srun":
+            found[ranks[0]] = int(process.name)
+    return found
+
+
+@pytest.mark.parametrize("module", ["hpcai500.train", "bin/hpcai500"], ids=["rank", "task"])
+def test_what_was_killed_starts_again_in_the_same_allocation(start: Callable[..., Batch], module: str) -> None:
+    batch = start(LONG, change=("restarts = 0", "restarts = 2"))
+    batch.wait_until_it_trains()
+    os.kill(processes_of(batch.path, module)[1], SIGKILL)
+    assert batch.job.wait() == "COMPLETED", batch.output
+    assert batch.job.show("Restarts") == "0"
+    told = "rank 1 on host" if module == "hpcai500.train" else "a task was killed (exit code 137)"
+    assert told in batch.output
+    assert ": restart 1 of 2" in batch.output
+    assert batch.history("run_start", "run_resume", "run_stop") == ["run_start", "run_resume", "run_stop"]
+    assert batch.output.rstrip().endswith("HPCAI500 RESULT PASS")

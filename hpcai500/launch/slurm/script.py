@@ -427,7 +427,7 @@ else
     @new_arguments@
 fi
 
-@start_and_wait@
+@run@
 
 # Stopped because time is up, not because of a failure: continue later. Any code except that of a missed target:
 # the signal may have ended an image's file system before the ranks.
@@ -442,6 +442,19 @@ if [[ $PWD$record == *[,:]* ]]; then
     say "$PWD, $record: a path with , or : cannot be bound into a container: submit from another folder"
     exit 64
 fi"""
+_RESTART = """\
+# The ranks start again by themselves after one is lost. If a whole task was killed, its step has ended, with
+# 128 + the signal: another step starts in this allocation.
+restarts=0
+while true; do
+    @start_and_wait@
+    if [[ $warned$notifier ]] || (( code <= 128 || restarts >= @most@ )); then break; fi
+    grep -q '"key":"run_start",.*}$' -- "$record/events.jsonl" || break
+    restarts=$((restarts + 1))
+    say "a task was killed (exit code $code): restart $restarts of @most@ in this allocation"
+    @arguments@
+    arguments+=(--resume)
+done"""
 _RESUME = 'say "continue with: HPCAI500_RECORD=$record sbatch FILE"'
 _REQUEUE = """\
 most=@most@
@@ -496,6 +509,11 @@ def render(job: BatchJob) -> str:
         f"HPCAI500_RECORD=runs/{job.benchmark}-17 sbatch FILE": "continues the run of job 17",
         "scancel --signal=TERM --batch JOB": "stops it with a checkpoint",
     }
+    restarts = ["--restarts", str(slurm.restarts)] if slurm.restarts else []
+    arguments = list(array("arguments", [job.benchmark, *job.arguments, *restarts, "--out", Expression("$record")]))
+    run = start_and_wait(slurm, '"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"', '"$SLURM_JOB_ID"')
+    if slurm.restarts:
+        run = fill(_RESTART, start_and_wait=run, most=str(slurm.restarts), arguments=arguments)
     size = [*size_of(site.node, job.nodes, tasks), *(["--exclusive"] if slurm.exclusive else [])]
     return fill(
         _SCRIPT,
@@ -512,9 +530,9 @@ def render(job: BatchJob) -> str:
         check_of_names="" if site.container.command == NO_CONTAINER else _CHECK_OF_NAMES,
         launcher=array("launcher", launcher(site, job.nodes, tasks)),
         hpcai500=array("hpcai500", container(here, parent)),
-        arguments=array("arguments", [job.benchmark, *job.arguments, "--out", Expression("$record")]),
+        arguments=arguments,
         new_arguments=array("arguments", [*job.new_arguments, Expression("$@")], append=True, indent=4),
-        start_and_wait=start_and_wait(slurm, '"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"', '"$SLURM_JOB_ID"'),
+        run=run,
         requeue=fill(_REQUEUE, most=str(slurm.most_requeues), resume=_RESUME) if slurm.requeue else _RESUME,
     )
 

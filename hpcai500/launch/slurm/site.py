@@ -123,6 +123,7 @@ class SlurmTable(_Table):
     warning_seconds: Annotated[int, Field(ge=0, le=65535)] = 300
     requeue: bool = True
     most_requeues: CountOrNone = 20
+    restarts: CountOrNone = 0
 
     @model_validator(mode="after")
     def _warns_before_the_end(self) -> SlurmTable:
