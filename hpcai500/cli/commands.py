@@ -17,7 +17,7 @@ from hpcai500 import __version__, streams
 from hpcai500.cli.data import app as data
 from hpcai500.cli.ensemble import app as ensemble
 from hpcai500.cli.options import add_command, field_of, new_group
-from hpcai500.cli.procure import accept, rank
+from hpcai500.cli.procure import accept, rank, track
 from hpcai500.cli.prove import replicate, submit, verify
 from hpcai500.cli.run import RUN, Benchmarks, add_benchmarks, demo, failing, report_runs, score, watch
 from hpcai500.cli.run import app as campaign
@@ -182,6 +182,15 @@ add_command(
     "Check a system against its contract, for a procurement.",
     "hpcai500 accept --example > contract.toml",
     "hpcai500 accept contract.toml mine.zip --html acceptance.html --junit acceptance.xml",
+    heading=_PROCURE,
+)
+add_command(
+    app,
+    track,
+    "Follow a machine over months: what got slower since when.",
+    "hpcai500 track /srv/hpcai500/records",
+    "hpcai500 track records -o trends.html --openmetrics /var/lib/node_exporter/hpcai500.prom",
+    "hpcai500 track records --since 2026-05-04     # the state after a maintenance is the new normal",
     heading=_PROCURE,
 )
 add_command(

@@ -1,7 +1,11 @@
-"""Commands for procurement: `accept` checks a system against its contract, `rank` orders submissions."""
+"""Commands for procurement.
+
+`accept` checks a system against its contract, `track` follows it for the years after, `rank` orders submissions.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -158,6 +162,91 @@ def _report_failure(error: HpcAi500Error, as_json: bool) -> int:
     broken: dict[str, Any] = {"verdict": verdict, "exit_code": code, "error": print_error(error), "criteria": []}
     show(broken if as_json else f"HPCAI500 RESULT {verdict}")
     return error.exit_code
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 track`: follow a machine over months.
+
+
+def track(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of records, campaigns, submissions, and micro's files.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.html", help="Write a page with charts of the trends."),
+    ] = None,
+    openmetrics: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.prom", help="Write the newest values for Prometheus (node_exporter's textfile)."),
+    ] = None,
+    grafana: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write a Grafana dashboard of these metrics.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM-DD", help="Leave out older records, as after an accepted change.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="day|record", help="What is one value: the median of a day, or each record.")
+    ] = "day",
+    false_alarms: Annotated[
+        float, typer.Option(metavar="P", help="Rate of false alarms of one look at the whole folder.")
+    ] = 0.01,
+    least: Annotated[
+        float, typer.Option(metavar="SHARE", help="Smaller changes raise no alarm: 0.01 is 1 %, or 1 point of a share.")
+    ] = 0.01,
+    signers: Annotated[
+        Path | None, typer.Option(metavar="ALLOWED_SIGNERS", help="Trusted keys: others are refused.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find what got slower on a machine since when, from its records over months: docs/track.md.
+
+    Each record is checked as by `hpcai500 score`, each submission as by `verify`; what cannot be used is named. Records
+    of the same work on the same hardware make trends: rates, times, waits, energy, the step time of each node, micro's
+    ceilings. A change is reported with the record it begins with, its size and their 95 % intervals, and what changed
+    in firmware and software at that time.
+
+    Start with a run a week; a trend is tested from 8 days on. Exit code: 0, no metric got worse; 5, one did, by more
+    than chance explains (--false-alarms) and than does not matter (--least).
+    """
+    from datetime import UTC, datetime  # keeps `--help` fast
+
+    from hpcai500.progress import track as tracker
+    from hpcai500.results.track import BY, track_lines
+    from hpcai500.results.track import track as find
+    from hpcai500.results.track.outputs import grafana_dashboard, openmetrics_text, track_page
+
+    kind = next((one for one in BY if one == by), None)
+    if kind is None:
+        raise UsageError(f"--by {by}: expected {' or '.join(BY)}")
+    if not 0 <= least < 1:
+        raise UsageError(f"--least {least:g}: expected a share from 0 to below 1: 0.01 is 1 %")
+    if not 0 < false_alarms < 1:
+        raise UsageError(f"--false-alarms {false_alarms:g}: expected a rate between 0 and 1, such as 0.01")
+    try:
+        moment = datetime.strptime(since, "%Y-%m-%d").replace(tzinfo=UTC).timestamp() if since else 0.0
+    except ValueError:
+        raise UsageError(f"--since {since}: expected a date (UTC), such as 2026-05-04") from None
+    found = find(
+        folder,
+        false_alarms=false_alarms,
+        least_change=least,
+        by=kind,
+        since_ms=round(1000 * moment),
+        signers=signers,
+        tracker=tracker,
+    )
+    # A record may contain lone surrogates, which UTF-8 cannot encode.
+    if output:
+        write_requested(output, track_page(found).encode("utf-8", errors="replace"), "-o")
+    if openmetrics:
+        text = openmetrics_text(found, datetime.now(UTC).timestamp())
+        write_requested(openmetrics, text.encode("utf-8", errors="replace"), "--openmetrics")
+    if grafana:
+        write_requested(grafana, f"{json.dumps(grafana_dashboard(), indent=2)}\n".encode(), "--grafana")
+    show(found.document() if as_json else track_lines(found))
+    raise typer.Exit(found.exit_code)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -76,7 +77,9 @@ def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
                     for benchmark, folder in data.items():
                         doing(f"input {benchmark}: reading {folder}")
                         found[f"input {benchmark}"] = _input(bench, job, folder, walks[benchmark], found, bar)
-    return found
+    # When and where, so that `hpcai500 track` can follow the ceilings of each node over months.
+    measured = {"time_ms": time.time_ns() // 1_000_000, "hosts": list(bench.ranks.world.hosts)}
+    return {name: {**entry, **measured} for name, entry in found.items()}
 
 
 def _count(kinds: Sequence[str], data: Mapping[str, Path], job: MeasuringJob) -> int:

@@ -157,26 +157,39 @@ def _windows(count: int) -> list[tuple[int, int]]:
     return found
 
 
+# Steps that are removed before the autocorrelation is computed, in series of at least so many values: a fault that was
+# mended has two.
+_STEPS_REMOVED = ((LEAST_VALUES, 1), (24, 2), (48, 3))
+
+
 def _autocorrelation(ranks: Integers, split: Integers) -> Floats:
-    """The lag-1 autocorrelation of each series of ranks: the lower one of two estimates.
+    """The lag-1 autocorrelation of each series of ranks without its best steps, the first of which is at `split`.
 
-    The first is that of the ranks around their means before and after `split`. Several steps, such as a fault that was
-    mended, would raise it. The second hardly notices them: differences d of neighbours have the autocorrelation
-    -(1 - r) / 2 if the values are an AR(1) process with the coefficient r.
+    A step that is left would look like autocorrelation.
     """
-    count = ranks.shape[1]
-    is_before = np.arange(count) < split[:, None]
-    before = np.where(is_before, ranks, 0).sum(axis=1) / split
-    after = np.where(is_before, 0, ranks).sum(axis=1) / (count - split)
-    rest = ranks - np.where(is_before, before[:, None], after[:, None])
-    return np.minimum(_lag_one(rest), 1 + 2 * _lag_one(np.diff(ranks, axis=1).astype(float)))
-
-
-def _lag_one(values: Floats) -> Floats:
-    """The lag-1 autocorrelation of each row; 0 if it has no variance, as a perfect step of equal values leaves none."""
-    power, found = (values**2).sum(axis=1), np.zeros(len(values))
-    np.divide((values[:, 1:] * values[:, :-1]).sum(axis=1), power, out=found, where=power > 1e-9)
+    series, count = ranks.shape
+    places, rows = np.arange(1, count), np.arange(series)
+    steps = max(number for least, number in _STEPS_REMOVED if count >= least)
+    is_start = np.zeros((series, count), dtype=bool)
+    is_start[:, 0] = is_start[rows, split] = True
+    rest = _without_means(ranks, is_start)
+    for _ in range(steps - 1):
+        sums = np.abs(np.cumsum(rest, axis=1)[:, :-1]) / np.sqrt(places * (count - places))
+        is_start[rows, 1 + sums.argmax(axis=1)] = True
+        rest = _without_means(ranks, is_start)
+    power, found = (rest**2).sum(axis=1), np.zeros(series)
+    # A perfect step of equal values leaves nothing that could be correlated.
+    np.divide((rest[:, 1:] * rest[:, :-1]).sum(axis=1), power, out=found, where=power > 1e-9)
     return found
+
+
+def _without_means(values: Integers, is_start: NDArray[np.bool_]) -> Floats:
+    """`values` less the means of their stretches, which begin at `is_start`; the first column is such a start."""
+    stretch = np.cumsum(is_start.ravel()) - 1
+    flat = values.ravel().astype(float)
+    means = np.bincount(stretch, flat) / np.bincount(stretch)
+    rest: Floats = (flat - means[stretch]).reshape(values.shape)
+    return rest
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class NodeDifference:
 def node_differences(nodes: Sequence[Mapping[str, Any]]) -> list[NodeDifference]:
     """Fields in which `nodes` (the documents of system.json) differ; those that matter first."""
     hosts = [str(node.get("host")) for node in nodes]
-    flat = [dict(_fields("", _compared(node))) for node in nodes]
+    flat = [compared_fields(node) for node in nodes]
     found: dict[tuple[Any, ...], list[str]] = {}
     for path in dict.fromkeys(path for fields in flat for path in fields):
         variants = _variants(path, hosts, [fields.get(path) for fields in flat])
@@ -101,6 +101,11 @@ def node_differences(nodes: Sequence[Mapping[str, Any]]) -> list[NodeDifference]
         for (_, variants), paths in found.items()
     ]
     return sorted(differences, key=lambda difference: not difference.matters)
+
+
+def compared_fields(node: Mapping[str, Any]) -> dict[str, str]:
+    """Each field of the document `node` that `node_differences` compares, with its value as JSON."""
+    return dict(_fields("", _compared(node)))
 
 
 def _compared(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -604,14 +604,14 @@ class WorstNode:
 def worst_node(runs: Sequence[Run], files: Sequence[CeilingFile] = ()) -> WorstNode:
     """Find the node, or the rank of a single node, with the longest own time: waiting for input and computing."""
     of = "node" if any(run.result.nodes > 1 for run in runs) else "rank"
-    slowest = slowest_node([own for run in runs if (own := _own_seconds(run.record, of))])
+    slowest = slowest_node([own for run in runs if (own := own_seconds(run.record, of))])
     name = slowest.name if slowest and of == "node" else None
     return WorstNode(
         slowest, of, tuple(_differences(runs, name))[:_MOST_DIFFERENCES] if name else (), tuple(_ceilings(runs, files))
     )
 
 
-def _own_seconds(record: Record, of: str) -> dict[str, float]:
+def own_seconds(record: Record, of: str) -> dict[str, float]:
     """Own seconds of a step by node or rank; a node has those of its slowest rank, for which all others wait."""
     own: dict[str, float] = {}
     for rank, seconds in _of_ranks(record):
