@@ -69,7 +69,7 @@ ewa: build
 	@$(BIN)/hpcai500 ewa $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.dali $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-cross $(VENV)/.with-signing
+test: $(VENV)/.dali $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-cross $(VENV)/.with-metrics $(VENV)/.with-signing
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/site $(ARGS)
 
 .PHONY: test-isa
@@ -221,9 +221,10 @@ $(IMAGES)/wheelhouse-%/.complete: $(SOURCES) $(WHEELS) $(IMAGES)/base-build.squa
 	@scripts/build-wheels $(IMAGES)/base-build.squashfs $(@D) $*
 	@touch $@
 
-# Without root to install the tools, the kernels for 64-bit Arm are not tested: bootstrap has reported what is missing.
-$(VENV)/.with-cross: $(MADE)
-	@PYTHON='$(BIN)/python' scripts/bootstrap --with cross || [ $$? = 69 ]
+# Without root to install the tools, the kernels for 64-bit Arm are not tested, and files for Prometheus only by our own
+# rules: bootstrap has reported what is missing.
+$(VENV)/.with-cross $(VENV)/.with-metrics: $(VENV)/.with-%: $(MADE)
+	@PYTHON='$(BIN)/python' scripts/bootstrap --with $* || [ $$? = 69 ]
 	@touch $@
 
 $(VENV)/.with-%: $(MADE)

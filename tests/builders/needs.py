@@ -1,8 +1,9 @@
-"""Whether DALI and our operators for it are on this machine."""
+"""Whether DALI and our operators for it, and promtool, are on this machine."""
 
 from __future__ import annotations
 
 import platform
+import shutil
 from importlib.util import find_spec
 
 import pytest
@@ -26,3 +27,7 @@ def _why_not() -> str | None:
 
 
 needs_dali = pytest.mark.skipif(_why_not() is not None, reason=str(_why_not()))
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed: scripts/bootstrap --with metrics"
+)

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 STAMPS = [
     ".made-with-python3", ".runtime", ".extra-dali", ".core", ".dali", ".extra-test", ".extra-dev",
-    ".extra-benchmark", ".horovod", ".with-cross", ".with-signing", ".with-site",
+    ".extra-benchmark", ".horovod", ".with-cross", ".with-metrics", ".with-signing", ".with-site",
 ]  # fmt: skip
 # Of the make that runs the tests; they would reach the make under test.
 INHERITED = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PYTHON", "ARGS"}

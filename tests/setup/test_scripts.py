@@ -205,8 +205,8 @@ def test_what_is_here_is_not_asked_for(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--with", "mpii"], "--with takes cross, image, mpi, signing or site"),
-        (["--with"], "--with takes cross, image, mpi, signing or site"),
+        (["--with", "mpii"], "--with takes cross, image, metrics, mpi, signing or site"),
+        (["--with"], "--with takes cross, image, metrics, mpi, signing or site"),
         (["--chek"], "--check"),
     ],
 )
