@@ -122,7 +122,8 @@ class _Splits:
         is_exact = sizes <= self._most
         found[:, is_exact] = self._exact[sizes[is_exact], sums[:, is_exact]]
         long = sizes[~is_exact]
-        deviation = np.sqrt(long * (count - long) / count * self._variance)
+        # Equal values have no variance; their ranks are exactly at the mean.
+        deviation = np.maximum(np.sqrt(long * (count - long) / count * self._variance), 1e-9)
         apart = np.abs(sums[:, ~is_exact] - long * self._total / count)
         # Half a rank of continuity.
         found[:, ~is_exact] = -(np.log(2) + log_ndtr(-np.maximum(apart - 1, 0) / deviation)) / np.log(10)

@@ -155,9 +155,12 @@ def test_few_values_show_nothing(values: list[float]) -> None:
     assert find_changes([Series(values)]) == [()]
 
 
-def test_a_constant_series_has_no_change() -> None:
-    (found,) = find_changes([Series([5.0] * 30)])
-    assert found == ()
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("count", [LEAST_VALUES, 30, 200])
+def test_a_constant_series_has_no_change(count: int) -> None:
+    assert find_changes([Series([5.0] * count)]) == [()]
+    ((change,),) = find_changes([Series([5.0] * count + [6.0] * count)]) if count > 8 else [(None,)]
+    assert change is None or (change.position, change.size) == (count, pytest.approx(0.2))
 
 
 def test_the_same_series_give_the_same_answer() -> None:
