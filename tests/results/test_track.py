@@ -127,6 +127,13 @@ def test_the_same_folder_gives_the_same_answer(slow_node: Path) -> None:
     assert track(slow_node).document() == track(slow_node).document()
 
 
+def test_descriptions_of_nodes_are_kept_once(slow_node: Path) -> None:
+    """120 of them, in thirty records: of two kinds. Thousands of records fit into memory."""
+    folder = track(slow_node).folder
+    assert sum(len(one.nodes) for one in folder.observations) == 120
+    assert len(folder.documents) == 2
+
+
 # --- What is comparable.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -19,6 +20,7 @@ from hpcai500.record import Event
 from hpcai500.results.track import Tracked, track
 from hpcai500.results.track.outputs import FAMILIES, grafana_dashboard, openmetrics_text, track_page
 
+ROOT = Path(__file__).resolve().parents[2]
 NOW_S = 1_760_000_000.0
 HOSTILE = '<script>alert(1)</script>"\'\\\n{x="y"} 7'
 
@@ -67,7 +69,8 @@ def test_prometheus_reads_it_as_openmetrics(text: str, tmp_path: Path) -> None:
     timed = re.sub(r"^([^#\n]+)$", rf"\1 {NOW_S:.0f}", text, flags=re.MULTILINE)
     for content, is_valid in ((timed, True), (timed.removesuffix("# EOF\n"), False)):
         (tmp_path / "metrics").write_text(content)
-        command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", tmp_path / "metrics", tmp_path / "blocks"]
+        command: list[str | Path] = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
+        command += [tmp_path / "metrics", tmp_path / "blocks"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (ended.returncode == 0) is is_valid, ended.stderr
     assert list((tmp_path / "blocks").iterdir())
@@ -154,6 +157,30 @@ def test_prometheus_accepts_the_queries_of_the_dashboard(dashboard: dict[str, An
     ended = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert f"{len(rules)} rules found" in ended.stdout
+
+
+@needs_promtool
+def test_prometheus_accepts_the_alerts_of_the_documentation(text: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "track.md").read_text()
+    (rules,) = re.findall(r"^    groups:\n(?:    .*\n)+", page, re.MULTILINE)
+    (tmp_path / "alerts.yml").write_text(textwrap.dedent(rules))
+    command: list[str | Path] = ["promtool", "check", "rules", tmp_path / "alerts.yml"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "2 rules found" in ended.stdout
+    assert set(re.findall(r"hpcai500_\w+", rules)) <= {name for name, _, _ in samples(text)}
+
+
+def test_each_family_is_documented() -> None:
+    page = (ROOT / "docs" / "track.md").read_text()
+    for family in FAMILIES:
+        short = family.name.removeprefix("hpcai500")
+        assert (
+            family.name in page
+            or f"`{short}`" in page
+            or f"`{short.removeprefix('_track')}`" in page
+            or ("`_micro_…`" in page and short.startswith("_micro_"))
+        ), family.name
 
 
 def test_the_dashboard_uses_the_names_of_the_metrics_and_no_other(dashboard: dict[str, Any], text: str) -> None:
