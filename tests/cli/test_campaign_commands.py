@@ -100,6 +100,16 @@ def test_what_was_killed_is_told_and_gone_on_with(story: Mapping[str, Any]) -> N
     assert len(first["commands"]) == 2
 
 
+def test_the_goodput_of_a_campaign_is_that_of_all_its_runs(story: Mapping[str, Any]) -> None:
+    runs = [one["result"]["goodput"] for one in story["status"]["attempts"] if one["status"] == "done"]
+    both = story["status"]["goodput"]
+    assert both["wall_seconds"] == pytest.approx(sum(one["wall_seconds"] for one in runs))
+    assert both["seconds"]["steps"] == pytest.approx(sum(one["seconds"]["steps"] for one in runs))
+    assert both["interruptions"] == sum(one["interruptions"] for one in runs) == 1
+    assert both["fraction"] == pytest.approx(both["seconds"]["steps"] / both["wall_seconds"])
+    assert f"goodput     {both['fraction']:.1%} of" in story["shown"].stdout
+
+
 def test_what_failed_is_kept_as_it_was_and_begun_anew(story: Mapping[str, Any]) -> None:
     assert story["failed"].returncode == 64, story["failed"].stderr
     assert story["failed"].stdout.splitlines()[-1] == INVALID

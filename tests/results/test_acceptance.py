@@ -94,6 +94,23 @@ def test_a_missed_number_ends_with_5_and_a_missed_quality_with_2(campaign: Path)
     assert (wrong.verdict, wrong.exit_code) == ("FAIL", 2)
 
 
+def test_goodput_and_the_shares_of_other_parts_may_be_demanded(campaign: Path) -> None:
+    text = (
+        criterion("goodput", 80, "%", lower=0.0)
+        + criterion("goodput", 99, "%", lower=0.0)
+        + criterion("share of startup", 5, "%", upper=0.0)
+        + criterion("checkpoint_seconds", 1, "s", upper=0.0)
+        + criterion("recovery_seconds", 60, "s", upper=0.0)
+    )
+    good, too_good, startup, checkpoint, recovery = accepted(campaign, text=text).criteria
+    assert [one.verdict for one in (good, too_good, startup, checkpoint)] == ["pass", "fail", "pass", "pass"]
+    assert (good.measured, good.limits.unit) == (too_good.measured, "fraction")
+    # A checkpoint takes 0.8 s in this story, and the next epoch begins 0.3 ms later.
+    assert checkpoint.measured == pytest.approx(0.8003, abs=0.001)
+    assert (recovery.verdict, recovery.measured) == ("missing", None)
+    assert "only a run that was interrupted, and then continued, has it" in recovery.note
+
+
 def test_every_run_mean_and_median_judge_other_numbers(campaign: Path) -> None:
     text = "".join(criterion("quality", 50, "%", lower=0.0, statistic=one) for one in ("every", "mean", "median"))
     every, mean, median = accepted(campaign, text=text).criteria

@@ -117,6 +117,7 @@ def test_sections_stand_in_the_order_in_which_they_are_asked_for(record: Path, t
     assert re.search(r"The run took 19\.\d kJ, 62\d W on average", text), "two nodes of some 313 W for 31.5 s"
     assert "Unclassified: 0.4 %" in text
     assert "problem.epochs 90 3" in text
+    assert "of wall-clock time were steps that count." in text
 
 
 def test_the_head_names_machine_and_site_and_no_folder(record: Path) -> None:

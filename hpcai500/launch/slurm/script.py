@@ -319,7 +319,7 @@ pass_on() {
 trap 'warned=yes; pass_on' USR1
 trap @on_end@ TERM
 # When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
-HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job @job@ --format '%V %S') || true
+HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job @job@ --format '%V %S' 2>/dev/null) || true
 export HPCAI500_JOB_TIMES
 @command@ &
 ranks=$!
