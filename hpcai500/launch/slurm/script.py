@@ -300,7 +300,7 @@ _START_AND_WAIT = """\
 # to all processes of the job's steps and, with --full, to those below this script, where mpirun is. Processes
 # that do not handle URG, such as image mounts and starting ranks, ignore it, so it is repeated until the ranks
 # have ended. If Slurm does not answer, and when time is short, the ranks get USR1.
-warned='' signalled='' ranks='' notifier=''
+@before@
 send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
 notify() {
     local last=$((SECONDS + @patience@))
@@ -333,7 +333,12 @@ done
 if [[ $notifier ]]; then kill "$notifier" 2>/dev/null || true; fi"""
 
 
-def start_and_wait(slurm: SlurmTable, command: str, job: str, on_end: str = "pass_on") -> str:
+_NOTHING_YET = "warned='' signalled=''"
+
+
+def start_and_wait(
+    slurm: SlurmTable, command: str, job: str, on_end: str = "pass_on", *, before: str = f"{_NOTHING_YET} "
+) -> str:
     """Commands that run `command` (words of bash) to its end, and set `code`.
 
     `warned` is set when Slurm has warned that time is up.
@@ -342,6 +347,7 @@ def start_and_wait(slurm: SlurmTable, command: str, job: str, on_end: str = "pas
         slurm: how long before the end it warns.
         job: words of bash that give the job's number.
         on_end: what SIGTERM does.
+        before: sets the two flags of a signal; empty where a signal may have come before.
     """
     # A process that reacts only to USR1, as one that stages data, must have ended before time is up.
     patience = max(slurm.warning_seconds - _AT_LEAST_SECONDS, slurm.warning_seconds // 2, _AGAIN_SECONDS)
@@ -351,6 +357,7 @@ def start_and_wait(slurm: SlurmTable, command: str, job: str, on_end: str = "pas
         again=str(_AGAIN_SECONDS),
         job=job,
         on_end=word(on_end),
+        before=f"{before}ranks='' notifier=''",
         command=command,
     )
 
@@ -445,7 +452,7 @@ fi"""
 _RESTART = """\
 # The ranks start again by themselves after one is lost. If a whole task was killed, its step has ended, with
 # 128 + the signal: another step starts in this allocation.
-restarts=0
+restarts=0 @flags@
 while true; do
     @start_and_wait@
     if [[ $warned$notifier ]] || (( code <= 128 || restarts >= @most@ )); then break; fi
@@ -511,9 +518,16 @@ def render(job: BatchJob) -> str:
     }
     restarts = ["--restarts", str(slurm.restarts)] if slurm.restarts else []
     arguments = list(array("arguments", [job.benchmark, *job.arguments, *restarts, "--out", Expression("$record")]))
-    run = start_and_wait(slurm, '"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"', '"$SLURM_JOB_ID"')
+    run = start_and_wait(
+        slurm,
+        '"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"',
+        '"$SLURM_JOB_ID"',
+        # A signal may come between two steps.
+        before="" if slurm.restarts else f"{_NOTHING_YET} ",
+    )
     if slurm.restarts:
-        run = fill(_RESTART, start_and_wait=run, most=str(slurm.restarts), arguments=arguments)
+        most = str(slurm.restarts)
+        run = fill(_RESTART, flags=_NOTHING_YET, start_and_wait=run, most=most, arguments=arguments)
     size = [*size_of(site.node, job.nodes, tasks), *(["--exclusive"] if slurm.exclusive else [])]
     return fill(
         _SCRIPT,
