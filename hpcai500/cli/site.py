@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -212,6 +212,9 @@ def micro(
     oversubscribe: Oversubscribe = False,
     seconds: Annotated[float, typer.Option(min=0.05, help="Approximate time of each measurement.")] = 2.0,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the JSON there too.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the links of all pairs there, as SVG and PNG.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the ceilings: matrix products, convolutions, memory copy, collectives, links, input (docs/micro.md).
@@ -224,14 +227,16 @@ def micro(
         raise UsageError(f"micro {unknown[0]}: expected {', '.join(MICRO_KINDS[:-1])} or {MICRO_KINDS[-1]}")
 
     def body(launcher: Launcher) -> int:
-        from hpcai500.launch.measuring import measure_micro  # keeps `--help` fast
-        from hpcai500.results.micro import figure_of_merit_lines, table_lines
+        from hpcai500.drawing import write_figures  # keeps `--help` fast
+        from hpcai500.launch.measuring import measure_micro
+        from hpcai500.results.micro import figure_of_merit_lines, link_figures, table_lines
 
         return _measured(
             lambda: measure_micro(launcher, kinds, recipe=recipe, overrides=set_ or (), data=data, seconds=seconds),
             lambda document: [*table_lines(document), *figure_of_merit_lines(document)],
             out,
             as_json=as_json,
+            draw=lambda document: write_figures(figures, link_figures(document)) if figures else (),
         )
 
     on_ranks(procs, body)
@@ -244,10 +249,11 @@ def _measured(
     *,
     as_json: bool,
     missed: Callable[[Mapping[str, Any]], list[str]] = lambda document: [],
+    draw: Callable[[Mapping[str, Any]], Iterable[Path]] = lambda document: (),
 ) -> int:
     """Measure, write the document to `out`, and print it or its `lines`, then the verdict; returns the exit code.
 
-    `missed` returns a line for each number that is not good enough.
+    `missed` returns a line for each number that is not good enough, `draw` the files of pictures that it wrote.
     """
     from hpcai500.files import write_atomically  # keeps `--help` fast
 
@@ -261,6 +267,8 @@ def _measured(
                 write_atomically(out, (json.dumps(document) + "\n").encode())
             except OSError as error:
                 raise UsageError(f"{out}: cannot be written: {error.strerror}; give another -o FILE") from error
+        for path in draw(document):
+            say(f"wrote {path}")
     except HpcAi500Error as error:
         verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
         broken = {"verdict": verdict, "error": print_error(error), "exit_code": int(error.exit_code)}

@@ -1,12 +1,18 @@
-"""The output of `hpcai500 micro` as a table and as stable lines for harnesses."""
+"""The output of `hpcai500 micro` as a table, as stable lines for harnesses, and as pictures of links."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from hpcai500.drawing import figure_files
 from hpcai500.text import aligned, count, duration, scaled, share
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Ranks below this share of the median rank are reported as slow, measurements above this spread as noisy.
 _SLOW, _NOISY = 0.9, 0.2
@@ -110,3 +116,49 @@ def _notes(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if (needed := entry.get("needed_at_most")) is not None:
             relation = "more" if entry["enough"] else "less"
             yield f"{name}: {relation} than the {needed:.4g} samples/s that training at the ceiling would need"
+
+
+# ----------------------------------------------------------------------------------------------------
+# A picture of links.
+
+
+# Inches of an end's row, of the frame, and of the largest picture; more ends have no room for numbers.
+_CELL_INCHES, _FRAME_INCHES, _MOST_INCHES = 0.45, 1.6, 14.0
+_MOST_NUMBERED = 24
+# Above this share of the scale, viridis is bright enough for black numbers.
+_BRIGHT = 0.6
+
+
+def link_figures(document: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """A heat map of each measurement of links, end by end, as shares of the median link: SVG and PNG, by file name."""
+    files: dict[str, bytes] = {}
+    for name, entry in document.items():
+        if "pairs" in entry:
+            side = min(_FRAME_INCHES + _CELL_INCHES * len(entry["ends"]), _MOST_INCHES)
+            draw = partial(_draw_links, title=f"{name}: {entry['shape']}", entry=entry)
+            files |= figure_files(draw, name.replace(" ", "-"), (max(side, 5.0) + 1.0, max(side, 4.0)))
+    return files
+
+
+def _draw_links(figure: Figure, title: str, entry: Mapping[str, Any]) -> None:
+    ends: Sequence[str] = entry["ends"]
+    place = {end: index for index, end in enumerate(ends)}
+    # Without a link, a cell stays empty: a node with itself, devices of different nodes.
+    shares = [[math.nan] * len(ends) for _ in ends]
+    for pair in entry["pairs"]:
+        low, high = (place[end] for end in pair["ends"])
+        shares[low][high] = shares[high][low] = pair["share"]
+    top = max(1.0, *(pair["share"] for pair in entry["pairs"]))
+    axes = figure.add_subplot()
+    image = axes.imshow(shares, cmap="viridis", vmin=0, vmax=top)
+    figure.colorbar(image, label=f"of the median link, {scaled(entry['median'], 'B/s')} each way", shrink=0.8)
+    axes.set_xticks(range(len(ends)), ends, rotation=90, parse_math=False)
+    axes.set_yticks(range(len(ends)), ends, parse_math=False)
+    axes.set_title(title, fontsize="medium", parse_math=False)
+    if len(ends) > _MOST_NUMBERED:
+        return
+    for row, line in enumerate(shares):
+        for column, value in enumerate(line):
+            if not math.isnan(value):
+                colour = "black" if value > _BRIGHT * top else "white"
+                axes.text(column, row, f"{value:.0%}", ha="center", va="center", fontsize="x-small", color=colour)

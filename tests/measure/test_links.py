@@ -26,7 +26,7 @@ from hpcai500.measure.links import (
 )
 from hpcai500.measure.micro import MeasuringJob
 from hpcai500.progress import silent
-from hpcai500.results.micro import figure_of_merit_lines, table_lines
+from hpcai500.results.micro import figure_of_merit_lines, link_figures, table_lines
 
 CPU = torch.device("cpu")
 needs_horovod = pytest.mark.skipif(
@@ -156,6 +156,10 @@ def test_a_slow_link_is_named() -> None:
     merits = dict(line.removeprefix("HPCAI500 FOM ").split("=") for line in figure_of_merit_lines(found))
     assert merits["pairs_share"] == f"{found['pairs share']['value']:.6g} fraction"
     assert merits["pairs_latency"].endswith(" s")
+    figures = link_figures(found)
+    assert figures["pairs-slowest.png"].startswith(b"\x89PNG")
+    drawn = figures["pairs-slowest.svg"].decode()
+    assert all(word in drawn for word in ("n1", "n4", f"{pair['share']:.0%}", "of the median link"))
 
 
 def _with_wrong_link(communicator: Communicator) -> None:

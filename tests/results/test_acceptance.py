@@ -383,6 +383,33 @@ def test_storage_is_a_criterion_and_what_was_not_cold_is_missing(campaign: Path,
     assert told(0, "storage accelerators ic", "accelerators", 8, lower=0.0).verdict == "fail"
 
 
+def test_a_contract_names_collectives_and_the_slowest_pair_of_nodes(campaign: Path, tmp_path: Path) -> None:
+    def entry(value: float, unit: str, **more: object) -> dict[str, Any]:
+        shared = {"interval": [value * 0.99, value * 1.01], "spread": 0.01, "verified": True, "nodes": 8}
+        return {"value": value, "unit": unit, **shared, **more}
+
+    slow = ["n3-n7: 41 % of the median of 28 links"]
+    document = {
+        "alltoall network": entry(21e9, "bytes/s"),
+        "pairs slowest": entry(4.9e9, "bytes/s", slow=slow),
+        "pairs share": entry(0.41, "fraction"),
+        "pairs latency": entry(3.1e-6, "s"),
+        "pairs bisection": entry(44e9, "bytes/s"),
+    }
+    text = criterion("alltoall network", 20, "GB/s", lower=0.0) + criterion("pairs share", 90, "%", lower=-0.05)
+    text += criterion("pairs latency", 3, "us", upper=0.1) + criterion("pairs bisection", 40, "GB/s", lower=0.0)
+    file = tmp_path / "micro.json"
+    file.write_text(json.dumps(document))
+    found = accepted(campaign, text=text, micro=[file])
+    assert [(one.verdict, one.measured) for one in found.criteria] == [
+        ("pass", 21e9),
+        ("fail", 0.41),
+        ("pass", 3.1e-6),
+        ("pass", 44e9),
+    ]
+    assert any(f"pairs slowest: {slow[0]}" in line for line in acceptance_lines(found))
+
+
 def test_variation_is_that_of_all_runs(campaign: Path, tmp_path: Path) -> None:
     one = only(accepted(campaign, text=criterion("variation of quality", 1, "%", upper=0.0)))
     assert one.verdict == "pass"

@@ -174,7 +174,7 @@ _NAMES: dict[str, dict[str, float]] = {
     "bytes/s": {"B/s": 1.0, **{f"{prefix}B/s": factor for prefix, factor in _MULTIPLES.items()}},
     "J": {"kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "kWh": 3.6e6, "MWh": 3.6e9},
     "W": {"kW": 1e3, "MW": 1e6},
-    "s": {"min": 60.0, "h": 3600.0},
+    "s": {"us": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0},
     "fraction": {"%": 0.01},
     "images/s": {},
     "samples/s": {},

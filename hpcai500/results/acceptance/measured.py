@@ -63,7 +63,7 @@ class CeilingFile:
         return entry
 
     def slow_ranks(self) -> Iterator[str]:
-        """Yield the slowest rank of each measurement of several ranks, with its share of the median rank."""
+        """Yield the slowest rank of each measurement of several ranks, with its share of the median, and slow links."""
         for name, entry in self.document.items():
             rates = [rate for one in _list(table(entry).get("per_rank")) if (rate := number(one))]
             slowest = table(table(entry).get("slowest"))
@@ -71,6 +71,7 @@ class CeilingFile:
             if value and len(rates) > 1:
                 share = value / statistics.median(rates)
                 yield f"{name}: rank {slowest.get('rank')} on {slowest.get('host')}: {share:.1%} of the median rank"
+            yield from (f"{name}: {short(sentence)}" for sentence in _list(table(entry).get("slow")))
 
 
 def read_ceilings(path: Path, signers: Path | None = None) -> CeilingFile:
