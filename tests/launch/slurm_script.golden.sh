@@ -140,6 +140,9 @@ while true; do
     }
     trap 'warned=yes; pass_on' USR1
     trap pass_on TERM
+    # When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
+    HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$SLURM_JOB_ID" --format '%V %S' 2>/dev/null) || true
+    export HPCAI500_JOB_TIMES
     "${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}" &
     ranks=$!
     if [[ $signalled ]]; then pass_on; fi
