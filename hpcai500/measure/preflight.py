@@ -25,6 +25,7 @@ from hpcai500.hosts import is_first_of_host
 from hpcai500.machine import Link, Machine
 from hpcai500.measure.host import NetworkCounters, read_counters
 from hpcai500.measure.timing import Effort, repeat
+from hpcai500.methodology.communication import bus_bandwidth
 from hpcai500.methodology.cost import names_of
 from hpcai500.methodology.nodes import NodeDifference
 from hpcai500.methodology.roofline import arithmetic_of
@@ -284,9 +285,8 @@ class Exchange:
 
     @property
     def bus_bytes_per_second(self) -> float:
-        """What a ring of n ranks sends over each link: 2 (n - 1) / n of the bytes, divided by the time."""
-        ranks = len(self.wrong)
-        return 2 * (ranks - 1) / ranks * self.size_bytes / self.seconds
+        """Over the link of each rank (`methodology.communication.bus_bandwidth`)."""
+        return bus_bandwidth(self.size_bytes, self.seconds, len(self.wrong))
 
 
 def measure_exchange(world: Communicator, device: torch.device) -> Exchange:
@@ -356,7 +356,10 @@ _ONE_CORE_BYTES_PER_SECOND = 1.25e9
 # An idle interface is named where it is that much faster than those in use.
 _FASTER = 2.0
 _CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_CABLE = "check cable, port and duplex (`ethtool`, `ibstat`), and other users of the link"
+_CABLE = (
+    "check cable, port and duplex (`ethtool`, `ibstat`), and other users of the link (`hpcai500 micro pairs` finds the "
+    "slow one of several)"
+)
 
 
 def expected_link(machine: Machine | None, hosts: int) -> Link | None:
