@@ -331,6 +331,8 @@ def test_the_command_prints_a_table_and_stable_lines(tmp_path: Path, images: Pat
     [
         (["gem"], "micro gem: expected gemm, conv, copy, allreduce, allgather, "),
         (["allreduce"], "allreduce: left out: there is only one rank; start more with --procs N or a launcher"),
+        (["allgather", "pairs"], "allgather, pairs: left out: there is only one rank"),
+        (["device"], "device: skipped: copies from, to and between devices need CUDA"),
         (["gemm", "--data", "."], "--data is for input"),
         (["gemm", "--seconds", "0"], "Invalid value for '--seconds'"),
         (["input", "--recipe", "ic/reference"], "input ic: skipped: it reads imagenet-1k: add --data DIR"),
