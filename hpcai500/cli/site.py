@@ -304,7 +304,7 @@ _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 def storage(
     where: Annotated[Path, typer.Argument(metavar="DIR", help="Folder on the file system to measure.")],
     what: Annotated[
-        list[str] | None, typer.Argument(metavar="[ic|ewa|small|checkpoint]...", help="Which; all by default.")
+        list[str] | None, typer.Argument(metavar="[ic|ewa|small|checkpoint]", help="Which; all by default.")
     ] = None,
     model: Annotated[
         list[str] | None,
