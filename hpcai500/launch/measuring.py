@@ -29,7 +29,7 @@ from hpcai500.errors import (
     WrongAnswerError,
     error_kind,
 )
-from hpcai500.files import GuardedFolder, make_empty, scratch_folder, write_atomically
+from hpcai500.files import GuardedFolder, exists, is_folder, make_empty, scratch_folder, write_atomically
 from hpcai500.hosts import Placement
 from hpcai500.interpreter import module_command
 from hpcai500.job_options import (
@@ -367,8 +367,8 @@ def measure_storage(
         WrongAnswerError: it returned other bytes than were written.
         RunError: the disk is full, or does not respond.
     """
-    if not where.is_dir():
-        raise UsageError(f"{where}: {'not a folder' if where.exists() else 'no such folder'}: give one to measure in")
+    if not is_folder(where):
+        raise UsageError(f"{where}: {'not a folder' if exists(where) else 'no such folder'}: give one to measure in")
     overrides = [_WITHOUT_DEVICE, *([f"os.input_threads={threads}"] if threads else [])]
     setting = setting_for(launcher, "ic/smoke", overrides)
     try:

@@ -620,7 +620,8 @@ _MEMORIES = 2
 def room_of(folder: Path) -> Room:
     """Raises OSError if the file system does not say."""
     found = os.statvfs(folder)
-    return Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, found.f_favail or None)
+    inodes = found.f_favail if found.f_files else None
+    return Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, inodes)
 
 
 def allowed_bytes(room: Room, memory_bytes: int, space: int | None) -> int:

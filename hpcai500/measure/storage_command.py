@@ -343,6 +343,9 @@ def _small_files(job: _Job, seconds: float) -> dict[str, Any]:
 def _checkpoints(job: _Job, models: Sequence[str], seconds: float, bar: Progress) -> dict[str, Any]:
     folder = job.store.folder / f"checkpoint-{job.rank}"
     found: dict[str, Any] = {}
+    if job.allowed < storage.CHUNK:
+        _say(job, f"storage checkpoint: left out: {job.allowed:,} bytes a rank are too few: --space")
+        return found
     content = Content(job.store.seed)
     job.together("making a folder", folder.mkdir)
     rate = None
