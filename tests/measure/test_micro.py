@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -313,6 +314,9 @@ def test_the_command_prints_one_document_and_writes_it(tmp_path: Path) -> None:
     for entry in document.values():
         assert entry["value"] > 0
         assert entry["unit"] == "FLOPS"
+        # When and where, for `track`.
+        assert entry["hosts"] == [socket.gethostname()]
+        assert abs(entry["time_ms"] / 1000 - time.time()) < 86_400
 
 
 def test_the_command_prints_a_table_and_stable_lines(tmp_path: Path, images: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.campaigns import edit_record, values, write_campaign
+from builders.campaigns import SHORT, edit_record, values, write_campaign
 from builders.commands import Typed, error_of
 from builders.events import BOOT
 from builders.months import FIRST_S, HOSTS, WEEK_SECONDS, nodes_of, update_of, write_micro, write_months
@@ -18,6 +19,7 @@ from builders.records import write_record
 
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.record import Event
+from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.results.track import Tracked, Trend, track, track_lines
 
 DAY_SECONDS = 86_400.0
@@ -307,19 +309,39 @@ def test_an_old_file_of_micro_is_named(tmp_path: Path) -> None:
 
 
 def test_campaigns_count_with_their_finished_runs_and_name_the_others(tmp_path: Path) -> None:
-    write_campaign(tmp_path / "campaign", "problem.epochs=3", "hyperparameters.warmup_epochs=1", trials=3, failing=[2])
+    write_campaign(tmp_path / "campaign", *SHORT, trials=3, failing=[2])
     tracked = track(tmp_path)
     assert len(tracked.folder.observations) == 3
     assert reasons(tracked) == {"campaign/trial-02": "failed: node-2 was lost"}
 
 
 def test_a_record_that_was_exchanged_in_a_campaign_is_named(tmp_path: Path) -> None:
-    campaign = write_campaign(tmp_path / "campaign", "problem.epochs=3", "hyperparameters.warmup_epochs=1", trials=2)
-    other = write_campaign(tmp_path / "b", "problem.epochs=3", "hyperparameters.warmup_epochs=1", trials=2, idle_s=9.0)
+    campaign = write_campaign(tmp_path / "campaign", *SHORT, trials=2)
+    other = write_campaign(tmp_path / "b", *SHORT, trials=2, idle_s=9.0)
     shutil.rmtree(campaign / "trial-01")
     shutil.move(other / "trial-01", campaign / "trial-01")
     shutil.rmtree(other)
     assert "not the record in the campaign's campaign.jsonl" in reasons(track(tmp_path))["campaign/trial-01"]
+
+
+def test_a_submission_is_verified_and_counts_with_its_runs(tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    campaign = write_campaign(tmp_path / "campaign", *SHORT, trials=2)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    pack(SubmitRequest(campaign, folder / "vendor.zip", "System", "Organisation", key=tmp_path / "key"))
+    shutil.copy(folder / "vendor.zip", folder / "cut.zip")
+    with (folder / "cut.zip").open("r+b") as stream:
+        stream.truncate(5000)
+    tracked = track(folder)
+    assert [one.name for one in tracked.folder.observations] == ["vendor.zip: trial-01", "vendor.zip: trial-02"]
+    assert reasons(tracked).keys() == {"cut.zip"}
+    assert "refused" in reasons(tracked)["cut.zip"]
+    # The same runs as a folder count once.
+    shutil.copytree(campaign, folder / "campaign")
+    again = track(folder)
+    assert len(again.folder.observations) == 2
+    assert again.folder.left_out[-1].reason == "the same as campaign/trial-02: counted once"
 
 
 def test_a_circle_of_links_ends(tmp_path: Path) -> None:
