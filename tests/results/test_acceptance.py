@@ -104,8 +104,8 @@ def test_goodput_and_the_shares_of_other_parts_may_be_demanded(campaign: Path) -
     )
     good, too_good, startup, checkpoint, recovery = accepted(campaign, text=text).criteria
     assert [one.verdict for one in (good, too_good, startup, checkpoint)] == ["pass", "fail", "pass", "pass"]
-    # Three epochs of 1,281,167 images at 40,000 a second, of which 6 % wait; 0.55 s of evaluation and 0.8 s of checkpoint
-    # each; 8 s until the first event, and 26 s until training.
+    # Three epochs of 1,281,167 images at 40,000 a second, of which 6 % wait; 0.55 s of evaluation and 0.8 s of
+    # checkpoint each; 8 s until the first event, and 26 s until training.
     steps, rest = 3 * 1_281_167 / 40_000, 3 * (0.55 + 0.8) + 8 + 26
     assert good.measured == pytest.approx(0.94 * steps / (steps + rest), rel=0.01)
     assert startup.measured == pytest.approx(34 / (steps + rest), rel=0.01)
