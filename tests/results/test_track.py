@@ -166,10 +166,13 @@ def test_a_change_of_software_is_a_mark_and_no_other_trend(tmp_path: Path) -> No
         for node in nodes_of(events):
             node["driver"] = {"nvidia": {"version": "580.9"}}
         change(run, events)
+        for value in values(events, "run_start"):
+            value["library"] = f"NCCL 2.{29 + run}.1"
 
     write_months(tmp_path, 4, change=with_driver)
     tracked = track(tmp_path)
-    assert len({trend.group for trend in tracked.trends}) == 1
+    (group,) = {trend.group for trend in tracked.trends}
+    assert group.library == "torch (NCCL)"
     found = {mark.field: (mark.before, mark.after, mark.record, mark.hosts) for mark in tracked.marks}
     assert found == {
         "software.torch": ("2.13.0", "2.14.0", "run-002", HOSTS),

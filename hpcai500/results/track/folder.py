@@ -61,7 +61,7 @@ class Group:
         benchmark: `ic`, `ewa`, a plug-in's, or `micro`.
         recipe: hash of the resolved recipe without its seed; "" for micro.
         data: fingerprint of the data set, and whether it is real, synthetic, or from memory; "" for micro.
-        library: backend and communication library.
+        library: backend and communication library, without its version.
         hardware: models of processors and accelerators.
         host: the host of work on one node, as nodes of one model still differ; "" for several nodes.
     """
@@ -375,7 +375,8 @@ def _group(record: Record, result: Result) -> Group:
     processors = sorted({short(table(node.get("cpu")).get("Model name") or "processor unknown", 60) for node in nodes})
     devices = Counter(short(device.get("name"), 60) for node in nodes for device in tables(node.get("accelerators")))
     hardware = [*processors, *(f"{many} x {name}" for name, many in sorted(devices.items()))]
-    library = result.communication_library
+    # Another version of it is a change of software, which a trend shall show.
+    library = re.sub(r"\s*\bv?\d[\w.+-]*", "", result.communication_library or "")
     return Group(
         benchmark=result.benchmark,
         recipe=tables_hash(seedless),
