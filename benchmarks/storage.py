@@ -54,7 +54,7 @@ def random_pieces(folder: Path, seconds: float, threads: int) -> tuple[Callable[
     pieces = [Piece(path, int(offset), BLOCK, 1) for offset in offsets]
 
     def ours() -> float:
-        done = storage.read_samples(pieces, BLOCK, threads, seconds, direct=True)
+        done = storage.read_samples(pieces, BLOCK, threads, seconds, direct=True, keep_open=True)
         assert not done.wrong, done.wrong[0]
         return done.size_bytes / done.seconds
 

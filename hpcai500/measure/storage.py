@@ -357,35 +357,63 @@ def can_read_direct(piece: Piece) -> bool:
 
 def read_samples(
     pieces: Sequence[Piece], request_bytes: int, threads: int, seconds: float, *,
-    direct: bool = False, alive: Callable[[], None] = lambda: None,
+    direct: bool = False, keep_open: bool = False, alive: Callable[[], None] = lambda: None,
 ) -> Done:  # fmt: skip
-    """Read `pieces` in this order, each by one thread: open, read all of it, close.
+    """Read `pieces` in this order, each by one thread: open, read all of it, close; check its first and last page.
 
-    `direct` reads around the page cache. The stamps of all pages are checked.
+    `direct` reads around the page cache; `keep_open` opens each file once in a thread, as loaders of large files do.
 
     Raises:
         OSError: a file cannot be read.
     """
     following = itertools.count()
-    flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
+    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
     largest = max((piece.size_bytes for piece in pieces), default=0)
 
     def operations(thread: int) -> Iterator[Operation]:
         del thread
         memory = memoryview(mmap.mmap(-1, max(_padded(largest), PAGE)))
-        # The counter's next number is taken by one thread only.
-        while (number := next(following)) < len(pieces):
-            yield partial(_read, pieces[number], request_bytes, flags, memory)
+        opened: dict[Path, int] = {}
+        try:
+            # The counter's next number is taken by one thread only.
+            while (number := next(following)) < len(pieces):
+                piece = pieces[number]
+                yield (
+                    partial(_read_open, opened, flags, piece, request_bytes, memory)
+                    if keep_open
+                    else partial(_read, flags, piece, request_bytes, memory)
+                )
+        finally:
+            for descriptor in opened.values():
+                os.close(descriptor)
 
     return in_threads(operations, threads, seconds, alive)
 
 
-def _read(piece: Piece, request_bytes: int, flags: int, memory: memoryview) -> tuple[int, str | None]:
+def _read(flags: int, piece: Piece, request_bytes: int, memory: memoryview) -> tuple[int, str | None]:
     descriptor = os.open(piece.path, flags)
     try:
-        read = read_all(descriptor, memory, piece.offset, piece.size_bytes, request_bytes)
+        return _read_from(descriptor, piece, request_bytes, memory)
     finally:
         os.close(descriptor)
+
+
+# Of a thread: a process may have a thousand open files.
+_MOST_OPEN = 16
+
+
+def _read_open(
+    opened: dict[Path, int], flags: int, piece: Piece, request_bytes: int, memory: memoryview
+) -> tuple[int, str | None]:
+    if piece.path not in opened:
+        while len(opened) >= _MOST_OPEN:
+            os.close(opened.popitem()[1])
+        opened[piece.path] = os.open(piece.path, flags)
+    return _read_from(opened[piece.path], piece, request_bytes, memory)
+
+
+def _read_from(descriptor: int, piece: Piece, request_bytes: int, memory: memoryview) -> tuple[int, str | None]:
+    read = read_all(descriptor, memory, piece.offset, piece.size_bytes, request_bytes)
     if read < piece.size_bytes:
         return read, f"{piece.path}: ends after {piece.offset + read} bytes"
     error = _stamp_error(piece.identity, piece.offset, memory[:read])

@@ -275,9 +275,10 @@ def _read(
     done = job.together(
         f"{name}{' around the page cache' if direct else ''}",
         lambda: storage.read_samples(
-            coldness.cold, samples.request_bytes, job.threads, seconds, direct=direct, alive=job.alive
+            coldness.cold, samples.request_bytes, job.threads, seconds,
+            direct=direct, keep_open=samples.per_file > 1, alive=job.alive,
         ),
-    )
+    )  # fmt: skip
     job.refuse_wrong(name, done.wrong)
     done.resident_bytes = coldness.resident_bytes
     shape = f"{samples.size_bytes:,} bytes, random order" + ("" if samples.per_file == 1 else ", of large files")
