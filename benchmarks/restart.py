@@ -88,7 +88,7 @@ def measure(way: str, folder: Path) -> dict[str, float]:
         epoch = wait_for(record, "epoch_stop", epochs + 1, command)["value"]
         after = {event["key"]: event["time_ms"] / 1000 for event in reversed(events(record)[begun:])}
     finally:
-        command.kill()
+        command.terminate()  # the ranks then end before it
         command.wait()
     moments = [kill_s, after["run_error"], after["init_start"], after["run_resume"]]
     seconds = [later - before for before, later in pairwise(moments)]
