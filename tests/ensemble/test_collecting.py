@@ -29,6 +29,7 @@ from hpcai500.ensemble.result import slowest_words
 from hpcai500.errors import RecordError, RunError
 from hpcai500.methodology.ensemble import parallel_computation
 from hpcai500.recipe import rulebook
+from hpcai500.results.score import score_record
 
 FILES = ("vote.json", "result.json", "DONE", "quality.svg", "training.png")
 
@@ -65,7 +66,15 @@ def test_a_complete_ensemble_is_voted_counted_and_told(tmp_path: Path) -> None:
     # Equation 4: batches of 8 on 8 accelerators of each member.
     assert result.apc.ensemble == parallel_computation([64] * 3, 24_299_077_632)  # type: ignore[union-attr]
     assert result.start_skew_seconds == pytest.approx(0.5, abs=0.01)
+    whole, members = (
+        result.goodput,
+        [score_record(tmp_path / "e" / one.record).goodput for one in result.member_results],
+    )
+    assert whole is not None
+    assert whole.wall_seconds == pytest.approx(sum(one.wall_seconds for one in members if one))
+    assert whole.seconds.steps == pytest.approx(sum(one.seconds.steps or 0 for one in members if one))
     text = said(collected)
+    assert f"goodput     {whole.fraction:.1%} of {whole.wall_seconds:.1f} s" in text
     assert "3 members x 8 = 24 accelerators" in text
     assert "slowest     member 1 on node-1" in text
     assert "HPCAI500 FOM flops=" in text
