@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -237,6 +238,24 @@ def test_events_are_told_at_once_and_steps_now_and_then(tmp_path: Path, monkeypa
     assert found.last_ms is not None
     assert found.last_ms > 1000
     assert list(tmp_path.iterdir()) == [tmp_path / PROGRESS]
+
+
+def test_a_process_shows_that_it_lives_also_while_nothing_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("record", "run_progress"):
+        monkeypatch.setattr(f"hpcai500.{module}.SHORTEST_SECONDS", 0.02)
+    with RecordWriter.create(tmp_path / "r", RECIPE) as writer:
+        writer.keep_progress("owner")
+        time.sleep(0.1)
+        assert not (tmp_path / "r" / PROGRESS).exists(), "before its first event, a record may be begun anew"
+        told = writer.event("epoch_start", {"epoch": 1, "step": 0})
+        while (found := read(tmp_path / "r")).alive_ms <= told["time_ms"] + 100:  # type: ignore[operator]
+            time.sleep(0.01)
+        assert (found.last_ms, found.beat_seconds) == (told["time_ms"], 0.02)
+    ended = (tmp_path / "r" / PROGRESS).read_bytes()
+    time.sleep(0.1)
+    assert (tmp_path / "r" / PROGRESS).read_bytes() == ended
 
 
 def test_a_file_that_cannot_be_written_ends_no_run_and_is_told_once(

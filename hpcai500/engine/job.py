@@ -441,7 +441,8 @@ def _train(
     )
     power.begin()
     costs.begin()
-    trainer.run(is_resumed=_start_clock(job, ranks, console, *place))
+    _start_clock(job, ranks, console, *place)
+    trainer.run(is_resumed=job.old is not None)
     journal.event("run_stop", {"status": "success"})
     trainer.attribution.conclude(journal, ranks)
     costs.conclude(journal, trainer.between_hosts_bytes, trainer.between_stages_bytes)
@@ -458,17 +459,14 @@ def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Load
     return resumed
 
 
-def _start_clock(job: Job, ranks: Ranks, console: Console, epoch: int, step: int) -> bool:
-    """Start the clock, or continue it; returns whether it ran before."""
-    is_resumed = job.old is not None and any(iterate(job.old.events, "run_start"))
+def _start_clock(job: Job, ranks: Ranks, console: Console, epoch: int, step: int) -> None:
     # No rank may read its first batch before the clock has started.
-    if job.old is not None and is_resumed:
+    if job.old and any(iterate(job.old.events, "run_start")):
         _record_resume(job.journal, console, job.old, epoch, step, ranks)
     else:
         # Reading the first batch comes next (V2.0 section 5.3.2).
         job.journal.event("run_start", _world(ranks))
     ranks.world.barrier()
-    return is_resumed
 
 
 def _world(ranks: Ranks) -> dict[str, object]:
