@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 
 from hpcai500.files import GuardedFolder
-from hpcai500.measure import storage
-from hpcai500.measure.storage import Content, Piece, Store
+from hpcai500.measure import file_system
+from hpcai500.measure.file_system import Content, Piece, Store
 from hpcai500.methodology.storage import Samples
 
 BLOCK = 2**17
 # As large as a JPEG file of ImageNet, and whole pages: fio reads no part of one around the page cache.
-FILE = 28 * storage.PAGE
+FILE = 28 * file_system.PAGE
 
 
 def fio(*words: str) -> dict[str, Any]:
@@ -49,12 +49,12 @@ def fio(*words: str) -> dict[str, Any]:
 def random_pieces(folder: Path, seconds: float, threads: int) -> tuple[Callable[[], float], Callable[[], float]]:
     path, content = folder / "large", Content(1)
     size = 2**31
-    storage.save(path, size, 1, content)
+    file_system.save(path, size, 1, content)
     offsets = np.random.default_rng(0).permutation(size // BLOCK) * BLOCK
     pieces = [Piece(path, int(offset), BLOCK, 1) for offset in offsets]
 
     def ours() -> float:
-        done = storage.read_samples(pieces, BLOCK, threads, seconds, direct=True, keep_open=True)
+        done = file_system.read_samples(pieces, BLOCK, threads, seconds, direct=True, keep_open=True)
         assert not done.wrong, done.wrong[0]
         return done.size_bytes / done.seconds
 
@@ -75,7 +75,7 @@ def whole_files(folder: Path, seconds: float, threads: int) -> tuple[Callable[[]
     store = Store(folder, 1)
     each = 6000 // threads
     room = threads * each * FILE
-    counts = storage.write_samples(store, "ic", samples, 0, threads, most_bytes=room, seconds=math.inf)
+    counts = file_system.write_samples(store, "ic", samples, 0, threads, most_bytes=room, seconds=math.inf)
     pieces = [store.sample("ic", samples, 0, thread, number) for thread in range(threads) for number in range(each)]
     assert counts == [each] * threads
     order = np.random.default_rng(0).permutation(len(pieces))
@@ -87,7 +87,7 @@ def whole_files(folder: Path, seconds: float, threads: int) -> tuple[Callable[[]
         os.link(piece.path, links / f"{place % threads}.{place // threads}")
 
     def ours() -> float:
-        done = storage.read_samples(shuffled, samples.request_bytes, threads, math.inf, direct=True)
+        done = file_system.read_samples(shuffled, samples.request_bytes, threads, math.inf, direct=True)
         assert not done.wrong, done.wrong[0]
         return done.size_bytes / done.seconds
 
@@ -109,14 +109,14 @@ def saving(folder: Path, seconds: float, threads: int) -> tuple[Callable[[], flo
 
     def ours() -> float:
         path = folder / "checkpoint"
-        done = storage.save(path, size, 1, content)
+        done = file_system.save(path, size, 1, content)
         path.unlink()
         return done.size_bytes / done.seconds
 
     def theirs() -> float:
         path = folder / "fio"
         job = fio(
-            "--output-format=json", "--name=save", f"--filename={path}", "--rw=write", f"--bs={storage.CHUNK}",
+            "--output-format=json", "--name=save", f"--filename={path}", "--rw=write", f"--bs={file_system.CHUNK}",
             f"--size={size}", "--ioengine=psync", "--end_fsync=1", "--fallocate=none",
         )  # fmt: skip
         path.unlink()

@@ -27,8 +27,8 @@ from hpcai500.data.imagenet.check import Verdict, check_file
 from hpcai500.data.imagenet.index import LAYOUT
 from hpcai500.errors import DataError
 from hpcai500.layers import ClimateProblem, Recipe
+from hpcai500.measure.file_system import Piece, drop_from_memory
 from hpcai500.measure.preflight import Answer, failures, listed, values
-from hpcai500.measure.storage import Piece, drop_from_memory
 from hpcai500.progress import silent
 from hpcai500.system.checks import READING, Check
 

@@ -18,8 +18,8 @@ from hpcai500.errors import RunError, WrongAnswerError
 from hpcai500.files import GuardedFolder
 from hpcai500.hosts import is_first_of_host
 from hpcai500.job_options import Measurement, StorageOptions
-from hpcai500.measure import storage
-from hpcai500.measure.storage import Content, Done, Piece, SmallFiles, Store
+from hpcai500.measure import file_system
+from hpcai500.measure.file_system import Content, Done, Piece, SmallFiles, Store
 from hpcai500.methodology.storage import CHECKPOINTS, SAMPLES, Latencies, Samples, share_of
 from hpcai500.progress import Progress
 from hpcai500.streams import say
@@ -116,7 +116,7 @@ class _Job:
         except OSError as error:
             reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
             place = "" if error.filename else f"{self.bench.options.dir}: "
-            raise RunError(f"{place}{reason}, while {what}: {storage.remedy(error)}") from error
+            raise RunError(f"{place}{reason}, while {what}: {file_system.remedy(error)}") from error
 
     def refuse_wrong(self, what: str, wrong: Sequence[str]) -> None:
         """End all ranks if the storage gave any of them other bytes than were written.
@@ -187,15 +187,15 @@ def _job(bench: Bench[StorageOptions], now: list[str]) -> Iterator[_Job]:
         folder = options.folder if sees else made[world.hosts.index(world.hosts[world.rank])]
         places = world.gather_objects((str(folder), None if sees else world.hosts[world.rank]))
         sharing = [rank for rank, place in enumerate(places) if place == places[world.rank]]
-        room = storage.room_of(folder)
+        room = file_system.room_of(folder)
         memory = _memory_bytes()
         firsts = [rank for rank in range(world.size) if is_first_of_host(rank, world.hosts)]
         memories = world.gather_objects(memory)
         groups = len(set(places))
         whole = sum(memories[rank] for rank in firsts)
         space = None if options.space is None else options.space // groups
-        allowed = storage.allowed_bytes(room, whole // groups, space) // len(sharing)
-        files = min(storage.allowed_files(room, allowed * len(sharing)) // len(sharing), _MOST_SMALL_FILES)
+        allowed = file_system.allowed_bytes(room, whole // groups, space) // len(sharing)
+        files = min(file_system.allowed_files(room, allowed * len(sharing)) // len(sharing), _MOST_SMALL_FILES)
         allowed, files = min(world.gather_objects(allowed)), min(world.gather_objects(files))
         mount = mount_of(folder.resolve(), read_mounts())
         about = {
@@ -233,13 +233,13 @@ def _samples(job: _Job, kind: str, seconds: float) -> dict[str, Any]:
         return {}
     mine = job.together(
         f"writing samples of {kind}",
-        lambda: storage.write_samples(
+        lambda: file_system.write_samples(
             job.store, kind, samples, job.rank, job.threads,
             most_bytes=job.allowed, seconds=seconds / 2, alive=job.alive,
         ),
     )  # fmt: skip
     pieces = _part(job, kind, samples, job.gather(mine))
-    direct = all(job.gather(bool(pieces) and storage.can_read_direct(pieces[0])))
+    direct = all(job.gather(bool(pieces) and file_system.can_read_direct(pieces[0])))
     buffered = _read(job, name, pieces, samples, seconds / 4, direct=False)
     around = None
     if direct:
@@ -270,11 +270,11 @@ def _read(
     job: _Job, name: str, pieces: Sequence[Piece], samples: Samples, seconds: float, *, direct: bool
 ) -> tuple[Done, dict[str, Any]]:
     coldness = job.together(
-        f"{name}: dropping it from memory", lambda: storage.make_cold(pieces, job.threads, job.alive)
+        f"{name}: dropping it from memory", lambda: file_system.make_cold(pieces, job.threads, job.alive)
     )
     done = job.together(
         f"{name}{' around the page cache' if direct else ''}",
-        lambda: storage.read_samples(
+        lambda: file_system.read_samples(
             coldness.cold, samples.request_bytes, job.threads, seconds,
             direct=direct, keep_open=samples.per_file > 1, alive=job.alive,
         ),
@@ -307,22 +307,22 @@ def _small_files(job: _Job, seconds: float) -> dict[str, Any]:
         return {}
     files, made = job.together(
         "making small files",
-        lambda: storage.make_small(folder, job.threads, job.files, seconds / 2, job.alive),
+        lambda: file_system.make_small(folder, job.threads, job.files, seconds / 2, job.alive),
     )
-    job.together("synchronising", lambda: storage.sync(job.store.folder))
+    job.together("synchronising", lambda: file_system.sync(job.store.folder))
     # A host keeps the names that it made in memory, so it reads those of another host where there is one.
     hosts = job.bench.ranks.world.hosts
     here = max(sum(hosts[rank] == host for rank in job.sharing) for host in set(hosts))
     partner = job.sharing[(job.sharing.index(job.rank) + here) % len(job.sharing)]
     theirs = SmallFiles(job.store.folder / f"small-{partner}", job.gather(list(files.counts))[partner])
-    listed = job.together("listing small files", lambda: storage.list_small(theirs, job.threads, job.alive))
+    listed = job.together("listing small files", lambda: file_system.list_small(theirs, job.threads, job.alive))
     job.refuse_wrong("storage list", listed.wrong)
     seed = job.store.seed + job.rank
     opened = job.together(
-        "opening small files", lambda: storage.open_small(theirs, job.threads, seconds / 4, seed, job.alive)
+        "opening small files", lambda: file_system.open_small(theirs, job.threads, seconds / 4, seed, job.alive)
     )
     job.refuse_wrong("storage open", opened.wrong)
-    removed = job.together("removing small files", lambda: storage.remove_small(files, job.threads, job.alive))
+    removed = job.together("removing small files", lambda: file_system.remove_small(files, job.threads, job.alive))
     _remove(job, folder.name)
     remembered = all(job.gather(hosts[partner] == hosts[job.rank]))
     found = {"create": made, "list": listed, "open": opened, "remove": removed}
@@ -344,7 +344,7 @@ def _small_files(job: _Job, seconds: float) -> dict[str, Any]:
 def _checkpoints(job: _Job, models: Sequence[str], seconds: float, bar: Progress) -> dict[str, Any]:
     folder = job.store.folder / f"checkpoint-{job.rank}"
     found: dict[str, Any] = {}
-    if job.allowed < storage.CHUNK:
+    if job.allowed < file_system.CHUNK:
         _say(job, f"storage checkpoint: left out: {job.allowed:,} bytes a rank are too few: --space")
         return found
     content = Content(job.store.seed)
@@ -355,7 +355,7 @@ def _checkpoints(job: _Job, models: Sequence[str], seconds: float, bar: Progress
         if rate is None:
             pilot, _ = _save_and_restore(job, "pilot", folder / "pilot", min(_PILOT_BYTES, share, job.allowed), content)
             rate = pilot["per_rank"][pilot["slowest"]["rank"]]
-        size = min(share, job.allowed, int(rate * seconds / 2) // storage.PAGE * storage.PAGE)
+        size = min(share, job.allowed, int(rate * seconds / 2) // file_system.PAGE * file_system.PAGE)
         if max(job.gather(share)) <= min(job.allowed, _PILOT_BYTES + int(rate * seconds / 2)):
             size = share
         whole = all(job.gather(size == share))
@@ -380,8 +380,8 @@ def _save_and_restore(
     job: _Job, model: str, path: Path, size: int, content: Content
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     identity = job.rank << 40 | zlib.crc32(path.name.encode())
-    saved = job.together(f"saving {model}", lambda: storage.save(path, size, identity, content, job.alive))
-    restored = job.together(f"restoring {model}", lambda: storage.restore(path, size, identity, content, job.alive))
+    saved = job.together(f"saving {model}", lambda: file_system.save(path, size, identity, content, job.alive))
+    restored = job.together(f"restoring {model}", lambda: file_system.restore(path, size, identity, content, job.alive))
     job.refuse_wrong(f"storage restore {model}", restored.wrong)
     job.together("removing a checkpoint", path.unlink)
     shape = f"{size:,} bytes a rank"

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.files import GuardedFolder
-from hpcai500.measure import storage
-from hpcai500.measure.storage import PAGE, Content, Piece, Room, Store
+from hpcai500.measure import file_system
+from hpcai500.measure.file_system import PAGE, Content, Piece, Room, Store
 from hpcai500.methodology.storage import (
     CHECKPOINTS,
     SAMPLES,
@@ -50,7 +50,7 @@ def disk() -> Path:
 def written(store: Store, samples: Samples, count: int, threads: int = 2) -> list[Piece]:
     """`count` samples of rank 3 for each thread."""
     room = threads * count * -(-samples.size_bytes // PAGE) * PAGE
-    counts = storage.write_samples(store, "ic", samples, 3, threads, most_bytes=room, seconds=math.inf)
+    counts = file_system.write_samples(store, "ic", samples, 3, threads, most_bytes=room, seconds=math.inf)
     assert counts == [count] * threads
     return [store.sample("ic", samples, 3, thread, number) for thread in range(threads) for number in range(count)]
 
@@ -112,12 +112,12 @@ def test_accelerators_are_whole_ones() -> None:
     ],
 )
 def test_space_is_bounded(free: int, total: int, memory: int, space: int | None, allowed: int) -> None:
-    assert storage.allowed_bytes(Room(free, total, None), memory, space) == allowed
+    assert file_system.allowed_bytes(Room(free, total, None), memory, space) == allowed
 
 
 def test_small_files_are_bounded_by_inodes() -> None:
-    assert storage.allowed_files(Room(0, 0, 500), 10**9) == 100
-    assert storage.allowed_files(Room(0, 0, None), 10 * PAGE) == 10
+    assert file_system.allowed_files(Room(0, 0, 500), 10**9) == 100
+    assert file_system.allowed_files(Room(0, 0, None), 10 * PAGE) == 10
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -128,10 +128,10 @@ def test_small_files_are_bounded_by_inodes() -> None:
 @pytest.mark.parametrize("direct", [False, True])
 def test_every_sample_is_read_once_and_is_what_was_written(disk: Path, samples: Samples, direct: bool) -> None:
     pieces = written(Store(disk, 7), samples, 9)
-    if direct and not storage.can_read_direct(pieces[0]):
+    if direct and not file_system.can_read_direct(pieces[0]):
         pytest.skip("this file system has no O_DIRECT")
     keep_open = samples.per_file > 1
-    done = storage.read_samples(pieces, samples.request_bytes, 3, math.inf, direct=direct, keep_open=keep_open)
+    done = file_system.read_samples(pieces, samples.request_bytes, 3, math.inf, direct=direct, keep_open=keep_open)
     assert done.wrong == []
     assert (done.operations, done.size_bytes) == (18, 18 * samples.size_bytes)
     assert done.latencies.operations == 18
@@ -139,13 +139,13 @@ def test_every_sample_is_read_once_and_is_what_was_written(disk: Path, samples: 
 
 def test_what_lies_in_memory_is_found_and_left_out(disk: Path) -> None:
     pieces = written(Store(disk, 7), FEW, 4)
-    cold = storage.make_cold(pieces, 2)
+    cold = file_system.make_cold(pieces, 2)
     if cold.resident_bytes != 0:
         pytest.skip("this file system keeps its files in memory")
     assert cold.cold == pieces
     pieces[0].path.read_bytes()
-    assert storage.resident_bytes(pieces[0]) == pieces[0].size_bytes
-    assert storage.resident_bytes(pieces[1]) == 0
+    assert file_system.resident_bytes(pieces[0]) == pieces[0].size_bytes
+    assert file_system.resident_bytes(pieces[1]) == 0
 
 
 def test_a_file_system_in_memory_is_never_cold() -> None:
@@ -153,7 +153,7 @@ def test_a_file_system_in_memory_is_never_cold() -> None:
         pytest.skip("there is no /dev/shm")
     with GuardedFolder(Path("/dev/shm")) as folder:
         pieces = written(Store(folder.path, 7), FEW, 4)
-        found = storage.make_cold(pieces, 2)
+        found = file_system.make_cold(pieces, 2)
     assert found.cold == []
     assert found.resident_bytes == 8 * FEW.size_bytes
 
@@ -164,7 +164,7 @@ def test_a_wrong_page_of_a_sample_is_found(disk: Path, samples: Samples) -> None
     first, second = pieces[0], pieces[5]
     # The right page of another file: its bytes are fine, and in the wrong place.
     first.path.write_bytes(second.path.read_bytes())
-    done = storage.read_samples(pieces, samples.request_bytes, 1, math.inf)
+    done = file_system.read_samples(pieces, samples.request_bytes, 1, math.inf)
     assert str(first.path) in done.wrong[0]
     assert "the page at 0 is wrong" in done.wrong[0]
 
@@ -172,52 +172,52 @@ def test_a_wrong_page_of_a_sample_is_found(disk: Path, samples: Samples) -> None
 def test_a_truncated_sample_is_found(disk: Path) -> None:
     pieces = written(Store(disk, 7), FEW, 2)
     os.truncate(pieces[1].path, 5000)
-    done = storage.read_samples(pieces, FEW.request_bytes, 1, math.inf)
+    done = file_system.read_samples(pieces, FEW.request_bytes, 1, math.inf)
     assert done.wrong == [f"{pieces[1].path}: ends after 5000 bytes"]
 
 
 def test_reading_ends_when_its_time_is_over(disk: Path) -> None:
     pieces = written(Store(disk, 7), FEW, 4)
-    assert storage.read_samples(pieces, FEW.request_bytes, 1, 0.0).operations == 0
+    assert file_system.read_samples(pieces, FEW.request_bytes, 1, 0.0).operations == 0
 
 
 def test_small_files_are_listed_opened_and_removed(disk: Path) -> None:
-    files, made = storage.make_small(disk / "small", 2, 2100, math.inf)
+    files, made = file_system.make_small(disk / "small", 2, 2100, math.inf)
     assert made.operations == 2100
     assert sorted(files.folders.values()) == [50, 50, 1000, 1000]
-    assert storage.list_small(files, 2).size_bytes == 2100
-    opened = storage.open_small(files, 2, math.inf, seed=1)
+    assert file_system.list_small(files, 2).size_bytes == 2100
+    opened = file_system.open_small(files, 2, math.inf, seed=1)
     assert (opened.operations, opened.wrong) == (2100, [])
     files.path(0, 3).write_bytes(files.path(1, 3).read_bytes())
     files.path(1, 7).unlink()
-    assert storage.list_small(files, 2).wrong == [f"{files.path(1, 7).parent}: lists 999 names instead of 1000"]
+    assert file_system.list_small(files, 2).wrong == [f"{files.path(1, 7).parent}: lists 999 names instead of 1000"]
     files.path(1, 7).touch()
-    wrong = storage.open_small(files, 2, math.inf, seed=1).wrong
+    wrong = file_system.open_small(files, 2, math.inf, seed=1).wrong
     assert sorted(wrong) == [f"{files.path(t, n)}: has other bytes than written" for t, n in ((0, 3), (1, 7))]
-    assert storage.remove_small(files, 2).operations == 2100
+    assert file_system.remove_small(files, 2).operations == 2100
     assert [one for one in (disk / "small").rglob("*") if one.is_file()] == []
 
 
-SIZE = 2 * storage.CHUNK + 12_345
+SIZE = 2 * file_system.CHUNK + 12_345
 
 
 def test_a_restored_checkpoint_is_compared_byte_by_byte(disk: Path) -> None:
     path, content = disk / "c.pt", Content(5)
-    saved = storage.save(path, SIZE, 9, content)
+    saved = file_system.save(path, SIZE, 9, content)
     assert saved.size_bytes == path.stat().st_size == SIZE
     assert list(disk.iterdir()) == [path]
-    restored = storage.restore(path, SIZE, 9, content)
+    restored = file_system.restore(path, SIZE, 9, content)
     assert restored.wrong == []
     assert restored.size_bytes + (restored.resident_bytes or 0) == SIZE
     with path.open("r+b") as stream:
-        stream.seek(storage.CHUNK + 777)
+        stream.seek(file_system.CHUNK + 777)
         old = stream.read(1)
-        stream.seek(storage.CHUNK + 777)
+        stream.seek(file_system.CHUNK + 777)
         stream.write(bytes([old[0] ^ 4]))
-    wrong = f"{path}: 1 wrong bytes, the first at {storage.CHUNK + 777}"
-    assert storage.restore(path, SIZE, 9, content).wrong == [wrong]
+    wrong = f"{path}: 1 wrong bytes, the first at {file_system.CHUNK + 777}"
+    assert file_system.restore(path, SIZE, 9, content).wrong == [wrong]
     # Another rank's checkpoint of the same size is wrong in every page.
-    assert len(storage.restore(path, SIZE, 8, content).wrong) == 3
+    assert len(file_system.restore(path, SIZE, 8, content).wrong) == 3
 
 
 def test_pages_are_all_different_and_do_not_compress() -> None:
@@ -225,7 +225,7 @@ def test_pages_are_all_different_and_do_not_compress() -> None:
 
     content = Content(5)
     pages = [bytes(content.at(identity, 4 * PAGE)[:PAGE]) for identity in (1, 2)]
-    pages += [bytes(content.at(1, offset)[:PAGE]) for offset in (0, storage.CHUNK)]
+    pages += [bytes(content.at(1, offset)[:PAGE]) for offset in (0, file_system.CHUNK)]
     assert len(set(pages)) == 4
     assert all(len(zlib.compress(page)) > 0.98 * PAGE for page in pages)
 

@@ -14,7 +14,7 @@ import pytest
 from builders.commands import HPCAI500, INVALID
 from builders.ranks import clean_environment
 
-from hpcai500.measure import storage
+from hpcai500.measure import file_system
 
 LYING = Path(__file__).with_name("lying_mount.py")
 PATIENCE_SECONDS = 240
@@ -146,17 +146,17 @@ def test_a_loop_device_whose_bytes_are_changed_below_the_file_system_is_found_ou
     if made.returncode or mounted.returncode:
         pytest.skip(f"a loop device cannot be mounted here: {mounted.stderr.strip()}; run as root")
     try:
-        content, path, size = storage.Content(3), folder / "c.pt", 5 * storage.CHUNK
-        storage.save(path, size, 1, content)
-        assert storage.restore(path, size, 1, content).wrong == []
-        page = bytes(content.at(1, 2 * storage.CHUNK)[: storage.PAGE])
+        content, path, size = file_system.Content(3), folder / "c.pt", 5 * file_system.CHUNK
+        file_system.save(path, size, 1, content)
+        assert file_system.restore(path, size, 1, content).wrong == []
+        page = bytes(content.at(1, 2 * file_system.CHUNK)[: file_system.PAGE])
         at = image.read_bytes().index(page)
         with image.open("r+b") as stream:
             stream.seek(at + 100)
             stream.write(bytes([page[100] ^ 255]))
             os.fsync(stream.fileno())
         # The block device has a cache of its own below the file system's.
-        wrong = storage.restore(path, size, 1, content).wrong
-        assert wrong == [f"{path}: 1 wrong bytes, the first at {2 * storage.CHUNK + 100}"]
+        wrong = file_system.restore(path, size, 1, content).wrong
+        assert wrong == [f"{path}: 1 wrong bytes, the first at {2 * file_system.CHUNK + 100}"]
     finally:
         subprocess.run(["umount", folder], check=True)

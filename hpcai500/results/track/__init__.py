@@ -477,7 +477,7 @@ def track_lines(tracked: Tracked) -> Iterator[str]:
     yield f"folder      {folder.path}: {count(len(folder.observations), 'record')}, {first} to {last}"
     yield (
         f"tested      {count(tracked.tested, 'trend')} of {len(tracked.trends)}; false alarms: at most "
-        f"{100 * tracked.false_alarms:g} % of looks at a machine without a change (docs/track.md)"
+        f"{100 * tracked.false_alarms:g} % of looks, if days are independent (docs/track.md)"
     )
     for group in dict.fromkeys(trend.group for trend in tracked.trends):
         trends = [trend for trend in tracked.trends if trend.group == group]

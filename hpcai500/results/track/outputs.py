@@ -44,7 +44,10 @@ def track_page(tracked: Tracked) -> str:
         sentence=tracked.sentence,
         facts=[
             ("Tested", f"{tracked.tested} of {count(len(tracked.trends), 'trend')}: {LEAST_VALUES} values or more"),
-            ("False alarms", f"at most {100 * tracked.false_alarms:g} % of looks at a machine without a change"),
+            (
+                "False alarms",
+                f"at most {100 * tracked.false_alarms:g} % of looks at an unchanged machine, if days are independent",
+            ),
             ("Least change", f"{100 * tracked.least_change:g} %, or points of a share of time"),
             ("Value", "the median over the records of a day" if tracked.by == "day" else "that of each record"),
         ],
