@@ -144,14 +144,21 @@ def _with_slow_link(communicator: Communicator, low: int, high: int, seconds_per
 
 
 def test_a_slow_link_is_named() -> None:
-    # 10 MB/s: far slower than any other link, even of a machine that is busy with other work.
+    # 10 MB/s: far slower than any other link, even of a machine that is busy with other work. All links of one host may
+    # be slow there, which are one sentence.
     found = run_ranks(_with_slow_link, 4, 1, 3, 1e-7)[0]
     slowest = found["pairs slowest"]
     assert slowest["slowest_pair"] == ["n2", "n4"]
     (pair,) = [pair for pair in slowest["pairs"] if pair["ends"] == ["n2", "n4"]]
-    assert f"n2-n4: {pair['share']:.0%}".replace("%", " %") + " of the median of 6 links" in slowest["slow"]
+    share = f"{pair['share']:.0%}".replace("%", " %")
+    said = (
+        f"n2-n4: {share} of the median of 6 links",
+        f"n2: all 3 links are slow, {share}",
+        f"n4: all 3 links are slow, {share}",
+    )
+    assert any(line.startswith(said) for line in slowest["slow"])
     lines = list(table_lines(found))
-    assert any(line.startswith("slow: pairs slowest: n2-n4: ") for line in lines)
+    assert {f"slow: pairs slowest: {line}" for line in slowest["slow"]} <= set(lines)
     assert any(line.split()[0] == "n4" and line.split()[2] == f"{pair['share']:.0%}" for line in lines)
     merits = dict(line.removeprefix("HPCAI500 FOM ").split("=") for line in figure_of_merit_lines(found))
     assert merits["pairs_share"] == f"{found['pairs share']['value']:.6g} fraction"

@@ -253,9 +253,9 @@ def test_with_no_gpu_a_device_is_not_looked_for(monkeypatch: pytest.MonkeyPatch,
     """An image is built without the driver, also on a host that has a device."""
     monkeypatch.setattr(kernel_checks, "find_device", Mock(side_effect=AssertionError))
     checks = command._checks("libraries", ["no-gpu"], tmp_path)
-    on_device = [check for name, check in checks.items() if name.endswith("[CUDA]")]
-    assert len(on_device) == len(kernel_checks.CHECKS)
-    for check in on_device:
+    on_device = {name: check for name, check in checks.items() if name.endswith("[CUDA]")}
+    assert {f"{name} [CUDA]" for name in kernel_checks.CHECKS} <= set(on_device)
+    for check in on_device.values():
         with pytest.raises(CannotBeChecked, match="--no-gpu"):
             check()
 
