@@ -108,6 +108,10 @@ def assert_same_run(record: Path, undisturbed: Path, restarts: int) -> None:
     result, other = (json.loads((path / "result.json").read_text()) for path in (record, undisturbed))
     assert (result["restarts"], result["quality"]) == (restarts, other["quality"])
     assert result["images"] == other["images"]
+    goodput = result["goodput"]
+    assert goodput["interruptions"] == restarts
+    assert goodput["seconds"]["startup"] > other["goodput"]["seconds"]["startup"]
+    assert sum(goodput["seconds"].values()) == pytest.approx(goodput["wall_seconds"])
     assert findings(record) == []
 
 
