@@ -24,12 +24,13 @@ from hpcai500.launch.slurm.script import (
     comment,
     directives,
     fill,
+    handle_signals,
     in_container,
     launcher,
     opening,
     several,
     size_of,
-    start_and_wait,
+    start,
     usage_lines,
     word,
 )
@@ -225,7 +226,8 @@ fail() {
 
 ended=''
 
-@start_and_wait@
+@signals@
+@start@
 
 if (( code == 0 )); then exit 0; fi
 
@@ -319,12 +321,8 @@ def member_script(submission: Submission, first_member: int = 0) -> str:
         checks=checks(site, submission.container(with_stage=False), "fail"),
         launcher=array("launcher", launcher(site, shape.nodes_a_member, shape.ranks_a_node)),
         stage_folder=make_stage if needs_stage else "",
-        start_and_wait=start_and_wait(
-            slurm,
-            '"${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member"',
-            '"$element"',
-            "ended=yes; pass_on",
-        ),
+        signals=handle_signals(slurm, '"$element"', "ended=yes; pass_on"),
+        start=start('"${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member"'),
         time_is_up=fill(_TIME_IS_UP, most=str(slurm.most_requeues)) if slurm.requeue else _TIME_IS_UP_FOR_GOOD,
     )
 

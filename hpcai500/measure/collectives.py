@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.topologies import ranks_by_host
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.measure.micro import MeasuringJob, available_bytes, device_name
 from hpcai500.measure.timing import Effort, Timing, repeat, stopwatch
@@ -287,10 +288,7 @@ def partitions(hosts: Sequence[str]) -> dict[str, Partition]:
 
     A measurement that would equal another, or that has groups of single ranks only, is left out.
     """
-    by_host: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        by_host.setdefault(host, []).append(rank)
-    nodes = list(by_host.values())
+    nodes = ranks_by_host(hosts)
     found: dict[str, Partition] = {}
     if any(len(node) > 1 for node in nodes):
         found[NODE] = nodes

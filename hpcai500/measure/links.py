@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.topologies import ranks_by_host
 from hpcai500.measure.collectives import EFFORT, Times, message_sizes, moved, next_is_too_slow, room_for_messages
 from hpcai500.measure.micro import MeasuringJob, device_name
 from hpcai500.measure.timing import Timing, repeat, stopwatch
@@ -44,26 +45,18 @@ class Ends:
     ranks: tuple[tuple[int, ...], ...]
 
 
-def ranks_by_host(hosts: Sequence[str]) -> dict[str, list[int]]:
-    """The ranks of each host, in the order of the hosts' first ranks; `hosts` is by rank."""
-    found: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        found.setdefault(host, []).append(rank)
-    return found
-
-
 def ends_of_hosts(hosts: Sequence[str]) -> Ends:
     """Every host with as many of its ranks as the host with the fewest has, so that all links have equal ends."""
     found = ranks_by_host(hosts)
-    width = min(len(ranks) for ranks in found.values())
-    return Ends(tuple(found), tuple(tuple(ranks[:width]) for ranks in found.values()))
+    width = min(map(len, found))
+    return Ends(tuple(hosts[ranks[0]] for ranks in found), tuple(tuple(ranks[:width]) for ranks in found))
 
 
 def ends_of_devices(hosts: Sequence[str]) -> list[Ends]:
     """For each host with two ranks or more, its ranks, each with its own device."""
     return [
-        Ends(tuple(f"{host}:{place}" for place in range(len(ranks))), tuple((rank,) for rank in ranks))
-        for host, ranks in ranks_by_host(hosts).items()
+        Ends(tuple(f"{hosts[rank]}:{place}" for place, rank in enumerate(ranks)), tuple((rank,) for rank in ranks))
+        for ranks in ranks_by_host(hosts)
         if len(ranks) > 1
     ]
 
@@ -339,7 +332,7 @@ def measure_devices(job: MeasuringJob, communicator: Communicator, seconds: floa
         bar.advance()
         return {}
     entries = host_copies(job, seconds)
-    if any(len(ranks) > 1 for ranks in ranks_by_host(job.world.hosts).values()):
+    if any(len(ranks) > 1 for ranks in ranks_by_host(job.world.hosts)):
         entries |= device_links(job, communicator, seconds)
     else:
         job.say("device to device: skipped: no host has two ranks; start one for each device with --procs N")

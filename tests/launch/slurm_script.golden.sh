@@ -114,35 +114,37 @@ else
     arguments+=(--recipe ic/reference --set communication.backend=horovod "$@")
 fi
 
+# A warning (USR1) and an end (TERM) are passed on to all ranks, which stop with a checkpoint. Slurm sends URG
+# to all processes of the job's steps and, with --full, to those below this script, where mpirun is. Processes
+# that do not handle URG, such as image mounts and starting ranks, ignore it, so it is repeated until the ranks
+# have ended. If Slurm does not answer, and when time is short, the ranks get USR1.
+warned='' signalled='' ranks='' notifier=''
+send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
+notify() {
+    local last=$((SECONDS + 270))
+    while kill -0 "$ranks" 2>/dev/null; do
+        if ! send_urg "$SLURM_JOB_ID" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        sleep 15 >/dev/null 2>&1
+    done
+}
+pass_on() {
+    signalled=yes
+    if [[ $ranks && ! $notifier ]]; then
+        notify </dev/null &
+        notifier=$!
+    fi
+}
+trap 'warned=yes; pass_on' USR1
+trap pass_on TERM
+# When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
+HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$SLURM_JOB_ID" --format '%V %S' 2>/dev/null) || true
+export HPCAI500_JOB_TIMES
+
 # The ranks start again by themselves after one is lost. If a whole task was killed, its step has ended, with
 # 128 + the signal: another step starts in this allocation.
-restarts=0 warned='' signalled=''
+restarts=0
 while true; do
-    # A warning (USR1) and an end (TERM) are passed on to all ranks, which stop with a checkpoint. Slurm sends URG
-    # to all processes of the job's steps and, with --full, to those below this script, where mpirun is. Processes
-    # that do not handle URG, such as image mounts and starting ranks, ignore it, so it is repeated until the ranks
-    # have ended. If Slurm does not answer, and when time is short, the ranks get USR1.
     ranks='' notifier=''
-    send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
-    notify() {
-        local last=$((SECONDS + 270))
-        while kill -0 "$ranks" 2>/dev/null; do
-            if ! send_urg "$SLURM_JOB_ID" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
-            sleep 15 >/dev/null 2>&1
-        done
-    }
-    pass_on() {
-        signalled=yes
-        if [[ $ranks && ! $notifier ]]; then
-            notify </dev/null &
-            notifier=$!
-        fi
-    }
-    trap 'warned=yes; pass_on' USR1
-    trap pass_on TERM
-    # When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
-    HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$SLURM_JOB_ID" --format '%V %S' 2>/dev/null) || true
-    export HPCAI500_JOB_TIMES
     "${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}" &
     ranks=$!
     if [[ $signalled ]]; then pass_on; fi

@@ -295,12 +295,12 @@ def checks(site: Site, container: Sequence[str], leave: str = "exit") -> str:
 _AGAIN_SECONDS = 15
 # What the script itself needs to requeue its job.
 _AT_LEAST_SECONDS = 30
-_START_AND_WAIT = """\
+_SIGNALS = """\
 # A warning (USR1) and an end (TERM) are passed on to all ranks, which stop with a checkpoint. Slurm sends URG
 # to all processes of the job's steps and, with --full, to those below this script, where mpirun is. Processes
 # that do not handle URG, such as image mounts and starting ranks, ignore it, so it is repeated until the ranks
 # have ended. If Slurm does not answer, and when time is short, the ranks get USR1.
-@before@
+warned='' signalled='' ranks='' notifier=''
 send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
 notify() {
     local last=$((SECONDS + @patience@))
@@ -317,10 +317,8 @@ pass_on() {
     fi
 }
 trap 'warned=yes; pass_on' USR1
-trap @on_end@ TERM
-# When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
-HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job @job@ --format '%V %S' 2>/dev/null) || true
-export HPCAI500_JOB_TIMES
+trap @on_end@ TERM"""
+_START = """\
 @command@ &
 ranks=$!
 if [[ $signalled ]]; then pass_on; fi
@@ -331,15 +329,14 @@ while true; do
     [[ $signalled ]] || break
 done
 if [[ $notifier ]]; then kill "$notifier" 2>/dev/null || true; fi"""
+_JOB_TIMES = """\
+# When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
+HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job @job@ --format '%V %S' 2>/dev/null) || true
+export HPCAI500_JOB_TIMES"""
 
 
-_NOTHING_YET = "warned='' signalled=''"
-
-
-def start_and_wait(
-    slurm: SlurmTable, command: str, job: str, on_end: str = "pass_on", *, before: str = f"{_NOTHING_YET} "
-) -> str:
-    """Commands that run `command` (words of bash) to its end, and set `code`.
+def handle_signals(slurm: SlurmTable, job: str, on_end: str = "pass_on") -> str:
+    """Commands that pass signals on to what `start` starts, and give it the times of its job.
 
     `warned` is set when Slurm has warned that time is up.
 
@@ -347,19 +344,16 @@ def start_and_wait(
         slurm: how long before the end it warns.
         job: words of bash that give the job's number.
         on_end: what SIGTERM does.
-        before: sets the two flags of a signal; empty where a signal may have come before.
     """
     # A process that reacts only to USR1, as one that stages data, must have ended before time is up.
     patience = max(slurm.warning_seconds - _AT_LEAST_SECONDS, slurm.warning_seconds // 2, _AGAIN_SECONDS)
-    return fill(
-        _START_AND_WAIT,
-        patience=str(patience),
-        again=str(_AGAIN_SECONDS),
-        job=job,
-        on_end=word(on_end),
-        before=f"{before}ranks='' notifier=''",
-        command=command,
-    )
+    signals = fill(_SIGNALS, patience=str(patience), again=str(_AGAIN_SECONDS), job=job, on_end=word(on_end))
+    return f"{signals}\n{fill(_JOB_TIMES, job=job)}"
+
+
+def start(command: str) -> str:
+    """Commands that run `command` (words of bash) to its end, and set `code`."""
+    return fill(_START, command=command)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -434,6 +428,8 @@ else
     @new_arguments@
 fi
 
+@signals@
+
 @run@
 
 # Stopped because time is up, not because of a failure: continue later. Any code except that of a missed target:
@@ -452,9 +448,10 @@ fi"""
 _RESTART = """\
 # The ranks start again by themselves after one is lost. If a whole task was killed, its step has ended, with
 # 128 + the signal: another step starts in this allocation.
-restarts=0 @flags@
+restarts=0
 while true; do
-    @start_and_wait@
+    ranks='' notifier=''
+    @start@
     if [[ $warned$notifier ]] || (( code <= 128 || restarts >= @most@ )); then break; fi
     grep -q '"key":"run_start",.*}$' -- "$record/events.jsonl" || break
     restarts=$((restarts + 1))
@@ -518,16 +515,9 @@ def render(job: BatchJob) -> str:
     }
     restarts = ["--restarts", str(slurm.restarts)] if slurm.restarts else []
     arguments = list(array("arguments", [job.benchmark, *job.arguments, *restarts, "--out", Expression("$record")]))
-    run = start_and_wait(
-        slurm,
-        '"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"',
-        '"$SLURM_JOB_ID"',
-        # A signal may come between two steps.
-        before="" if slurm.restarts else f"{_NOTHING_YET} ",
-    )
+    run = start('"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"')
     if slurm.restarts:
-        most = str(slurm.restarts)
-        run = fill(_RESTART, flags=_NOTHING_YET, start_and_wait=run, most=most, arguments=arguments)
+        run = fill(_RESTART, start=run, most=str(slurm.restarts), arguments=arguments)
     size = [*size_of(site.node, job.nodes, tasks), *(["--exclusive"] if slurm.exclusive else [])]
     return fill(
         _SCRIPT,
@@ -546,6 +536,7 @@ def render(job: BatchJob) -> str:
         hpcai500=array("hpcai500", container(here, parent)),
         arguments=arguments,
         new_arguments=array("arguments", [*job.new_arguments, Expression("$@")], append=True, indent=4),
+        signals=handle_signals(slurm, '"$SLURM_JOB_ID"'),
         run=run,
         requeue=fill(_REQUEUE, most=str(slurm.most_requeues), resume=_RESUME) if slurm.requeue else _RESUME,
     )
