@@ -213,9 +213,9 @@ def track(
     from datetime import UTC, datetime  # keeps `--help` fast
 
     from hpcai500.progress import track as tracker
-    from hpcai500.results.track import BY, track_lines
-    from hpcai500.results.track import track as find
     from hpcai500.results.track.outputs import grafana_dashboard, openmetrics_text, track_page
+    from hpcai500.results.track.trends import BY, track_lines
+    from hpcai500.results.track.trends import track as find
 
     kind = next((one for one in BY if one == by), None)
     if kind is None:

@@ -111,8 +111,17 @@ def update_of(field: str, value: str, first: int, hosts: Sequence[str] = HOSTS) 
     return change
 
 
-def write_micro(path: Path, time_ms: int, rates: Mapping[str, float], ranks_per_host: int = 2) -> Path:
-    """A file of `hpcai500 micro` with the products of each host: FLOPS of all its ranks."""
+def write_micro(
+    path: Path,
+    time_ms: int,
+    rates: Mapping[str, float],
+    ranks_per_host: int = 2,
+    pairs: Mapping[str, tuple[float, str]] | None = None,
+) -> Path:
+    """A file of `hpcai500 micro` with the products of each host: FLOPS of all its ranks.
+
+    `pairs`: further measurements, (value, unit) by name.
+    """
     per_rank = [rate / ranks_per_host for rate in rates.values() for _ in range(ranks_per_host)]
     hosts = [host for host in rates for _ in range(ranks_per_host)]
     entry = {
@@ -122,5 +131,10 @@ def write_micro(path: Path, time_ms: int, rates: Mapping[str, float], ranks_per_
         "precision": "bf16", "verified": True, "time_ms": time_ms, "hosts": hosts,
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"gemm bf16": entry}), encoding="utf-8")
+    shared = {name: entry[name] for name in ("device", "nodes", "verified", "time_ms", "hosts")}
+    links = {
+        name: {"value": value, "unit": unit, "interval": [value] * 2, "spread": 0.01, **shared}
+        for name, (value, unit) in (pairs or {}).items()
+    }
+    path.write_text(json.dumps({"gemm bf16": entry, **links}), encoding="utf-8")
     return path

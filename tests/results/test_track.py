@@ -20,7 +20,7 @@ from builders.records import write_record
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.record import Event
 from hpcai500.results.submission.pack import SubmitRequest, pack
-from hpcai500.results.track import Tracked, Trend, track, track_lines
+from hpcai500.results.track.trends import Tracked, Trend, track, track_lines
 
 DAY_SECONDS = 86_400.0
 SLOW = {"node-3": (18, 0.05)}
@@ -205,6 +205,23 @@ def test_ceilings_of_micro_are_followed_for_each_node(tmp_path: Path) -> None:
     assert worse.change.size == pytest.approx(-0.1, abs=0.005)
     assert trend_of(tracked, "gemm bf16", "node-1").alarm is None
     assert trend_of(tracked, "gemm bf16").points[0].value == pytest.approx(2e12)
+
+
+def test_a_latency_that_grows_and_a_slowest_link_that_falls_behind_are_worse(tmp_path: Path) -> None:
+    for week in range(20):
+        latency, share = (4e-6, 0.75) if week >= 10 else (3e-6, 0.95)
+        pairs = {
+            "pairs latency": (latency + week % 3 * 1e-8, "s"),
+            "pairs share": (share - week % 3 / 1000, "fraction"),
+        }
+        time_ms = round(1000 * (FIRST_S + week * WEEK_SECONDS))
+        write_micro(tmp_path / f"micro-{week}.json", time_ms, {"node-1": 1e12, "node-2": 1e12}, pairs=pairs)
+    tracked = track(tmp_path, by="record")
+    later, behind = (trend_of(tracked, name).alarm for name in ("pairs latency", "pairs share"))
+    assert later
+    assert later.change.size == pytest.approx(1 / 3, abs=0.01)
+    assert behind
+    assert behind.change.size == pytest.approx(-0.2, abs=0.005)
 
 
 # --- What is left out, and named.

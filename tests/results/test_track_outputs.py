@@ -17,8 +17,8 @@ from builders.months import FIRST_S, HOSTS, WEEK_SECONDS, nodes_of, update_of, w
 from builders.needs import needs_promtool
 
 from hpcai500.record import Event
-from hpcai500.results.track import Tracked, track
 from hpcai500.results.track.outputs import FAMILIES, grafana_dashboard, openmetrics_text, track_page
+from hpcai500.results.track.trends import Tracked, track
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW_S = 1_760_000_000.0

@@ -83,7 +83,8 @@ _RUN: tuple[tuple[str, str, Better, str], ...] = (
     *((name, unit, better, _GOODPUT.get(name, "")) for name, (unit, better) in FIGURES.items()),
 )
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-_MICRO = {
+# What `hpcai500 micro` measures: name -> unit.
+MICRO_UNITS = {
     **{f"{kind} {precision}": "FLOPS" for kind in ("gemm", "conv") for precision in _PRECISIONS},
     "copy": "bytes/s",
     **{f"{collective} {where}": "bytes/s" for collective in COLLECTIVES for where in ("node", "network", "system")},
@@ -116,7 +117,7 @@ def _metrics() -> Iterator[Metric]:
         "--scaling scale.json"
     )
     yield Metric(EFFICIENCY, "fraction", "higher", "efficiency", remedy)
-    for name, unit in _MICRO.items():
+    for name, unit in MICRO_UNITS.items():
         kind = name.partition(" ")[0]
         remedy = f"srun hpcai500 micro {kind} -o micro.json, then --micro micro.json (docs/micro.md)"
         yield Metric(name, unit, "lower" if unit == "s" else "higher", "micro", remedy)
@@ -149,7 +150,7 @@ def find_metric(name: str) -> Metric:
     runs = ", ".join(name for name, *_ in _RUN)
     raise ValueError(
         f"no metric is called {name!r}; {hint}allowed: {runs}; {VARIATION}NAME for each of these; {EFFICIENCY}; "
-        f"{', '.join((*_MICRO, *_STORAGE))}"
+        f"{', '.join((*MICRO_UNITS, *_STORAGE))}"
     )
 
 

@@ -29,6 +29,7 @@ from hpcai500.methodology.result import Result, training_seconds
 from hpcai500.progress import Tracker, silent
 from hpcai500.recipe import tables_hash
 from hpcai500.record import Record, last_hash, line_hash, read_record
+from hpcai500.results.acceptance.contract import MICRO_UNITS
 from hpcai500.results.acceptance.evidence import Trust, is_submission, last_value, open_verified
 from hpcai500.results.acceptance.measured import own_seconds, read_ceilings
 from hpcai500.results.score import score
@@ -322,7 +323,9 @@ class _Reader:
         file = read_ceilings(found.path, self.signers)
         if not self._is_new(found, hashlib.sha256(file.source.content).hexdigest()):
             return
-        entries = {name: table(entry) for name, entry in file.document.items()}
+        entries = {name: table(entry) for name, entry in file.document.items() if name in MICRO_UNITS}
+        if not entries:
+            raise UsageError(f"{found.path}: no measurement of hpcai500 micro is in it")
         first = next(iter(entries.values()))
         times = [one for entry in entries.values() if isinstance(one := entry.get("time_ms"), int)]
         if len(times) < len(entries) or not isinstance(first.get("hosts"), list):
@@ -337,8 +340,7 @@ class _Reader:
             host=nodes[0] if len(nodes) == 1 else "",
         )  # fmt: skip
         values: dict[tuple[str, str], float] = {}
-        for name, entry in entries.items():
-            metric = short(name, _MOST_NAME)
+        for metric, entry in entries.items():
             if entry.get("verified") is False:
                 raise WrongAnswerError(f"{found.path}: {metric}: the result was wrong, so its speed does not count")
             value = number(entry.get("value"))

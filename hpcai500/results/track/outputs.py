@@ -13,8 +13,8 @@ from typing import Any
 from hpcai500.methodology.changes import LEAST_VALUES
 from hpcai500.results.report.blocks import Block, Cell, Chart, Charts, Key, Row, Section, Table, Text, Tone, render
 from hpcai500.results.report.drawing import Axis, Line, Plot, Spot, spanning
-from hpcai500.results.track import Finding, Mark, Tracked, Trend, day_of
 from hpcai500.results.track.folder import MICRO, Group
+from hpcai500.results.track.trends import Finding, Mark, Tracked, Trend, day_of
 from hpcai500.text import count, legible, short
 
 # ----------------------------------------------------------------------------------------------------
@@ -214,6 +214,8 @@ _PERFORMANCE = (
     Family("hpcai500_micro_flops", "flops", "FLOPS of matrix products or convolutions, by hpcai500 micro."),
     Family("hpcai500_micro_bytes_per_second", "bytes_per_second", "Bandwidths, by hpcai500 micro."),
     Family("hpcai500_micro_samples_per_second", "samples_per_second", "Samples a second of the input, by micro."),
+    Family("hpcai500_micro_seconds", "seconds", "Latency of the slowest pair of nodes, by hpcai500 micro."),
+    Family("hpcai500_micro_ratio", "ratio", "Slowest pair of nodes over the median pair, by hpcai500 micro."),
 )
 _WORSE = Family("hpcai500_worse", "", "1 if the metric got worse, beyond the stated rate of false alarms; else 0.")
 _SIZE = Family("hpcai500_worse_change_ratio", "ratio", "Size of the change for the worse, for a share its difference.")
