@@ -360,10 +360,18 @@ def storage(
 
     def body(launcher: Launcher) -> int:
         from hpcai500.launch.measuring import measure_storage  # keeps `--help` fast
-        from hpcai500.results.storage import figure_of_merit_lines, read_speeds, table_lines, too_few, with_accelerators
+        from hpcai500.results.storage import (
+            figure_of_merit_lines,
+            read_speeds,
+            require_answer,
+            table_lines,
+            too_few,
+            with_accelerators,
+        )
 
         def measured() -> dict[str, Any]:
             speeds = read_speeds(accelerator_speed or ())
+            require_answer(kinds, accelerators, speeds)
             found = measure_storage(
                 launcher, where, kinds, models, seconds=seconds, space=most, threads=threads
             )  # fmt: skip

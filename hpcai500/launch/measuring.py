@@ -389,7 +389,10 @@ def measure_storage(
             document = measure(launcher, "measure.storage_command", setting, options, limit_seconds)
     finally:
         if guarded.remover:
-            say(f"{guarded.path}: process {guarded.remover} goes on to remove it; nothing else has to be done")
+            say(
+                f"{guarded.path}: process {guarded.remover} goes on to remove it, which can take minutes; nothing else has "
+                "to be done"
+            )
     if not document:
         raise UsageError(f"{where}: nothing can be measured in so little space (see above)")
     return document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -61,7 +62,8 @@ def _measure(bench: Bench[StorageOptions]) -> Mapping[str, Any]:
             else:
                 found |= _small_files(job, share) if kind == "small" else _samples(job, kind, share)
                 bar.advance()
-    return found
+    measured = {"time_ms": time.time_ns() // 1_000_000, "hosts": list(ranks.world.hosts)}
+    return {name: {**entry, **measured} for name, entry in found.items()}
 
 
 # ----------------------------------------------------------------------------------------------------

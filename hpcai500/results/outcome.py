@@ -78,7 +78,8 @@ def summary_lines(result: Result) -> Iterator[str]:
         yield f"VFLOPS      not shown: {result.why_no_vflops}"
     yield from _power_lines(result)
     if result.restarts:
-        yield f"restarts    {result.restarts}, {result.downtime_seconds:.1f} s down, counted as run time"
+        until = f"{result.downtime_seconds:.1f} s until it trained again"
+        yield f"restarts    {result.restarts}, {until}, counted as run time"
     yield from goodput_lines(result.goodput)
     if not result.rankable:
         yield f"NOT RANKABLE: {result.reasons[0]}" + (
@@ -98,9 +99,9 @@ def goodput_lines(found: Goodput | None) -> Iterator[str]:
     yield f"  {', '.join(names) or 'nothing'}"
     if found.interruptions:
         between = found.mean_between_interruptions_seconds
-        text = f"{count(found.interruptions, 'interruption')}, one in {between:.1f} s of running"
+        text = f"{count(found.interruptions, 'interruption')}, {between:.1f} s of running for each"
         recovery = found.recovery_seconds
-        yield f"  {text}" + ("" if recovery is None else f"; {recovery:.1f} s from one to the next step")
+        yield f"  {text}" + ("" if recovery is None else f"; {recovery:.1f} s from an interruption to the next step")
     if found.checkpoint_seconds is not None:
         yield f"  {count(found.checkpoints, 'checkpoint')}, {found.checkpoint_seconds:.2f} s each"
 

@@ -39,7 +39,7 @@ _TITLES = {
     "seconds": "Run time",
     "time_to_quality_seconds": "Time to quality",
     "evaluation_seconds": "Evaluation time",
-    "downtime_seconds": "Downtime",
+    "downtime_seconds": "From interruptions until it trained again",
     "energy_joules": "Energy",
     "watts": "Power",
     "flops_per_watt": "FLOPS per watt",

@@ -39,6 +39,18 @@ def read_speeds(given: Sequence[str]) -> dict[str, Speed]:
     return found
 
 
+def require_answer(kinds: Sequence[str], wanted: int | None, speeds: Mapping[str, Speed]) -> None:
+    """Refuse `--accelerators` if none of the `kinds` that are measured can say how many are kept busy.
+
+    Raises:
+        UsageError: with what to add.
+    """
+    if wanted is not None and not set(kinds) & set(speeds):
+        raise UsageError(
+            "--accelerators: nothing that is measured tells: add ic, or ewa and --accelerator-speed ewa=NUMBER"
+        )
+
+
 def with_accelerators(document: Document, speeds: Mapping[str, Speed]) -> dict[str, dict[str, Any]]:
     """The document with p99 as an entry of its own, and `storage accelerators KIND` where its speed is known."""
     found: dict[str, dict[str, Any]] = {}

@@ -173,7 +173,7 @@ def _parse_one(text: str, one: str) -> PowerChoice:
         _PLACES[kind](text, rest)
         return PowerChoice(kind, place=rest)
     if colon or kind not in ("auto", "none", *SOURCES):
-        raise UsageError(f"--power {text}: {_use()}")
+        raise UsageError(f"--power {text}: {one!r} is no source; {_use()}")
     if kind == "redfish":
         raise UsageError(f"--power {text}: redfish needs the controller's address, for example redfish:https://bmc-%h")
     return PowerChoice(kind)

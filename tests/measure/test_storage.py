@@ -18,6 +18,7 @@ from builders.ranks import clean_environment
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcai500.errors import UsageError
 from hpcai500.files import GuardedFolder
 from hpcai500.measure import file_system
 from hpcai500.measure.file_system import PAGE, Content, Piece, Room, Store
@@ -31,7 +32,14 @@ from hpcai500.methodology.storage import (
     accelerators_busy,
     share_of,
 )
-from hpcai500.results.storage import figure_of_merit_lines, read_speeds, table_lines, too_few, with_accelerators
+from hpcai500.results.storage import (
+    figure_of_merit_lines,
+    read_speeds,
+    require_answer,
+    table_lines,
+    too_few,
+    with_accelerators,
+)
 
 FEW = Samples(9_000, 9_000, 1)
 PARTS = Samples(3 * PAGE, PAGE, 4)
@@ -295,7 +303,8 @@ def test_two_ranks_measure_at_once(measured: tuple[dict[str, Any], Path]) -> Non
     for name, entry in document.items():
         assert (entry["ranks"], entry["nodes"], entry["verified"]) == (2, 1, True), name
         if "per_rank" in entry:
-            assert len(entry["per_rank"]) == 2
+            assert len(entry["per_rank"]) == len(entry["hosts"]) == 2
+            assert entry["time_ms"] > 0
             assert entry["slowest"]["value"] == min(entry["per_rank"])
             assert entry["latency_seconds"]["operations"] == entry["operations"]
     created = document["storage create"]
@@ -338,6 +347,15 @@ def reading(value: float | None) -> dict[str, dict[str, Any]]:
             "value": value, "unit": "samples/s", "nodes": 1, "ranks": 2, "latency_seconds": late, "verified": True
         }
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", [["small"], ["ewa"], ["checkpoint", "ewa"]])
+def test_a_number_of_accelerators_that_nothing_measured_can_tell_is_refused(kinds: list[str]) -> None:
+    with pytest.raises(UsageError, match="add ic, or ewa and --accelerator-speed ewa=NUMBER"):
+        require_answer(kinds, 2, read_speeds([]))
+    require_answer(kinds, None, read_speeds([]))
+    require_answer([*kinds, "ewa"], 2, read_speeds(["ewa=10"]))
+    require_answer([*kinds, "ic"], 2, read_speeds([]))
 
 
 def test_too_few_accelerators_are_reported() -> None:

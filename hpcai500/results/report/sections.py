@@ -279,9 +279,9 @@ def goodput_section(subject: Subject) -> Section | None:
 def _interruptions(found: Goodput) -> Iterator[str]:
     if found.interruptions:
         between, recovery = found.mean_between_interruptions_seconds, found.recovery_seconds
-        yield f"{count(found.interruptions, 'interruption')}, one in {duration(between)} of running."
+        yield f"{count(found.interruptions, 'interruption')}, {duration(between)} of running for each."
         if recovery is not None:
-            yield f"It took {duration(recovery)} from one to the next training step."
+            yield f"It took {duration(recovery)} from an interruption to the next training step."
     if found.checkpoint_seconds is not None:
         yield f"{count(found.checkpoints, 'checkpoint')}, {found.checkpoint_seconds:.2f} s each."
 

@@ -203,13 +203,13 @@ class Family:
 
 
 _PERFORMANCE = (
-    Family("hpcai500_images_per_second", "images_per_second", "Images a second in the newest run."),
-    Family("hpcai500_valid_flops", "flops", "VFLOPS of the newest run."),
-    Family("hpcai500_epoch_seconds", "seconds", "Training time of an epoch in the newest run."),
+    Family("hpcai500_images_per_second", "images_per_second", "Images a second of a run, newest value."),
+    Family("hpcai500_valid_flops", "flops", "VFLOPS of a run, newest value."),
+    Family("hpcai500_epoch_seconds", "seconds", "Training time of an epoch, newest value."),
     Family("hpcai500_data_wait_ratio", "ratio", "Share of the training time spent waiting for data."),
     Family("hpcai500_communication_ratio", "ratio", "Share of the training time spent in communication."),
-    Family("hpcai500_image_joules", "joules", "Energy of an image in the newest run."),
-    Family("hpcai500_ceiling_flops", "flops", "FLOPS of matrix products before the newest run."),
+    Family("hpcai500_image_joules", "joules", "Energy of an image, newest value."),
+    Family("hpcai500_ceiling_flops", "flops", "FLOPS of matrix products before a run, newest value."),
     Family("hpcai500_step_ratio", "ratio", "Own time of a step of a node or rank over the median of the others."),
     Family("hpcai500_micro_flops", "flops", "FLOPS of matrix products or convolutions, by hpcai500 micro."),
     Family("hpcai500_micro_bytes_per_second", "bytes_per_second", "Bandwidths, by hpcai500 micro."),
