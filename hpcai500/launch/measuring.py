@@ -390,8 +390,8 @@ def measure_storage(
     finally:
         if guarded.remover:
             say(
-                f"{guarded.path}: process {guarded.remover} goes on to remove it, which can take minutes; nothing else has "
-                "to be done"
+                f"{guarded.path}: process {guarded.remover} goes on to remove it, which can take minutes; nothing "
+                "else has to be done"
             )
     if not document:
         raise UsageError(f"{where}: nothing can be measured in so little space (see above)")
