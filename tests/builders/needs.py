@@ -1,4 +1,4 @@
-"""Whether DALI and our operators for it, and promtool, are on this machine."""
+"""What some tests need of this machine: DALI and our operators for it, promtool, Horovod."""
 
 from __future__ import annotations
 
@@ -30,4 +30,10 @@ needs_dali = pytest.mark.skipif(_why_not() is not None, reason=str(_why_not()))
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed: scripts/bootstrap --with metrics"
+)
+
+_HAS_HOROVOD = find_spec("horovod") is not None
+needs_horovod = pytest.mark.skipif(not _HAS_HOROVOD, reason="no Horovod: make horovod")
+needs_horovod_and_mpi = pytest.mark.skipif(
+    not _HAS_HOROVOD or shutil.which("mpirun") is None, reason="no Horovod with MPI: make horovod"
 )

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from builders.commands import ThreadsAtExit
+from builders.needs import needs_horovod
 from builders.ranks import run_ranks, start, try_ranks
 from reduction import settings
 from torch import Tensor, nn
@@ -39,7 +40,6 @@ from hpcai500.hosts import Placement
 from hpcai500.layers import Communication
 from hpcai500.recipe import load_recipe
 
-needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="no Horovod: make horovod")
 needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
 needs_open_mpi = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None or shutil.which("ompi_info") is None, reason="no Horovod with Open MPI"

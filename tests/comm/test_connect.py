@@ -5,7 +5,6 @@ Ranks that would not do the same thing are refused; Gloo is told the interface b
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import resource
 import socket
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from builders.needs import needs_horovod
 from builders.ranks import clean_environment, free_port
 from file_mailbox import communicator
 
@@ -30,8 +30,6 @@ from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.system import network as network_module
 from hpcai500.system.network import interface_addresses, prefer_route
-
-needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="no Horovod: make horovod")
 
 SRUN = {
     "SLURM_JOB_ID": "7",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
+from builders.needs import needs_horovod_and_mpi
 from builders.ranks import run_ranks, try_ranks
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,10 +36,6 @@ from hpcai500.progress import silent
 CPU = torch.device("cpu")
 ONE_HOST, TWO_HOSTS = ("a", "a"), ("a", "a", "b", "b")
 SECONDS = 0.1
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None or shutil.which("mpirun") is None,
-    reason="no Horovod with MPI: make horovod",
-)
 
 
 def job_of(communicator: Communicator) -> MeasuringJob:
@@ -186,7 +181,7 @@ def test_every_collective_of_gloo_is_measured_and_what_is_not_glooss_own_is_told
         assert row["instead"] == ("sums in memory that the ranks share" if row["bytes"] >= 1 << 16 else None)
 
 
-@needs_horovod
+@needs_horovod_and_mpi
 @pytest.mark.parametrize(("launcher", "library"), [("mpirun", "Open"), ("horovodrun", "Gloo")])
 def test_every_collective_of_horovod_is_measured(launcher: str, library: str) -> None:
     first, second = run_ranks(_all_collectives, 2, backend="horovod", launcher=launcher)

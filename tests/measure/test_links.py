@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import time
 from itertools import combinations
 from typing import Any
 
 import pytest
 import torch
+from builders.needs import needs_horovod_and_mpi
 from builders.ranks import run_ranks, try_ranks
 from torch import Tensor
 
@@ -29,10 +28,6 @@ from hpcai500.progress import silent
 from hpcai500.results.micro import figure_of_merit_lines, link_figures, table_lines
 
 CPU = torch.device("cpu")
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None or shutil.which("mpirun") is None,
-    reason="no Horovod with MPI: make horovod",
-)
 
 
 def job_of(communicator: Communicator, said: list[str] | None = None) -> MeasuringJob:
@@ -117,7 +112,7 @@ def test_all_ranks_of_a_host_exchange_at_once_and_a_third_host_rests() -> None:
     assert everyone[0]["pairs slowest"]["pairs"][0]["table"][0]["bytes"] == 16
 
 
-@needs_horovod
+@needs_horovod_and_mpi
 @pytest.mark.parametrize(("launcher", "library"), [("mpirun", "Open MPI"), ("horovodrun", "Gloo")])
 def test_pairs_of_horovod_are_measured_and_told_to_be_all_to_alls(launcher: str, library: str) -> None:
     everyone = run_ranks(measured, 3, ("a", "b", "c"), backend="horovod", launcher=launcher)
