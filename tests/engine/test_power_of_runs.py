@@ -207,7 +207,7 @@ def test_a_source_that_was_asked_for_and_is_not_there_ends_before_the_run(
 
 def test_a_wrong_word_is_told_before_anything_is_done(tmp_path: Path) -> None:
     launcher = launcher_of(find_placement({}), None)
-    with pytest.raises(UsageError, match="--power rapls: expected auto, none"):
+    with pytest.raises(UsageError, match="--power rapls: 'rapls' is no source; expected auto, none"):
         list(run_benchmark(Request("ic", out=tmp_path / "record", power="rapls"), launcher))
     assert not (tmp_path / "record").exists()
     assert train.main(["--recipe", "ic/smoke", "--data", "x", "--out", str(tmp_path / "record"), "--power", "x"]) == 64
