@@ -400,8 +400,9 @@ def _by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> 
 def _by_other_target(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
     """VFLOPS keys that an older version computed with a target other than the edition's."""
     for valid, rate in (("vflops", "flops"), ("vflops_per_watt", "flops_per_watt")):
-        withheld = computed[valid] is None and computed[rate] is not None
-        if withheld and _same(computed[rate] * computed["penalty_coefficient"], written.get(valid)):
+        coefficient = computed["penalty_coefficient"]
+        withheld = computed[valid] is None and computed[rate] is not None and coefficient is not None
+        if withheld and _same(computed[rate] * coefficient, written.get(valid)):
             yield valid
 
 

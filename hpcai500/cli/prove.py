@@ -319,7 +319,8 @@ def replicate(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="With --with: tolerance of quality.  [default: the change that changes VFLOPS by --tolerance]",
+            help="With --with: tolerance of quality.  [default: the change that changes VFLOPS by --tolerance; for a "
+            "loss, --tolerance]",
         ),
     ] = None,
     signers: Annotated[

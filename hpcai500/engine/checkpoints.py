@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -129,10 +129,12 @@ class CheckpointStore:
         """Free the reserved space at the end of a run."""
         self._reserved.unlink(missing_ok=True)
 
-    def load_latest(self, events: Sequence[Event], target: float) -> tuple[Checkpoint, dict[str, Any]] | None:
+    def load_latest(
+        self, events: Sequence[Event], problem: Mapping[str, Any]
+    ) -> tuple[Checkpoint, dict[str, Any]] | None:
         """The newest checkpoint in the events whose file is intact, with its state, or None.
 
-        Damaged or missing files are skipped. `target` is the run's target quality.
+        Damaged or missing files are skipped. `problem` is the table of the run's recipe, with its target quality.
         """
         known = [Checkpoint(**event["value"]) for event in iterate(events, "checkpoint")]
         for position in reversed(range(len(known))):
@@ -140,7 +142,7 @@ class CheckpointStore:
             path = self._folder / checkpoint.file
             if path.is_file() and _sha256(path) == checkpoint.sha256:
                 self._good = [one.file for one in known[: position + 1]]
-                at_target = target_checkpoint(events, target)
+                at_target = target_checkpoint(events, problem)
                 # If the run resumes from before it was written, another one will be the first.
                 if at_target and at_target["file"] in self._good:
                     self._at_target = at_target["file"]

@@ -454,7 +454,7 @@ def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Load
     """The newest intact checkpoint, read by rank 0 and broadcast to all ranks."""
     if job.old is None:
         return None
-    loaded = checkpoints.load_latest(job.old.events, job.recipe.problem.target_quality) if ranks.leads else None
+    loaded = checkpoints.load_latest(job.old.events, job.recipe.problem.model_dump()) if ranks.leads else None
     resumed: Loaded | None = ranks.world.broadcast_object(loaded)
     return resumed
 

@@ -23,10 +23,11 @@ from hpcai500.engine.reporting import Console, EpochTally, Journal, Status
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import StagedUpdater, Updater
 from hpcai500.engine.warm_up import WarmUp, WarmUpTimes
-from hpcai500.errors import FAULTY_DEVICE, NotFiniteError, StoppedError
+from hpcai500.errors import FAULTY_DEVICE, NotFiniteError, RunError, StoppedError
 from hpcai500.hosts import name_ranks
 from hpcai500.layers import Recipe
 from hpcai500.measure.convolutions import to_memory_format
+from hpcai500.methodology.passes import better_of, reaches
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
 from hpcai500.workloads.base import Place, Workload
@@ -174,7 +175,8 @@ class Trainer:
             self._journal.event("replicas", {"epoch": epoch, "ranks": self._place.world_size, "digest": digest})
             quality = self._evaluate(epoch)
             self._before, self._tally = EpochTally(), EpochTally()
-            self._save(epoch + 1, at_target=quality >= self._recipe.problem.target_quality)
+            problem = self._recipe.problem.model_dump()
+            self._save(epoch + 1, at_target=reaches(quality, problem["target_quality"], better_of(problem)))
 
     @contextmanager
     def evaluation_mode(self) -> Iterator[nn.Module]:
@@ -335,6 +337,7 @@ class Trainer:
         with self.evaluation_mode() as model:
             evaluation = self._workload.evaluate(model, on_batch=lambda samples: self._in_evaluation(epoch, samples))
         seconds = time.perf_counter() - start
+        self._require_quality(epoch, evaluation.value)
         self._quality = evaluation.value
         metric = self._recipe.problem.metric
         value = {"epoch": epoch, "metric": metric, "value": evaluation.value, "samples": evaluation.samples}
@@ -344,6 +347,22 @@ class Trainer:
         self._journal.event("eval_stop", {"epoch": epoch})
         self._console.epoch_done(self._status(epoch), self._tally.seconds + seconds, evaluation.per_class)
         return evaluation.value
+
+    def _require_quality(self, epoch: int, value: float) -> None:
+        """Require a quality that records can hold; it is the same on all ranks, so that all of them raise the error.
+
+        Raises:
+            RunError: it is not finite, or outside the range of its problem.
+        """
+        is_loss = better_of(self._recipe.problem.model_dump()) == "lower"
+        if 0 <= value <= 1 or (is_loss and 0 <= value < math.inf):
+            return
+        expected = "a finite number of 0 or more" if is_loss else "0 to 1"
+        hint = "" if is_loss else "; a benchmark whose metric is a loss needs a LossProblem (docs/plugins.md)"
+        raise RunError(
+            f"evaluation after epoch {epoch}: {self._recipe.problem.metric} is {value:g}, expected {expected}: correct "
+            f"the workload's evaluate, or {self._advice(epoch, self._step - 1)}{hint}"
+        )
 
     def _in_evaluation(self, epoch: int, samples: int) -> None:
         self._ranks.progress()

@@ -35,7 +35,6 @@ from hpcai500.ensemble.mapping import in_short
 from hpcai500.ensemble.result import EnsembleResult, MemberResult, derive_ensemble, slowest_words
 from hpcai500.errors import ExitCode, RecordError
 from hpcai500.files import turn_of, write_atomically
-from hpcai500.methodology.result import about_target
 from hpcai500.progress import Tracker, silent
 from hpcai500.recipe import rulebook
 from hpcai500.results.outcome import goodput_lines, not_rankable_lines
@@ -260,7 +259,7 @@ class CollectReport:
         result = self.collected.result
         if result.quality.achieved is None or not (result.complete or self.accepted):
             return ExitCode.RUN_FAILED
-        return ExitCode.PASS if result.quality.achieved >= result.quality.target else ExitCode.WRONG_ANSWER
+        return ExitCode.PASS if result.quality.is_reached else ExitCode.WRONG_ANSWER
 
     @property
     def verdict(self) -> str:
@@ -284,7 +283,7 @@ class CollectReport:
                 yield from not_rankable_lines(result.reasons)
             if self.exit_code == ExitCode.WRONG_ANSWER:
                 quality = result.quality
-                yield f"FAILED: {quality.metric} {quality.achieved} is below the target {quality.target:g}"
+                yield f"FAILED: {quality.metric} {quality.achieved} is {quality.miss}"
         yield f"HPCAI500 RESULT {self.verdict}"
 
     def document(self) -> dict[str, Any]:
@@ -367,12 +366,12 @@ def figure_of_merit_lines(result: EnsembleResult) -> Iterator[str]:
         "flops": (result.flops, "FLOPS"),
         "sustained_flops": (result.sustained_flops, "FLOPS"),
         "images_per_second": (result.images_per_second, "images/s"),
-        result.quality.metric: (result.quality.achieved, "fraction"),
+        result.quality.metric: (result.quality.achieved, result.quality.unit),
         **{
-            f"{result.quality.metric}_{name.replace(' ', '_')}": (value, "fraction")
+            f"{result.quality.metric}_{name.replace(' ', '_')}": (value, result.quality.unit)
             for name, value in (result.quality.per_class or {}).items()
         },
-        f"{result.quality.metric}_out_of_bag": (bag.value if bag else None, "fraction"),
+        f"{result.quality.metric}_out_of_bag": (bag.value if bag else None, result.quality.unit),
         "members": (result.members, "members"),
         "members_done": (result.members_done, "members"),
         "apc": (result.apc.ensemble if result.apc else None, "FLOP"),
@@ -392,7 +391,7 @@ def figure_of_merit_lines(result: EnsembleResult) -> Iterator[str]:
 
 def _quality_lines(result: EnsembleResult) -> Iterator[str]:
     quality, alone = result.quality, [one.quality for one in result.member_results if one.quality is not None]
-    yield f"quality     {quality.metric} {quality.achieved:.4f} by the vote `{result.vote}` (target {quality.target:g})"
+    yield f"quality     {quality.metric} {quality.achieved:.4f} by the vote `{result.vote}` (target {quality.goal})"
     for name, value in (quality.per_class or {}).items():
         yield f"  {name:22} " + ("does not occur" if value is None else f"{value:.4f}")
     if alone:
@@ -416,7 +415,7 @@ def _rate_lines(result: EnsembleResult) -> Iterator[str]:
     yield f"  sustained              {scaled(result.sustained_flops or 0.0, 'FLOPS')} from first start to last stop"
     if result.vflops is not None:
         yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (quality factor {result.penalty_coefficient:.4f})"
-    elif why := about_target(result.reasons):
+    elif why := result.why_no_vflops:
         yield f"VFLOPS      not shown: {why}"
     yield f"rate        {result.images_per_second:.1f} images/s"
     yield (

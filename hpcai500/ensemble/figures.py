@@ -51,9 +51,7 @@ def _draw_quality(figure: Figure, result: EnsembleResult) -> None:
     axes.scatter(places, values, s=size, alpha=alpha, color=_ALONE, linewidths=0, label="each member alone", zorder=2)
     counts = [point.members for point in result.curve]
     axes.plot(counts, [point.value for point in result.curve], "o-", color=_VOTE, label="vote of the first", zorder=4)
-    axes.axhline(
-        quality.target, color=_INK, linewidth=1.0, linestyle="--", zorder=1, label=f"target {quality.target:g}"
-    )
+    axes.axhline(quality.target, color=_INK, linewidth=1.0, linestyle="--", zorder=1, label=f"target {quality.goal}")
     bag = result.out_of_bag
     if bag is not None and bag.value is not None:
         axes.axhline(

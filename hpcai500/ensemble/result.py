@@ -13,8 +13,8 @@ from hpcai500.ensemble.journal import Ensemble
 from hpcai500.ensemble.mapping import in_short
 from hpcai500.methodology.ensemble import EnsembleNumbers, ensemble_numbers, overlap_reasons, parallel_computation
 from hpcai500.methodology.goodput import Goodput, total
-from hpcai500.methodology.result import DEFAULT_EXPONENT, Quality, has_edition_target
-from hpcai500.methodology.trials import penalty_coefficient, valid_flops
+from hpcai500.methodology.result import Quality, about_vflops, has_edition_target, quality_factor, quality_of
+from hpcai500.methodology.trials import valid_flops
 
 SCHEMA = "hpcai500-ensemble-result-1"
 # Shorter downtimes are not shown.
@@ -146,6 +146,11 @@ class EnsembleResult(_Frozen):
     goodput: Goodput | None = None
     member_results: list[MemberResult]
 
+    @property
+    def why_no_vflops(self) -> str | None:
+        """The reason why there are no VFLOPS; None if there are, or if none of `reasons` is about them."""
+        return None if self.vflops is not None else about_vflops(self.reasons)
+
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> EnsembleResult:
         """The result in a document of `as_json`.
@@ -175,11 +180,9 @@ def derive_ensemble(
     problem, options = ensemble.tables["problem"], ensemble.tables["ensemble"]
     numbers = ensemble_numbers([one.times for one in members]) if members else None
     first = members[0] if members else None
-    coefficient = (
-        penalty_coefficient(vote.value, problem["target_quality"], rules.get("exponent", DEFAULT_EXPONENT))
-        if vote
-        else None
-    )
+    voted = {"value": vote.value, "per_class": dict(vote.per_class) if vote.per_class else None} if vote else None
+    quality = quality_of(problem, voted)
+    coefficient = quality_factor(quality, rules)
     counts = coefficient if has_edition_target(problem, rules) else None
     vflops = valid_flops(numbers.flops, counts) if numbers and counts is not None else None
     reasons = list(_reasons(ensemble, members, missing, vote, numbers))
@@ -200,12 +203,7 @@ def derive_ensemble(
         sampling=options["sampling"],
         strata=options["strata"],
         vote=options["vote"],
-        quality=Quality(
-            metric=problem["metric"],
-            achieved=vote.value if vote else None,
-            target=problem["target_quality"],
-            per_class=dict(vote.per_class) if vote and vote.per_class else None,
-        ),
+        quality=quality,
         curve=list(vote.curve) if vote else [],
         out_of_bag=vote.out_of_bag if vote else None,
         apc=_parallel_computation(ensemble, members),

@@ -198,7 +198,7 @@ class EnsemblePoint:
         ranks: of all members together.
         images_per_second: of all members together.
         flops: of all members together (Eq. 6).
-        vflops: `flops` times the penalty coefficient of the vote; None if the target is not the edition's.
+        vflops: `flops` times the penalty coefficient of the vote; None as in the ensemble's result.
         member_images_per_second: of the slowest member in its epoch: the speed of V3.0 Fig. 7.
         at_once: most members that ran at the same moment.
         overlap: the slowest member's time as a fraction of that from the first start to the last stop.
@@ -337,13 +337,13 @@ def point_of(folder: Path, result: EnsembleResult) -> EnsemblePoint:
     Raises:
         RecordError: its members did not vote.
     """
-    if result.quality.achieved is None or result.penalty_coefficient is None or result.flops_per_image is None:
+    if result.quality.achieved is None or result.flops_per_image is None:
         raise RecordError(f"{folder}: its members have not voted: hpcai500 ensemble collect {folder}")
     # Images that pad the last batch of an epoch are work, too. The number of epochs is the same for all and cancels
     # out.
     work = [float(one.images + one.padded_images) for one in result.member_results]
     seconds = [one.training_seconds for one in result.member_results]
-    rate = epoch_rate(work, seconds)
+    rate, coefficient = epoch_rate(work, seconds), result.penalty_coefficient
     flops = rate * result.flops_per_image
     return EnsemblePoint(
         folder=str(folder),
@@ -352,7 +352,7 @@ def point_of(folder: Path, result: EnsembleResult) -> EnsemblePoint:
         ranks=result.scale,
         images_per_second=rate,
         flops=flops,
-        vflops=None if result.vflops is None else flops * result.penalty_coefficient,
+        vflops=None if result.vflops is None or coefficient is None else flops * coefficient,
         member_images_per_second=min(images / spent for images, spent in zip(work, seconds, strict=True)),
         quality=result.quality.achieved,
         at_once=result.at_once or 0,

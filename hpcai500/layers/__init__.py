@@ -67,6 +67,13 @@ class Problem(Layer):
         return self.dataset.startswith("synthetic-")
 
 
+class LossProblem(Problem):
+    """Layer 9 of a plug-in whose metric is a loss: any value of 0 or more, and lower is better."""
+
+    target_quality: Positive = Field(description="target of the quality, reached from above")
+    better: Literal["lower"] = Field(description="a lower value of the metric is better")
+
+
 class ClimateProblem(Problem):
     """Layer 9 of `ewa`, with the training and evaluation years."""
 

@@ -1,9 +1,9 @@
-"""The clock of a run over restarts (V2.0 section 5.3.2), and each epoch as it was last trained."""
+"""The clock of a run over restarts (V2.0 section 5.3.2), each epoch as it was last trained, and its target quality."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 # ----------------------------------------------------------------------------------------------------
 # The clock of a run, over restarts.
@@ -83,22 +83,6 @@ def lost_evaluations(events: Iterable[Event]) -> list[Event]:
     return _passes(events, "eval_accuracy")[1]
 
 
-def first_reaching(events: Iterable[Event], target: float) -> Event | None:
-    """The first evaluation that counts and reached the quality `target`; None if none did."""
-    reached = (event for event in last_pass(events, "eval_accuracy").values() if event["value"]["value"] >= target)
-    return min(reached, key=lambda event: event["seq"], default=None)
-
-
-def target_checkpoint(events: Sequence[Event], target: float) -> Mapping[str, Any] | None:
-    """The value of the checkpoint with the weights that first reached the quality `target`; None without one."""
-    reached = first_reaching(events, target)
-    if reached is None:
-        return None
-    after = (event for event in events if event["key"] == "checkpoint" and event["seq"] > reached["seq"])
-    saved = next(after, None)
-    return saved["value"] if saved else None
-
-
 def _passes(events: Iterable[Event], key: str) -> tuple[dict[int, Event], list[Event]]:
     """The events named `key` that count, by epoch; and those that a restart went back over."""
     kept: dict[int, Event] = {}
@@ -111,3 +95,43 @@ def _passes(events: Iterable[Event], key: str) -> tuple[dict[int, Event], list[E
         elif event["key"] == key:
             kept[event["value"]["epoch"]] = event
     return kept, lost
+
+
+# ----------------------------------------------------------------------------------------------------
+# The target quality: of which values it is reached, and when.
+
+
+Better = Literal["higher", "lower"]
+
+
+def better_of(problem: Mapping[str, Any]) -> Better:
+    """Whether a higher or a lower quality is better, by the table `problem` of a recipe: lower if it says so."""
+    return "lower" if problem.get("better") == "lower" else "higher"
+
+
+def reaches(value: float, target: float, better: Better) -> bool:
+    """Whether the quality `value` is as good as `target`, or better; never, if it is not a number."""
+    return value <= target if better == "lower" else value >= target
+
+
+def goal(target: float, better: Better) -> str:
+    """The target in words: `0.763`, or `0.5 or less`."""
+    return f"{target:g}{' or less' if better == 'lower' else ''}"
+
+
+def first_reaching(events: Iterable[Event], problem: Mapping[str, Any]) -> Event | None:
+    """The first evaluation that counts and reached the target of the recipe's `problem`; None if none did."""
+    target, better = float(problem["target_quality"]), better_of(problem)
+    evaluations = last_pass(events, "eval_accuracy").values()
+    reached = (event for event in evaluations if reaches(event["value"]["value"], target, better))
+    return min(reached, key=lambda event: event["seq"], default=None)
+
+
+def target_checkpoint(events: Sequence[Event], problem: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The value of the checkpoint with the first weights at the target of `problem`; None without one."""
+    reached = first_reaching(events, problem)
+    if reached is None:
+        return None
+    after = (event for event in events if event["key"] == "checkpoint" and event["seq"] > reached["seq"])
+    saved = next(after, None)
+    return saved["value"] if saved else None

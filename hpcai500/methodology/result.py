@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.conduct import conduct
 from hpcai500.methodology.energy import power_of_run
 from hpcai500.methodology.goodput import Goodput, goodput
-from hpcai500.methodology.passes import Event, Timeline, first_reaching, last_pass
+from hpcai500.methodology.passes import Better, Event, Timeline, better_of, first_reaching, goal, last_pass, reaches
 from hpcai500.methodology.rules import LevelReport, find_level
 from hpcai500.methodology.trials import flops_rate, penalty_coefficient, valid_flops
 from hpcai500.methodology.weak_scaling import estimate_efficiency
@@ -85,6 +85,35 @@ class Quality(BaseModel):
     achieved: float | None
     target: float
     per_class: dict[str, float | None] | None = None
+    better: Better = "higher"
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the target is reached; not with an unknown value."""
+        return self.achieved is not None and reaches(self.achieved, self.target, self.better)
+
+    @property
+    def goal(self) -> str:
+        """The target in words: `0.763`, or `0.5 or less`."""
+        return goal(self.target, self.better)
+
+    @property
+    def miss(self) -> str:
+        """Where a value is that misses the target: `below the target 0.763`, or `above the target 0.5`."""
+        return f"{'above' if self.better == 'lower' else 'below'} the target {self.target:g}"
+
+    @property
+    def unit(self) -> str:
+        """For figures of merit: `fraction`, or 1 (a plain number) for a loss, which may be above 1."""
+        return "1" if self.better == "lower" else "fraction"
+
+    @model_serializer(mode="wrap")
+    def _without_usual_direction(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `better` where higher is better: results are compared with those of older versions."""
+        fields: dict[str, Any] = handler(self)
+        if self.better == "higher":
+            del fields["better"]
+        return fields
 
 
 class StepBytes(BaseModel):
@@ -99,7 +128,8 @@ class StepBytes(BaseModel):
 class Result(BaseModel):
     """All numbers of one run; unknown is None, never 0. Times in seconds, rates a second, FLOPS and bytes unscaled.
 
-    `vflops` is None for a run with another target than the edition's; `why_no_vflops` has the reason.
+    `vflops` is None for a run with another target than the edition's, and both `vflops` and `penalty_coefficient` where
+    a lower quality is better; `why_no_vflops` has the reason.
     `level` is the lowest level that the recipe qualifies for, None if no level allows one of its changes.
     `level_changes` are the fields that no lower level allows; None if the edition does not know the benchmark.
     `parallel_efficiency` is None, with a note, where it cannot be relied on; `parallel_efficiency_starts` has it for
@@ -154,8 +184,8 @@ class Result(BaseModel):
 
     @property
     def why_no_vflops(self) -> str | None:
-        """The reason why there are no VFLOPS; None if there are, or if none of `reasons` is about the target."""
-        return None if self.vflops is not None else about_target(self.reasons)
+        """The reason why there are no VFLOPS; None if there are, or if none of `reasons` is about them."""
+        return None if self.vflops is not None else about_vflops(self.reasons)
 
     def as_json(self) -> dict[str, Any]:
         fields = self.model_dump(mode="json")
@@ -189,18 +219,18 @@ def derive(
     seconds = timeline.between(start, stop)
     images = sum(epoch["value"]["samples"] for epoch in epochs.values())
     flops = flops_rate(images, flops_per_image, seconds)
-    target = recipe["problem"]["target_quality"]
-    last = evaluations[target_epochs]["value"]
-    achieved = last["value"]
-    coefficient = penalty_coefficient(achieved, target, rules.get("exponent", DEFAULT_EXPONENT))
-    vflops = valid_flops(flops, coefficient) if has_edition_target(recipe["problem"], rules) else None
-    first = first_reaching(events, target)
+    quality = quality_of(recipe["problem"], evaluations[target_epochs]["value"])
+    coefficient = quality_factor(quality, rules)
+    counts = coefficient if has_edition_target(recipe["problem"], rules) else None
+    vflops = None if counts is None else valid_flops(flops, counts)
+    first = first_reaching(events, recipe["problem"])
     step_seconds = training_seconds(events)
     data_wait_seconds = math.fsum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
     judgement = find_level(recipe, rules) if "reference" in rules and "levels" in rules else None
     reasons = [
         *_input_reasons(recipe),
         *_rule_reasons(recipe, rules, _only(events, "dataset")["value"]),
+        *_direction_reasons(recipe),
         *_level_reasons(recipe, rules, judgement),
         *_convention_reasons(recipe, rules, convention),
         *(problem for rule in conduct(recipe, rules, events) for problem in rule.problems),
@@ -226,9 +256,7 @@ def derive(
         flops_per_image=flops_per_image,
         flops_convention=convention,
         flops=flops,
-        quality=Quality(
-            metric=recipe["problem"]["metric"], achieved=achieved, target=target, per_class=last.get("per_class")
-        ),
+        quality=quality,
         penalty_coefficient=coefficient,
         vflops=vflops,
         time_to_quality_seconds=timeline.between(start, first) if first else None,
@@ -246,6 +274,29 @@ def derive(
     )
 
 
+def quality_of(problem: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> Quality:
+    """The quality in the value of an event `eval_accuracy`, or None for an unknown one, of a recipe's `problem`."""
+    found = evaluation or {}
+    return Quality(
+        metric=problem["metric"],
+        achieved=found.get("value"),
+        target=problem["target_quality"],
+        per_class=found.get("per_class"),
+        better=better_of(problem),
+    )
+
+
+def quality_factor(quality: Quality, rules: Mapping[str, Any]) -> float | None:
+    """The papers' penalty coefficient; None for an unknown quality, and where lower is better: it would reward a miss.
+
+    Raises:
+        UsageError: the quality is not within 0 to 1.
+    """
+    if quality.achieved is None or quality.better == "lower":
+        return None
+    return penalty_coefficient(quality.achieved, quality.target, rules.get("exponent", DEFAULT_EXPONENT))
+
+
 def has_edition_target(problem: Mapping[str, Any], rules: Mapping[str, Any]) -> bool:
     """Whether the recipe has the edition's target quality; with a target of one's choice, VFLOPS could be any number.
 
@@ -254,9 +305,9 @@ def has_edition_target(problem: Mapping[str, Any], rules: Mapping[str, Any]) -> 
     return bool(problem["target_quality"] == rules.get("target_quality", problem["target_quality"]))
 
 
-def about_target(reasons: Iterable[str]) -> str | None:
-    """The reason that the target is not the edition's, if it is among `reasons`; else None."""
-    return next((reason for reason in reasons if "problem.target_quality is " in reason), None)
+def about_vflops(reasons: Iterable[str]) -> str | None:
+    """The one of `reasons` for which there are no VFLOPS: a target that is not the edition's, or a loss; else None."""
+    return next((one for one in reasons if "problem.target_quality is " in one or "problem.better is " in one), None)
 
 
 def _input(recipe: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
@@ -354,6 +405,13 @@ def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: 
     if dataset.get("synthetic"):
         reasons.append("the data set was made by `hpcai500 data make`")
     return reasons
+
+
+def _direction_reasons(recipe: Mapping[str, Any]) -> list[str]:
+    """The quality factor is above 1 for a passed target only if the quality grows (V2.0, equation 2)."""
+    if better_of(recipe["problem"]) == "higher":
+        return []
+    return ["problem.better is lower: VFLOPS are defined for a quality that grows"]
 
 
 _MOST_LETTERS = 80

@@ -106,14 +106,14 @@ def compare_records(a: Path, b: Path) -> Comparison:
 
 def metrics_of(results: Sequence[Result]) -> list[Metric]:
     """All numbers to compare, with every quality and class that any of `results` has."""
-    qualities = dict.fromkeys(result.quality.metric for result in results)
+    qualities = {result.quality.metric: result.quality.better for result in results}
     classes = dict.fromkeys(
         (result.quality.metric, name) for result in results for name in sorted(result.quality.per_class or {})
     )
     return [
         Metric("vflops", "FLOPS", "higher", lambda result: result.vflops),
-        *(Metric(quality, "", "higher", _quality(quality)) for quality in qualities),
-        *(Metric(f"{quality} {name}", "", "higher", _class_of(quality, name)) for quality, name in classes),
+        *(Metric(quality, "", better, _quality(quality)) for quality, better in qualities.items()),
+        *(Metric(f"{quality} {name}", "", qualities[quality], _class_of(quality, name)) for quality, name in classes),
         *(Metric(name, unit, better, attrgetter(name)) for name, unit, better in _FIELDS),
         *(Metric(name, unit, better, _goodput(name)) for name, (unit, better) in FIGURES.items()),
         *(Metric(f"step {part}", "fraction", "", _part_of_step(part)) for part in _STEP_PARTS),

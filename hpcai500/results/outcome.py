@@ -18,7 +18,7 @@ from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.campaign.standing import Standing, standing
 from hpcai500.errors import ExitCode, RecordError
 from hpcai500.methodology.goodput import FIGURES, Goodput, figure, total
-from hpcai500.methodology.result import Result
+from hpcai500.methodology.result import Quality, Result
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.record import iterate, json_object, read_record
 from hpcai500.results.score import summarise_trials, why_no_mean
@@ -53,7 +53,7 @@ def summary_lines(result: Result) -> Iterator[str]:
     processes = count(result.world_size, "process", "processes")
     yield f"benchmark   {result.benchmark}, edition {result.edition}, {processes}, {backend}"
     yield from _level_line(result)
-    yield f"quality     {quality.metric} {achieved} (target {quality.target:g})"
+    yield f"quality     {quality.metric} {achieved} (target {quality.goal})"
     for name, value in (quality.per_class or {}).items():
         yield f"  {name:22} " + ("does not occur" if value is None else f"{value:.4f}")
     yield f"time        {result.seconds:.1f} s ({result.evaluation_seconds:.1f} s of it evaluation)"
@@ -166,9 +166,9 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
         "vflops": (result.vflops, "FLOPS"),
         "flops": (result.flops, "FLOPS"),
         "images_per_second": (result.images_per_second, "images/s"),
-        result.quality.metric: (result.quality.achieved, "fraction"),
+        result.quality.metric: (result.quality.achieved, result.quality.unit),
         **{
-            f"{result.quality.metric}_{name.replace(' ', '_')}": (value, "fraction")
+            f"{result.quality.metric}_{name.replace(' ', '_')}": (value, result.quality.unit)
             for name, value in (result.quality.per_class or {}).items()
         },
         "seconds": (result.seconds, "s"),
@@ -238,11 +238,11 @@ def mean_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
         yield f"  {name:24} {with_unit(name, summary.mean):16}  variation {variation}  ({summary.runs} runs)"
 
 
-def trial_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
+def trial_lines(summaries: Mapping[str, TrialSummary], quality: Quality) -> Iterator[str]:
     """The metrics over all trials, then their means and variations as figures of merit."""
     yield from mean_lines(summaries)
     for name, summary in summaries.items():
-        unit = _unit(name)
+        unit = quality.unit if name == quality.metric else _unit(name)
         yield f"HPCAI500 FOM {name}={summary.mean:.6g} {unit}"
         if summary.variation is not None:
             yield f"HPCAI500 FOM {name}_variation={summary.variation:.6g} fraction"
@@ -323,7 +323,7 @@ class CommandOutcome:
         elif not all(run.result for run in self.runs):
             pass  # a harness would take the remaining runs for all of them
         elif len(self._good) > 1:
-            yield from trial_lines(self._summaries())
+            yield from trial_lines(self._summaries(), self._good[0].quality)
             yield from goodput_lines(self._goodput())
             yield from _figure_lines(_goodput_figures(self._goodput()))
         elif self._good:
@@ -338,7 +338,7 @@ class CommandOutcome:
         for result in self._good:
             if not _passed(result):
                 quality = result.quality
-                yield f"FAILED: {quality.metric} {quality.achieved} is below the target {quality.target:g}"
+                yield f"FAILED: {quality.metric} {quality.achieved} is {quality.miss}"
         yield f"HPCAI500 RESULT {self.verdict}"
 
     def next_lines(self) -> Iterator[str]:
@@ -462,6 +462,4 @@ def _earlier(record: Path, benchmark: str) -> Path | None:
 
 
 def _passed(result: Result | None) -> bool:
-    if result is None or result.quality.achieved is None:
-        return False
-    return result.quality.achieved >= result.quality.target
+    return result is not None and result.quality.is_reached

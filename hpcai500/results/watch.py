@@ -17,6 +17,7 @@ from typing import Any
 
 from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.errors import RecordError
+from hpcai500.methodology.passes import better_of, goal
 from hpcai500.record import is_being_written
 from hpcai500.results.report.page import write_page
 from hpcai500.run_progress import PROGRESS, Progress, parse_progress
@@ -199,7 +200,8 @@ class RecordWatch:
             yield f"loss        {seen.loss:.4f}"
         if seen.quality is not None:
             target = number(self._problem.get("target_quality"))
-            yield f"quality     {self._metric} {seen.quality:.4f}" + ("" if target is None else f" (target {target:g})")
+            shown = "" if target is None else f" (target {goal(target, better_of(self._problem))})"
+            yield f"quality     {self._metric} {seen.quality:.4f}{shown}"
         if rate is not None:
             yield f"rate        {rate:.1f} images/s"
         yield from self._ranks(seen)

@@ -51,7 +51,7 @@ class Evaluation:
     """Quality on the whole evaluation set.
 
     Attributes:
-        value: 0 to 1.
+        value: 0 to 1; of a benchmark with `LossProblem`, any finite value of 0 or more.
         samples: number of samples it covers.
         per_class: by name, if the metric is defined per class; None for a class that does not occur.
     """

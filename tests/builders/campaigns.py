@@ -215,7 +215,7 @@ def _write_failed(record: Path, story: Story) -> float:
 def _write_files(record: Path, story: Story, last_epoch: int, events: Sequence[Event]) -> None:
     (record / "checkpoints").mkdir(parents=True)
     (record / "recipe.toml").write_text(to_toml(story.recipe), encoding="utf-8")
-    at_target = target_checkpoint(events, story.recipe.problem.target_quality)
+    at_target = target_checkpoint(events, story.recipe.problem.model_dump())
     kept = {*range(max(2, last_epoch + 2 - _KEPT_CHECKPOINTS), last_epoch + 2)}
     for epoch in sorted(kept | ({at_target["epoch"]} if at_target else set())):
         (record / "checkpoints" / f"epoch-{epoch:04d}-step-0000000.pt").write_bytes(story.checkpoint(epoch))

@@ -36,6 +36,7 @@ from hpcai500.record import Event, RecordWriter, is_being_written, iterate, read
 Run = Callable[..., tuple[int, Path]]
 COMMAND = (sys.executable, "-m", "hpcai500.train")
 EPOCHS = "problem.epochs=60"
+HALF, NEVER = {"target_quality": 0.5}, {"target_quality": 2.0}
 LOOKED_AT = (
     "order, evidence, sessions, clock, times, goodput, environment, speed, rates, draws, samples, model, ranks, "
     "replicas, losses, quality, predictions"
@@ -195,7 +196,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(record: Path) ->
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    found = CheckpointStore(record, 0).load_latest(events, target=2.0)
+    found = CheckpointStore(record, 0).load_latest(events, NEVER)
     assert found is not None
     assert found[0].file == before["file"]
 
@@ -270,7 +271,7 @@ def test_only_checkpoints_that_can_be_gone_on_from_are_kept(record: Path) -> Non
     for path in (record / "checkpoints").glob("epoch-*.pt"):
         path.write_bytes(b"damaged")
     store = CheckpointStore(record, 0)
-    assert store.load_latest(read_record(record).events, target=2.0) is None
+    assert store.load_latest(read_record(record).events, NEVER) is None
     saved = store.save({"weights": torch.zeros(3)}, 2, 0)
     store.prune()
     assert [path.name for path in (record / "checkpoints").glob("epoch-*.pt")] == [saved.file]
@@ -293,7 +294,7 @@ class _Saved:
     def go_on(self) -> int:
         """In a new process; returns the epoch that it goes on with."""
         self.store = CheckpointStore(self.folder.parent, 0)
-        loaded = self.store.load_latest(self.events, 0.5)
+        loaded = self.store.load_latest(self.events, HALF)
         assert loaded
         self._tell("run_resume", {"epoch": loaded[0].epoch})
         return loaded[0].epoch
@@ -328,6 +329,6 @@ def test_a_target_that_a_restart_goes_back_over_is_reached_anew(tmp_path: Path) 
     for epoch, quality in enumerate((0.4, 0.5, 0.6, 0.7, 0.8), 2):
         saved.train(epoch, quality)
     assert saved.kept() == [4, 6, 7]
-    at_target = target_checkpoint(saved.events, 0.5)
+    at_target = target_checkpoint(saved.events, HALF)
     assert at_target is not None
     assert at_target["epoch"] == 4

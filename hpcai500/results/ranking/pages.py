@@ -548,7 +548,7 @@ def _result(verification: Verification) -> Iterator[Block]:
         if summary := metrics.get(name):
             detail = f"coefficient of variation {share(summary.variation)}, {count(summary.runs, 'trial')}"
             if quality and name == quality.metric:
-                detail = f"target {quality.target:g}"
+                detail = f"target {quality.goal}"
             tiles.append(Tile(_title(name), _number(name, summary.mean), detail))
     yield Tiles(tiles)
     rows: list[Row] = [

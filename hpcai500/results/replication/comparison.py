@@ -506,7 +506,8 @@ def compare_sides(
 
     Args:
         tolerance: allowed relative difference of speed.
-        tolerance_of_quality: the same for quality; None: the one that changes the penalty coefficient by `tolerance`.
+        tolerance_of_quality: the same for quality; None: the one that changes the penalty coefficient by `tolerance`,
+            or `tolerance` itself for a loss, which has no such coefficient.
 
     Raises:
         UsageError: both have the same runs, runs with other seeds are copies, or a tolerance is out of range.
@@ -518,7 +519,9 @@ def compare_sides(
     found = differences(one, other)
     rules = rulebook(one.campaign.edition, one.campaign.benchmark)
     exponent = float(rules.get("exponent", DEFAULT_EXPONENT))
-    of_quality = quality_tolerance(tolerance, exponent) if tolerance_of_quality is None else tolerance_of_quality
+    is_loss = any(result.quality.better == "lower" for result in one.results)
+    usual = tolerance if is_loss else quality_tolerance(tolerance, exponent)
+    of_quality = usual if tolerance_of_quality is None else tolerance_of_quality
     decides = (*_SPEED, *_qualities(one)) if found.same_system else tuple(_qualities(one))
     rows = tuple(_rows(one, other, tolerance, of_quality, decides))
     return Replication(one, other, tolerance, of_quality, found.same_system, rows, found.obstacles, found.notes)

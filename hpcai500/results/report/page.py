@@ -12,6 +12,7 @@ from pathlib import Path
 from hpcai500.errors import HpcAi500Error, RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.machine import Machine
+from hpcai500.methodology.passes import better_of, goal
 from hpcai500.methodology.result import Result
 from hpcai500.results.given_files import GivenFile, given_machine
 from hpcai500.results.report.blocks import (
@@ -223,7 +224,7 @@ def _verdict_sentence(subject: Subject) -> str:
     if subject.verdict == "FAIL":
         return f"The run failed: {problem}; {ranked}."
     quality = result.quality
-    reached = f"{quality.metric} is {plain(quality.achieved, '.4f')}, the target is {quality.target:g}"
+    reached = f"{quality.metric} is {plain(quality.achieved, '.4f')}, the target is {quality.goal}"
     return f"The run passed ({reached}){' and' if result.rankable else ', but it'} {ranked.removeprefix('it ')}."
 
 
@@ -235,13 +236,13 @@ def score_tiles(subject: Subject) -> Tiles:
 
 def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
     quality = result.quality
-    reached = quality.achieved is not None and quality.achieved >= quality.target
+    reached = quality.is_reached
     valid = f"valid FLOPS: FLOPS x quality factor {plain(result.penalty_coefficient)}"
     yield Tile("VFLOPS", quantity(result.vflops, "FLOPS"), result.why_no_vflops or valid)
     yield Tile(
         f"Quality, {quality.metric}",
         plain(quality.achieved, ".4f"),
-        f"target {quality.target:g}: {'reached' if reached else 'missed'}",
+        f"target {quality.goal}: {'reached' if reached else 'missed'}",
         "good" if reached else "bad",
     )
     to_quality = duration(result.time_to_quality_seconds) if result.time_to_quality_seconds is not None else "never"
@@ -280,14 +281,15 @@ def _size(subject: Subject) -> Tile:
 
 def _of_unfinished(subject: Subject) -> Iterator[Tile]:
     problem = table(subject.record.tables.get("problem"))
-    target, epochs = problem.get("target_quality"), problem.get("epochs")
+    target, epochs = number(problem.get("target_quality")), problem.get("epochs")
+    wanted = UNKNOWN if target is None else goal(target, better_of(problem))
     done = max(
         (int(epoch) for value in subject.values("epoch_stop") if (epoch := number(value.get("epoch")))), default=0
     )
     last = subject.last("eval_accuracy")
     yield Tile("VFLOPS", UNKNOWN, "no score before the last epoch", "soft")
     metric = short(last.get("metric") or problem.get("metric") or "", 30)
-    yield Tile(f"Quality so far, {metric}", plain(last.get("value"), ".4f"), f"target {plain(target)}")
+    yield Tile(f"Quality so far, {metric}", plain(last.get("value"), ".4f"), f"target {wanted}")
     yield Tile("Epochs trained", f"{done} of {plain(epochs, '.0f')}", f"ended as: {subject.record.status}")
     yield _size(subject)
 

@@ -111,8 +111,8 @@ def read_subject(path: Path) -> Subject:
     quality = result.quality
     if quality.achieved is None:
         return Subject(record, result, "FAIL", f"the quality {quality.metric} is unknown")
-    if quality.achieved < quality.target:
-        missed = f"the quality {quality.metric} is {quality.achieved:.4f}, below the target {quality.target:g}"
+    if not quality.is_reached:
+        missed = f"the quality {quality.metric} is {quality.achieved:.4f}, {quality.miss}"
         return Subject(record, result, "FAIL", missed)
     return Subject(record, result, "PASS", None)
 

@@ -14,6 +14,7 @@ from typing import Any
 from hpcai500.errors import UsageError
 from hpcai500.methodology.goodput import Goodput, goodput
 from hpcai500.methodology.nodes import NodeDifference, node_differences
+from hpcai500.methodology.passes import Better, better_of, goal, reaches
 from hpcai500.methodology.result import Result
 from hpcai500.recipe import every_field, recipes_folder, reference_recipe, table_differences, tables_hash
 from hpcai500.record import Event, line_hash
@@ -72,23 +73,27 @@ def training_section(subject: Subject) -> Section:
         return Section("Quality and loss", [Text("No epoch was trained to its end.", "soft")])
     problem = table(subject.record.tables.get("problem"))
     metric, target = short(problem.get("metric", "quality"), 30), number(problem.get("target_quality"))
-    charts = [_quality_chart(metric, target, evaluations), _loss_chart(epochs)]
+    better = better_of(problem)
+    charts = [_quality_chart(metric, target, better, evaluations), _loss_chart(epochs)]
     blocks: list[Block] = [Charts([chart for chart in charts if chart])]
     last = evaluations[max(evaluations)] if evaluations else {}
     if classes := table(last.get("per_class")):
-        blocks.append(_class_table(metric, classes))
-    blocks.append(Fold("Each epoch in numbers", [_epoch_table(metric, target, epochs, evaluations)]))
+        blocks.append(_class_table(metric, better, classes))
+    blocks.append(Fold("Each epoch in numbers", [_epoch_table(metric, target, better, epochs, evaluations)]))
     return Section("Quality and loss", blocks)
 
 
-def _quality_chart(metric: str, target: float | None, evaluations: Mapping[int, Mapping[str, Any]]) -> Chart | None:
+def _quality_chart(
+    metric: str, target: float | None, better: Better, evaluations: Mapping[int, Mapping[str, Any]]
+) -> Chart | None:
     points = _points(evaluations, "value")
     if not points:
         return None
     highest = max([quality for _, quality in points] + ([target] if target is not None else []))
-    axis = Axis(metric, 0.0, 1.0) if highest > 0.5 else spanning(metric, [highest * 1.05])
+    is_share = better == "higher" and highest > 0.5
+    axis = Axis(metric, 0.0, 1.0) if is_share else spanning(metric, [highest * 1.05])
     text = f"{metric} is {points[-1][1]:.4f} after epoch {points[-1][0]:g}" + (
-        f"; the target is {target:g}." if target is not None else "."
+        "." if target is None else f"; the target is {goal(target, better)}."
     )
     drawing = Plot(
         f"Quality ({metric}) by epoch",
@@ -96,7 +101,7 @@ def _quality_chart(metric: str, target: float | None, evaluations: Mapping[int, 
         _epoch_axis(points),
         axis,
         lines=[Line(points, 1, marked=True)],
-        levels=[Level(target, f"target {target:g}")] if target is not None else [],
+        levels=[Level(target, f"target {goal(target, better)}")] if target is not None else [],
     ).draw()
     return Chart("Quality", drawing, text, [Key(metric, 1, "line")])
 
@@ -144,8 +149,9 @@ def _overlaid(title: str, axis: str, curves: Sequence[tuple[str, list[tuple[floa
     return Chart(title, drawing, f"{text}.", [Key(name, colour, "line") for colour, name, _ in known])
 
 
-def _class_table(metric: str, classes: Mapping[str, Any]) -> Table:
-    ordered = sorted(classes.items(), key=lambda item: (number(item[1]) is None, number(item[1]) or 0.0))
+def _class_table(metric: str, better: Better, classes: Mapping[str, Any]) -> Table:
+    sign = -1 if better == "lower" else 1
+    ordered = sorted(classes.items(), key=lambda item: (number(item[1]) is None, sign * (number(item[1]) or 0.0)))
     rows = [
         (short(name, 60), plain(value, ".4f") if value is not None else "does not occur") for name, value in ordered
     ]
@@ -161,6 +167,7 @@ def _class_table(metric: str, classes: Mapping[str, Any]) -> Table:
 def _epoch_table(
     metric: str,
     target: float | None,
+    better: Better,
     epochs: Mapping[int, Mapping[str, Any]],
     evaluations: Mapping[int, Mapping[str, Any]],
 ) -> Table:
@@ -170,7 +177,7 @@ def _epoch_table(
     for epoch in shown:
         trained, evaluated = epochs.get(epoch, {}), evaluations.get(epoch, {})
         quality = number(evaluated.get("value"))
-        reached = quality is not None and target is not None and quality >= target
+        reached = quality is not None and target is not None and reaches(quality, target, better)
         rows.append(
             (
                 str(epoch),

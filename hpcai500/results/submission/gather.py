@@ -153,7 +153,7 @@ def _needed_checkpoints(record: Path) -> set[str]:
     try:
         read = read_record(record)
         saved = [event["value"] for event in iterate(read.events, "checkpoint")]
-        target = target_checkpoint(read.events, read.tables["problem"]["target_quality"])
+        target = target_checkpoint(read.events, read.tables["problem"])
         names = [one["file"] for one in (target, *saved[-1:]) if one]
     except (RecordError, KeyError, TypeError):
         # The campaign's standing reports what is wrong with the record.

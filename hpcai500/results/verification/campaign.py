@@ -413,7 +413,7 @@ def last_checkpoint(record: Record) -> Mapping[str, object] | None:
 
 def earlier_at_target(record: Record) -> Mapping[str, object] | None:
     """Return the event value of the checkpoint that first reached the target; None if it is the last one."""
-    first, last = target_checkpoint(record.events, record.tables["problem"]["target_quality"]), last_checkpoint(record)
+    first, last = target_checkpoint(record.events, record.tables["problem"]), last_checkpoint(record)
     return first if first and last and first.get("file") != last.get("file") else None
 
 

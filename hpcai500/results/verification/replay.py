@@ -313,7 +313,7 @@ def _not_shown(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Find
 
 def _reaching(record: Record) -> Mapping[str, Any]:
     """The evaluation at which the target was reached."""
-    reached = first_reaching(record.events, float(record.tables["problem"]["target_quality"]))
+    reached = first_reaching(record.events, record.tables["problem"])
     assert reached is not None
     value: Mapping[str, Any] = reached["value"]
     return value

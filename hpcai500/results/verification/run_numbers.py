@@ -19,6 +19,7 @@ from hpcai500.methodology.integrity import (
     training_rate,
 )
 from hpcai500.methodology.model_count import model_count
+from hpcai500.methodology.passes import Better, better_of
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY
 from hpcai500.results.verification.context import Run, one_finding
 from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding, fail, note, skipped, warning
@@ -109,21 +110,26 @@ _FIRST, _NEARLY = 0.1, 0.97
 
 def check_quality(run: Run) -> Iterator[Finding]:
     """Check each evaluation by itself, and the last against those before it."""
-    metric = run.field("problem", "metric")
+    metric, better = run.field("problem", "metric"), better_of(run.record.tables["problem"])
     yield from one_finding(
-        _QUALITY, (fault for one in run.log.evaluations for fault in _quality_faults(one, metric)), fail
+        _QUALITY, (fault for one in run.log.evaluations for fault in _quality_faults(one, metric, better)), fail
     )
     yield from one_finding(_CLASSES, _class_faults(run), fail)
     evaluations = [one.evaluation for one in run.epochs if one.evaluation]
     target = run.field("problem", "target_quality")
-    yield from one_finding("quality-leap", [*_leap(evaluations), *_lost_again(evaluations, target)], warning)
+    if better == "higher":
+        yield from one_finding("quality-leap", [*_leap(evaluations), *_lost_again(evaluations, target)], warning)
+    else:
+        yield skipped("quality-leap", f"{metric} is a loss, whose changes by chance are unknown")
     yield from one_finding(IMPLAUSIBLE, _implausible_qualities(evaluations, run), warning)
 
 
-def _quality_faults(one: Evaluation, metric: str) -> Iterator[str]:
+def _quality_faults(one: Evaluation, metric: str, better: Better) -> Iterator[str]:
     name = f"epoch {one.epoch}: {one.metric} {one.value!r}"
     if one.metric != metric:
         yield f"{name}, expected {metric}"
+    if better == "lower" and one.value < 0:
+        yield f"{name}, expected 0 or more"
     if one.metric in _SHARES and not 0 <= one.value <= 1:
         yield f"{name}, expected 0 to 1"
         return
@@ -199,7 +205,7 @@ def _implausible_qualities(evaluations: Sequence[Evaluation], run: Run) -> Itera
     epochs = len(evaluations)
     if times > epochs / 2:
         yield f"{times} of {epochs} evaluations gave the same quality, {value!r}"
-    elif values[-1] > 0 and values[0] > _EARLY * values[-1]:
+    elif better_of(run.record.tables["problem"]) == "higher" and values[-1] > 0 and values[0] > _EARLY * values[-1]:
         yield f"the first epoch had {values[0]:.4f} already, the last {values[-1]:.4f}: little was learnt"
     elif is_editions and (early := [one for one in evaluations if one.epoch <= _FIRST * epochs and one.value >= soon]):
         first = f"epoch {early[0].epoch} of {epochs} had {early[0].value:.4f} already"
