@@ -353,6 +353,13 @@ def require_benchmark(name: str, what: str) -> None:
         raise UsageError(f"{what}: {not_known(name)}")
 
 
+def may_be_benchmark(name: str) -> bool:
+    """Whether `name` is a benchmark of hpcai500, or a plug-in, installed here or not, could have this name."""
+    from hpcai500.layers import RECIPE_TYPES
+
+    return name in RECIPE_TYPES or (name not in TAKEN and bool(_NAME.fullmatch(name)))
+
+
 def not_known(benchmark: object) -> str:
     """Why a name is refused, and what to do."""
     return (

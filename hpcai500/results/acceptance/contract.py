@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,12 +15,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from hpcai500.errors import UsageError
 from hpcai500.job_options import COLLECTIVES
-from hpcai500.layers import RECIPE_TYPES
 from hpcai500.methodology.goodput import FIGURES, figure
+from hpcai500.methodology.passes import Better
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.statistics import Limits, Statistic
 from hpcai500.methodology.storage import CHECKPOINTS, SAMPLES
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY
+from hpcai500.plugins import may_be_benchmark
 from hpcai500.recipe import editions, recipes_folder
 from hpcai500.text import PREFIXES, duration, scaled
 from hpcai500.toml_source import explain, parse_tables, read_source
@@ -29,7 +30,6 @@ from hpcai500.toml_source import explain, parse_tables, read_source
 # The metrics that a contract can limit.
 
 
-Better = Literal["higher", "lower"]
 Kind = Literal["run", "variation", "micro", "efficiency"]
 
 EFFICIENCY = "parallel_efficiency"
@@ -127,6 +127,8 @@ def _metrics() -> Iterator[Metric]:
 
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
+# The quality of runs whose metric is a loss: a plain number of 0 or more.
+LOSS = replace(METRICS[QUALITY], unit="1", better="lower")
 # Without mean watts, which grow with speed: energy and the metrics per watt are compared instead.
 COMPARED = tuple(
     METRICS[name]
@@ -177,6 +179,7 @@ _NAMES: dict[str, dict[str, float]] = {
     "W": {"kW": 1e3, "MW": 1e6},
     "s": {"us": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0},
     "fraction": {"%": 0.01},
+    "1": {},
     "images/s": {},
     "samples/s": {},
     "files/s": {},
@@ -199,9 +202,11 @@ def shown(value: float, base: str, unit: str | None = None) -> str:
     if unit is not None:
         factor = unit_factor(unit, base)
         assert factor is not None
-        return _digits(value / factor) if unit == "fraction" else f"{_digits(value / factor)} {unit}"
+        return _digits(value / factor) if unit in ("fraction", "1") else f"{_digits(value / factor)} {unit}"
     if base == "fraction":
         return f"{_digits(value * 100)} %"
+    if base == "1":
+        return _digits(value)
     if base == "s":
         return duration(value)
     if base in ("images/s", "samples/s", "files/s", "accelerators"):
@@ -244,8 +249,8 @@ def _edition(name: str) -> str:
 
 
 def _benchmark(name: str) -> str:
-    if name not in RECIPE_TYPES:
-        raise ValueError(f"expected one of the benchmarks {', '.join(RECIPE_TYPES)}, got {name!r}")
+    if not may_be_benchmark(name):
+        raise ValueError(f"expected the name of a benchmark: ic, ewa, or that of a plug-in, got {name!r}")
     return name
 
 
@@ -339,6 +344,7 @@ class CriterionTable(_Table):
     lower: Annotated[Fraction, _LOWER] | None = None
     upper: Annotated[Fraction, _UPPER] | None = None
     unit: str
+    better: Literal["lower"] | None = None
     statistic: Statistic | None = None
     nodes: Count | None = None
     benchmark: Annotated[str, AfterValidator(_benchmark)] | None = None
@@ -346,7 +352,7 @@ class CriterionTable(_Table):
 
     @property
     def subject(self) -> Metric:
-        return find_metric(self.metric)
+        return LOSS if self.better else find_metric(self.metric)
 
     @property
     def factor(self) -> float:
@@ -383,9 +389,12 @@ class CriterionTable(_Table):
     def _fits_its_metric(self) -> CriterionTable:
         """Refuse a unit of another metric, a criterion that no system could miss, and keys that do not apply."""
         name, metric = self.metric, self.subject
+        if self.better and name != QUALITY:
+            raise ValueError(f"better: only for {QUALITY}; for {name} leave it out")
         if unit_factor(self.unit, metric.unit) is None:
+            of_loss = f'{name} of a loss, where better = "lower",' if metric is LOSS else name
             raise ValueError(
-                f"unit: {name} is measured in {metric.unit}; allowed: {', '.join(unit_names(metric.unit))}; "
+                f"unit: {of_loss} is measured in {metric.unit}; allowed: {', '.join(unit_names(metric.unit))}; "
                 f"got {self.unit!r}"
             )
         needed = "lower" if metric.better == "higher" else "upper"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcai500.campaign.journal import Campaign, is_campaign, read_campaign
 from hpcai500.campaign.standing import standing
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.methodology.passes import Better, goal, reaches
 from hpcai500.methodology.result import Result
 from hpcai500.progress import Tracker, silent
 from hpcai500.recipe import benchmark_rules, tables_hash
@@ -409,6 +410,7 @@ class Subject:
     runs: int
     campaign: str | None
     path: str | None
+    better: Better = "higher"
 
     @property
     def sentence(self) -> str:
@@ -429,10 +431,14 @@ class Subject:
         ends = list(dict.fromkeys(f"{value:.4f}" for value in (min(known), max(known)))) if known else [UNKNOWN]
         other = self.edition_target not in (None, self.target)
         fixed = f" (edition {self.edition} fixes {self.edition_target:g})" if other else ""
-        return f"{short(self.metric, 30)} {' to '.join(ends)}, target {self.target:g}{fixed}"
+        return f"{short(self.metric, 30)} {' to '.join(ends)}, target {goal(self.target, self.better)}{fixed}"
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "achieved": list(self.achieved), "accelerators": dict(self.accelerators)}
+        """The JSON document; `better` is only in that of a loss."""
+        fields = {**asdict(self), "achieved": list(self.achieved), "accelerators": dict(self.accelerators)}
+        if self.better == "higher":
+            del fields["better"]
+        return fields
 
 
 def edition_target(edition: str, benchmark: str) -> float | None:
@@ -477,6 +483,7 @@ def _subject(run: Run, evidence: Evidence) -> Subject:
         runs=1,
         campaign=campaign.identity if campaign else None,
         path=evidence.with_submissions(campaign.path) if campaign else None,
+        better=result.quality.better,
     )
 
 
@@ -591,9 +598,9 @@ def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
         fixed = edition_target(run.result.edition, run.result.benchmark) if by_edition else None
         target = quality.target if fixed is None else fixed
         whose = "target" if fixed is None else f"target of edition {run.result.edition}"
-        if quality.achieved is None or quality.achieved < target:
+        if quality.achieved is None or not reaches(quality.achieved, target, quality.better):
             achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
-            broken.append(f"{run.name}: {quality.metric} is {achieved}, the {whose} is {target:g}")
+            broken.append(f"{run.name}: {quality.metric} is {achieved}, the {whose} is {goal(target, quality.better)}")
     required = "target quality reached" if by_edition else "the recipe's own target quality reached"
     return _of_all("right answers", required, broken, len(runs))
 

@@ -18,8 +18,9 @@ from hpcai500.methodology.nodes import SlowestNode, node_differences, slowest_no
 from hpcai500.methodology.statistics import Limits, Statistic, compared_interval, compared_value
 from hpcai500.methodology.trials import summarise
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY, weak_scaling
+from hpcai500.plugins import known_benchmarks, not_known
 from hpcai500.record import Record, last_hash
-from hpcai500.results.acceptance.contract import COMPARED, CriterionTable, Metric, RequireTable, value_of
+from hpcai500.results.acceptance.contract import COMPARED, LOSS, QUALITY, CriterionTable, Metric, RequireTable, value_of
 from hpcai500.results.acceptance.evidence import Evidence, Run, Verdict, last_value, read_evidence
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.scaling import read_scaling
@@ -145,7 +146,8 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
     """Return the numbers in `sources` for the metric of `criterion`.
 
     Raises:
-        UsageError: a file is wrong, or the criterion does not say which benchmark it means.
+        UsageError: a file is wrong; or the criterion does not say which benchmark it means, means an unknown one, or
+            has the direction of another quality.
         WrongAnswerError: a file contradicts its records.
     """
     metric, evidence = criterion.subject, sources.evidence
@@ -162,10 +164,28 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
         return _of_scaling(metric, sources, criterion.benchmark, nodes or 0)
     runs = evidence.on_nodes(criterion.benchmark, nodes)
     if not runs:
+        if criterion.benchmark and criterion.benchmark not in known_benchmarks():
+            raise UsageError(f"{criterion.name}: no run of it is given: {not_known(criterion.benchmark)}")
         of = f" of {criterion.benchmark}" if criterion.benchmark else ""
         on = f" on {count(nodes, 'node')}" if nodes else ""
         return Measured(missing=f"no finished run{of}{on}: make runs, and give their records")
+    if metric.name == QUALITY:
+        _require_direction(criterion, runs)
     return of_each(metric, runs) if metric.kind == "run" else _variation(metric, runs)
+
+
+def _require_direction(criterion: CriterionTable, runs: Sequence[Run]) -> None:
+    """Refuse a least value for a loss, which every bad run would reach, and a largest one for other qualities."""
+    for run in runs:
+        quality = run.result.quality
+        if quality.better == criterion.subject.better:
+            continue
+        fix = (
+            'add better = "lower", with unit = "1" and upper instead of lower'
+            if quality.better == "lower"
+            else 'remove better = "lower", and give lower instead of upper'
+        )
+        raise UsageError(f"{criterion.name}: {quality.better} is better for {quality.metric} of {run.name}: {fix}")
 
 
 def of_each(metric: Metric, runs: Sequence[Run]) -> Measured:
@@ -178,6 +198,8 @@ def of_each(metric: Metric, runs: Sequence[Run]) -> Measured:
     unknown = next(run for run, value in zip(runs, found, strict=True) if value is None)
     missing = f"unknown in {len(runs) - len(known)} of {count(len(runs), 'run')}, as in {unknown.name}"
     why = unknown.result.power_note if metric.unit in ("J", "W", "FLOPS/W") else None
+    if "vflops" in metric.name and unknown.result.quality.better == "lower":
+        why = unknown.result.why_no_vflops
     return Measured(nodes=nodes, missing=": ".join(part for part in (missing, why, metric.remedy) if part))
 
 
@@ -509,7 +531,9 @@ def check_against_baseline(old: Path, evidence: Evidence, ratio: float) -> list[
     if not runs:
         # There is no complete record at all, which the requirement `records` reports.
         return []
-    return [result for metric in COMPARED if (result := _compare(metric, before.runs, runs, ratio))]
+    is_loss = before.runs[0].result.quality.better == "lower"
+    metrics = (LOSS if is_loss and metric.name == QUALITY else metric for metric in COMPARED)
+    return [result for metric in metrics if (result := _compare(metric, before.runs, runs, ratio))]
 
 
 def _compare(metric: Metric, before: Sequence[Run], runs: Sequence[Run], ratio: float) -> CriterionResult | None:
