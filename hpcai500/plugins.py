@@ -308,6 +308,12 @@ def _problems(found: Found, plugin: Plugin) -> Iterator[str]:
             yield f"{field}: expected a function of {package} or hpcai500, got {text}"
 
 
+def broken_workload(benchmark: str, what: str) -> EnvironmentLacksError:
+    """The error of a workload that does not do what docs/plugins.md requires; `what` begins with its member."""
+    found = find_plugin(benchmark)
+    return _broken(found, what) if found else EnvironmentLacksError(f"{benchmark}: its workload is broken: {what}")
+
+
 def _broken(found: Found, what: str) -> EnvironmentLacksError:
     return EnvironmentLacksError(f"{found.name}: the {found.title} is broken: {what}; {_FIX} {found.package}")
 

@@ -348,6 +348,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
         total_shares=recipe.shards,
         shares=shares_of(recipe, ranks.world),
         replicas=groups.watched_replicas if groups else None,
+        stages=groups.neighbours.column if groups else None,
         tracker=ranks.tracker(),
     )
     workload = factory(recipe.benchmark)(recipe, job.data, place)

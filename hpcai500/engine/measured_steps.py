@@ -29,14 +29,13 @@ from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.reporting import EpochTally
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.updates import Updater
+from hpcai500.engine.updates import Updater, optimizer_of
 from hpcai500.engine.warm_up import WarmUp
 from hpcai500.errors import RecipeError
 from hpcai500.layers import Recipe
 from hpcai500.measure.convolutions import to_memory_format
 from hpcai500.measure.trace import marked_input
 from hpcai500.methodology.cost import Phases
-from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, TrainingBatch, Workload
@@ -64,7 +63,7 @@ def _updater(
     return Updater(
         workload=workload,
         model=step_model(model, recipe.framework),
-        optimizer=build_optimizer(model, recipe.hyperparameters, fused=recipe.framework.fused_optimizer),
+        optimizer=optimizer_of(recipe, workload, model),
         precision=precision,
         passes=passes,
         reducer=None,

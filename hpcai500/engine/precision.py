@@ -167,16 +167,17 @@ class Precision:
         """Do the backward pass; with fp16 its gradients are scaled up."""
         self.scaled(loss).backward()
 
-    def step(self, optimizer: optim.Optimizer) -> None:
+    def step(self, optimizer: optim.Optimizer, *, unscaled: bool = False) -> None:
         """Do one step of `optimizer`; with fp16 a step whose gradients overflow is skipped.
 
         A fused optimizer divides by the scale and skips the step by itself, on the device; for others the host waits
-        for the device to say whether a gradient overflowed.
+        for the device to say whether a gradient overflowed. With `unscaled` it finds gradients without the scale too,
+        for a rule that looks at them before its kernel does.
         """
         if self._scaler is None:
             optimizer.step()
             return
-        if self._in_stages:
+        if self._in_stages or unscaled:
             # The scaler does not call this for a fused optimizer, but it is needed to ask the other stages.
             self._scaler.unscale_(optimizer)
         self._scaler.step(optimizer)

@@ -21,14 +21,13 @@ from hpcai500.engine.precision import Precision, device_name, same_kernels
 from hpcai500.engine.ranks import Ranks, StageGroups
 from hpcai500.engine.reporting import Console, EpochTally, Journal, Status
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.updates import StagedUpdater, Updater
+from hpcai500.engine.updates import StagedUpdater, Updater, optimizer_of
 from hpcai500.engine.warm_up import WarmUp, WarmUpTimes
 from hpcai500.errors import FAULTY_DEVICE, NotFiniteError, RunError, StoppedError
 from hpcai500.hosts import name_ranks
 from hpcai500.layers import Recipe
 from hpcai500.measure.convolutions import to_memory_format
 from hpcai500.methodology.passes import better_of, reaches
-from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
 from hpcai500.workloads.base import Place, Workload
 
@@ -79,7 +78,7 @@ class Trainer:
         if place.world_size > 1:
             make_equal(self._bare, ranks.world)
         model = step_model(self._bare, recipe.framework)
-        self._optimizer = build_optimizer(self._bare, recipe.hyperparameters, fused=recipe.framework.fused_optimizer)
+        self._optimizer = optimizer_of(recipe, workload, self._bare)
         self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, self._steps, self._epochs)
         self._staged = self._cut(groups) if groups else None
         self._updater = self._make_updater(model)

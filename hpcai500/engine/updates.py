@@ -19,8 +19,10 @@ from hpcai500.engine.graphs import StepGraphs
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.reporting import EpochTally
 from hpcai500.engine.signals import StopRequest
-from hpcai500.optim.optimizers import advance
-from hpcai500.workloads.base import TrainingBatch, Workload
+from hpcai500.layers import RULES, Recipe
+from hpcai500.optim.optimizers import advance, build_optimizer
+from hpcai500.plugins import broken_workload
+from hpcai500.workloads.base import OwnOptimizer, TrainingBatch, Workload
 
 if TYPE_CHECKING:
     from hpcai500.engine.pipeline import Pipe
@@ -74,7 +76,7 @@ class Updater:
         advance(self.optimizer, epoch)
         loss = self.gradients(number, batches, tally)
         self.phase(COMPUTING)
-        self.precision.step(self.optimizer)
+        self.precision.step(self.optimizer, unscaled=isinstance(self.workload, OwnOptimizer))
         tally.steps += 1
         span = StepSpan(
             step=number,
@@ -210,3 +212,33 @@ class StagedUpdater(Updater):
         if self.reducer is None or (turn == self.passes - 1 and self.micro_batches == 1):
             return nullcontext()
         return self.reducer.accumulate()
+
+
+# ----------------------------------------------------------------------------------------------------
+# The optimizer of a run.
+
+
+def optimizer_of(recipe: Recipe, workload: object, model: nn.Module) -> optim.Optimizer:
+    """The optimizer of a run over all trainable parameters of `model`: the workload's own, or else the recipe's.
+
+    Raises:
+        EnvironmentLacksError: this torch has no fused kernel for the device, the workload's own optimizer has not
+            exactly the parameters of the model, or nobody has the rule that the recipe names.
+    """
+    policy = recipe.hyperparameters
+    if not isinstance(workload, OwnOptimizer):
+        if policy.optimizer not in RULES:
+            raise broken_workload(
+                recipe.benchmark,
+                f"its workload has no optimizer(model), and hpcai500 no update rule {policy.optimizer} "
+                "(hyperparameters.optimizer)",
+            )
+        return build_optimizer(model, policy, fused=recipe.framework.fused_optimizer)
+    own = workload.optimizer(model)
+    found = {id(parameter) for group in own.param_groups for parameter in group["params"]}
+    expected = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    lacking = [name for number, name in expected.items() if number not in found]
+    if lacking or not found <= expected.keys():
+        what = f"lacks the parameter {lacking[0]}" if lacking else "has parameters that the model does not train"
+        raise broken_workload(recipe.benchmark, f"its workload's optimizer(model) {what}")
+    return own

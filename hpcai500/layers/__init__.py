@@ -6,7 +6,7 @@ ensemble), and every other recipe is a difference from it.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -94,14 +94,17 @@ class ClimateProblem(Problem):
         return self
 
 
+Rule = Literal["sgd", "lars", "lamb", "adam", "adagrad", "rmsprop-warmup"]
+# The update rules of hpcai500; a subclass of a plug-in may name those of its workload (`workloads.base.OwnOptimizer`).
+RULES: tuple[str, ...] = get_args(Rule)
+
+
 class Hyperparameters(Layer):
     """Layer 8. Batch size and learning-rate policy may change at every level, most other fields only at `free`."""
 
     batch_size: Count = Field(description="samples per accelerator (or set of stages) and backward pass")
     accumulation_steps: Count = Field(description="backward passes per update")
-    optimizer: Literal["sgd", "lars", "lamb", "adam", "adagrad", "rmsprop-warmup"] = Field(
-        description="update rule; `rmsprop-warmup` changes from RMSprop to SGD"
-    )
+    optimizer: Rule = Field(description="update rule; `rmsprop-warmup` changes from RMSprop to SGD")
     base_learning_rate: Positive = Field(description="learning rate at `base_batch`")
     base_batch: Count = Field(description="global batch of `base_learning_rate`")
     learning_rate_scaling: Literal["linear", "none"] = Field(description="how the rate follows the batch")
@@ -521,7 +524,8 @@ class Recipe(BaseModel):
         policy = self.hyperparameters
         if not self.framework.fused_optimizer:
             return
-        if policy.optimizer not in _FUSED:
+        # A plug-in's own rule decides for itself what it does with the option.
+        if policy.optimizer in RULES and policy.optimizer not in _FUSED:
             raise ValueError(
                 f"framework.fused_optimizer: torch has no fused kernel for {policy.optimizer}, only for "
                 f"{', '.join(_FUSED)}; set it to false"

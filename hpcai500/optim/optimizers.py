@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import torch
 from torch import Tensor, nn, optim
@@ -382,6 +382,8 @@ def build_optimizer(model: nn.Module, policy: Hyperparameters, *, fused: bool = 
                 center=policy.rmsprop_center_epoch,
                 period=policy.rmsprop_period_epochs,
             )
+        case unknown:
+            assert_never(unknown)
 
 
 def advance(optimizer: optim.Optimizer, epoch: float) -> None:

@@ -80,6 +80,7 @@ class Place:
         total_shares: backward passes of an update over all ranks (`data.samplers`).
         shares: numbers of those that this rank does, one after the other.
         replicas: the ranks that hold the same part of the model; None if each rank holds all of it.
+        stages: the ranks that hold the parts of this rank's copy of the model; None if each rank holds all of it.
         tracker: progress bars before training.
     """
 
@@ -90,6 +91,7 @@ class Place:
     total_shares: int = 1
     shares: tuple[int, ...] = (0,)
     replicas: Communicator | None = None
+    stages: Communicator | None = None
     tracker: Tracker = track
     _for_passes: list[Communicator] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -188,6 +190,21 @@ class Graphable(Protocol):
 
         Each is called once in a pass, with tensors (or lists of them) whose shapes are the same in every step. Its
         control flow does not depend on their values, and it does not communicate.
+        """
+
+
+@runtime_checkable
+class OwnOptimizer(Protocol):
+    """A workload with its own update rule, in place of the one that `hyperparameters.optimizer` names."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The rule over all trainable parameters of `model`, which is on its device.
+
+        Before each step the engine sets `lr` of all groups to the rate of the recipe's schedule. Then `.grad` has the
+        mean gradient over all ranks, unscaled also with fp16, so that the rule may clip it; `step()` may change it.
+        What a resumed run needs is in `state` and `param_groups`, as tensors, numbers and strings. If the model is in
+        stages, the parameters of other stages have no gradient (None): a norm over the whole model is summed over
+        `Place.stages`.
         """
 
 
