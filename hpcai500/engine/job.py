@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 import hpcai500
 from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, plugin_code, require_same
@@ -35,6 +36,8 @@ from hpcai500.measure.flops import CONVENTION, count_flops
 from hpcai500.measure.host import boot_id, capture_nodes
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import derive
+from hpcai500.methodology.samples import Samples, samples_of
+from hpcai500.plugins import broken_workload
 from hpcai500.recipe import recipe_hash, rulebook
 from hpcai500.record import Record, RecordWriter, iterate, read_record
 from hpcai500.run_progress import PROGRESS, parse_progress
@@ -185,10 +188,11 @@ def _installation(ranks: Ranks, recipe: Recipe) -> dict[str, Any] | None:
     return version_document(find_container(os.environ), installed_mpi(os.environ), recipe.benchmark)
 
 
-def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
+def _announce(job: Job, workload: Workload, ranks: Ranks) -> Samples:
     """Record data and model; a resumed run must use the same data. Called by all ranks together.
 
     Raises:
+        EnvironmentLacksError: the workload's data set has a wrong unit.
         RecipeError: the recipe names a metric that the workload does not measure.
         DataError: not the data that the run was started with.
         UsageError: a rank has different data.
@@ -197,6 +201,12 @@ def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
     if workload.metric != recipe.problem.metric:
         raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}, got {recipe.problem.metric}")
     dataset = workload.dataset()
+    try:
+        samples = samples_of(recipe.benchmark, dataset)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, ("unit", *first["loc"])))
+        raise broken_workload(recipe.benchmark, f"its workload's dataset(): {where}: {first['msg']}") from error
     recorded = [event["value"] for event in iterate(job.old.events, "dataset")] if job.old else []
     before = recorded[-1 if job.is_trained else 0] if recorded else dataset
     if before["fingerprint"] != dataset["fingerprint"]:
@@ -205,7 +215,7 @@ def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
             f"give the same set with --data DIR{'' if job.is_trained else ', or start a new run'}"
         )
     if job.is_trained:
-        return
+        return samples
     require_same(ranks.world, {DATA: dataset["fingerprint"], CONTENT: dataset["content_fingerprint"]})
     counted, example = workload.counted()
     count = count_flops(counted, *example)
@@ -216,6 +226,7 @@ def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
     journal.event(
         "flops", {"convention": CONVENTION, "per_sample": count.training_flops, "forward": count.forward_flops}
     )
+    return samples
 
 
 def _not_evaluated(root: str, names: Sequence[str]) -> str:
@@ -359,12 +370,18 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
         ranks.on_lost(lambda reason: checkpoints.release())
     costs = Costs(recipe.communication, ranks, stages=groups.layout.stages if groups else 1)
     try:
-        _announce(job, workload, ranks)
+        samples = _announce(job, workload, ranks)
         resumed = _checkpoint_of(job, checkpoints, ranks)
         done = (resumed[0].epoch - 1) * workload.steps_per_epoch + resumed[0].step if resumed else 0
         total = recipe.problem.epochs * workload.steps_per_epoch
         with Console(
-            recipe.benchmark, recipe.problem.metric, recipe.global_batch, done, total, quiet=not ranks.leads
+            recipe.benchmark,
+            recipe.problem.metric,
+            recipe.global_batch,
+            done,
+            total,
+            samples=samples,
+            quiet=not ranks.leads,
         ) as console:
             trainer = Trainer(
                 recipe,

@@ -22,6 +22,7 @@ from hpcai500.files import scratch, write_atomically
 from hpcai500.hosts import find_placement
 from hpcai500.job_options import ReplayOptions, read_options
 from hpcai500.layers import Ensemble, Recipe
+from hpcai500.methodology.samples import samples_of
 from hpcai500.recipe import ensemble_reference, read_resolved
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class _Evaluator:
         with (
             torch.inference_mode(),
             self.precision.forward(),
-            self.alone.tracker()(samples, "evaluating", "images") as bar,
+            self.alone.tracker()(samples, "evaluating", samples_of(self.recipe.benchmark).names) as bar,
         ):
 
             def on_batch(done: int) -> None:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from hpcai500.engine.ranks import Ranks
 from hpcai500.errors import HpcAi500Error, PeerError, RunError
+from hpcai500.methodology.samples import IMAGES, Samples
 from hpcai500.methodology.sampling import Coverage
 from hpcai500.record import RecordWriter
 from hpcai500.streams import escaped, prepare_streams, say, underlying
@@ -204,11 +205,13 @@ class Console:
         done_steps: int,
         total_steps: int,
         *,
+        samples: Samples = IMAGES,
         quiet: bool = False,
     ) -> None:
         self._quiet = quiet
         self._benchmark = benchmark
         self._metric = metric
+        self._samples = samples
         self._samples_per_step = samples_per_step
         self._done_steps, self._total_steps = done_steps, total_steps
         self._rate: float | None = None
@@ -252,7 +255,7 @@ class Console:
 
     def evaluating(self, status: Status, samples: int) -> None:
         """Show the number of evaluated samples if the interval has passed."""
-        text = f"epoch {status.epoch}/{status.epochs} evaluating, {samples} images"
+        text = f"epoch {status.epoch}/{status.epochs} evaluating, {samples} {self._samples.names}"
         now = time.monotonic()
         if self._bar:
             self._bar.update(0, text=text)
@@ -279,7 +282,8 @@ class Console:
     def _text(self, status: Status) -> str:
         parts = [f"epoch {status.epoch}/{status.epochs} step {status.step}/{status.steps_per_epoch}"]
         if self._rate is not None:
-            parts.append(f"{self._rate:.0f} images/s" if self._rate >= 10 else f"{self._rate:.2g} images/s")
+            rate = self._samples.rate(self._rate)
+            parts.append(f"{f'{rate:.0f}' if rate >= 10 else f'{rate:.2g}'} {self._samples.rate_unit}")
         if status.loss is not None:
             parts.append(f"loss {status.loss:.3f}")
         if status.quality is not None:

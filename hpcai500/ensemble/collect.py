@@ -35,6 +35,7 @@ from hpcai500.ensemble.mapping import in_short
 from hpcai500.ensemble.result import EnsembleResult, MemberResult, derive_ensemble, slowest_words
 from hpcai500.errors import ExitCode, RecordError
 from hpcai500.files import turn_of, write_atomically
+from hpcai500.methodology.samples import Samples
 from hpcai500.progress import Tracker, silent
 from hpcai500.recipe import rulebook
 from hpcai500.results.outcome import goodput_lines, not_rankable_lines
@@ -295,10 +296,11 @@ class CollectReport:
 def member_lines(result: EnsembleResult) -> Iterator[str]:
     if not result.member_results:
         return
+    samples = result.samples
     rows: list[tuple[str, ...]] = [
-        ("member", result.quality.metric, "out of bag", "images/s", "seconds", "trained", "restarts", "host")
+        ("member", result.quality.metric, "out of bag", samples.rate_unit, "seconds", "trained", "restarts", "host")
     ]
-    rows += [_row(one) for one in _shown(result)]
+    rows += [_row(one, samples) for one in _shown(result)]
     yield from aligned(rows, right=range(7))
     if left := len(result.member_results) - len(rows) + 1:
         yield f"… {left} more in result.json"
@@ -361,11 +363,13 @@ def _named(numbers: Sequence[int]) -> str:
 def figure_of_merit_lines(result: EnsembleResult) -> Iterator[str]:
     """`HPCAI500 FOM <name>=<value> <unit>` for each number that is known."""
     bag, slowest = result.out_of_bag, result.slowest_member
+    rate = result.images_per_second
+    rates = {} if rate is None else result.samples.rates(rate)
     figures: dict[str, tuple[float | None, str]] = {
         "vflops": (result.vflops, "FLOPS"),
         "flops": (result.flops, "FLOPS"),
         "sustained_flops": (result.sustained_flops, "FLOPS"),
-        "images_per_second": (result.images_per_second, "images/s"),
+        **{name: (rates.get(name), unit) for name, unit in result.samples.rate_units.items()},
         result.quality.metric: (result.quality.achieved, result.quality.unit),
         **{
             f"{result.quality.metric}_{name.replace(' ', '_')}": (value, result.quality.unit)
@@ -417,7 +421,8 @@ def _rate_lines(result: EnsembleResult) -> Iterator[str]:
         yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (quality factor {result.penalty_coefficient:.4f})"
     elif why := result.why_no_vflops:
         yield f"VFLOPS      not shown: {why}"
-    yield f"rate        {result.images_per_second:.1f} images/s"
+    assert result.images_per_second is not None
+    yield f"rate        {result.samples.rate_text(result.images_per_second)}"
     yield (
         f"time        {result.seconds:.1f} s; last start after {result.start_skew_seconds:.1f} s; at most "
         f"{result.at_once} of {result.members_done} at once"
@@ -439,12 +444,12 @@ def _shown(result: EnsembleResult) -> Sequence[MemberResult]:
     return [*first, slowest] if slowest not in first else first
 
 
-def _row(one: MemberResult) -> tuple[str, ...]:
+def _row(one: MemberResult, samples: Samples) -> tuple[str, ...]:
     return (
         str(one.member),
         "-" if one.quality is None else f"{one.quality:.4f}",
         "-" if one.out_of_bag is None else f"{one.out_of_bag:.4f}",
-        f"{one.images_per_second:.1f}",
+        f"{samples.rate(one.images_per_second):.1f}",
         f"{one.seconds:.1f}",
         f"{one.training_seconds / one.seconds:.1%}",
         str(one.restarts),

@@ -14,6 +14,7 @@ from hpcai500.ensemble.mapping import in_short
 from hpcai500.methodology.ensemble import EnsembleNumbers, ensemble_numbers, overlap_reasons, parallel_computation
 from hpcai500.methodology.goodput import Goodput, total
 from hpcai500.methodology.result import Quality, about_vflops, has_edition_target, quality_factor, quality_of
+from hpcai500.methodology.samples import Samples, Unit, samples_of
 from hpcai500.methodology.trials import valid_flops
 
 SCHEMA = "hpcai500-ensemble-result-1"
@@ -122,6 +123,8 @@ class EnsembleResult(_Frozen):
     flops_per_image: float | None
     flops_convention: str | None
     images_per_second: float | None
+    unit: Unit | None = None
+    units_per_second: float | None = None
     flops: float | None
     flops_of_members: float | None
     sustained_flops: float | None
@@ -160,9 +163,14 @@ class EnsembleResult(_Frozen):
         """
         return cls.model_validate({"schema_": document.get("schema"), **document})
 
+    @property
+    def samples(self) -> Samples:
+        """What its samples are called and hold."""
+        return samples_of(self.benchmark, {"unit": self.unit})
+
     def as_json(self) -> dict[str, Any]:
-        """The document of `result.json`."""
-        fields = self.model_dump(mode="json")
+        """The document of `result.json`, without `unit` and its rate where samples have none."""
+        fields = self.model_dump(mode="json", exclude={"unit", "units_per_second"} if self.unit is None else None)
         return {"schema": fields.pop("schema_"), **fields}
 
 
@@ -210,6 +218,7 @@ def derive_ensemble(
         images=sum(one.times.images for one in members),
         flops_per_image=first.result.flops_per_image if first else None,
         flops_convention=first.result.flops_convention if first else None,
+        unit=first.result.unit if first else None,
         penalty_coefficient=coefficient,
         vflops=vflops,
         restarts=sum(one.result.restarts for one in members),
@@ -225,8 +234,11 @@ def _rates(members: Sequence[Member], numbers: EnsembleNumbers | None) -> dict[s
         "images_per_second", "flops", "flops_of_members", "sustained_flops", "seconds", "epoch_seconds",
         "start_skew_seconds", "at_once", "overlap", "utilisation",
     )  # fmt: skip
+    samples = members[0].result.samples if members else None
+    units = samples.rate(numbers.images_per_second) if numbers and samples and samples.unit else None
     return {
         **{name: getattr(numbers, name) if numbers else None for name in names},
+        "units_per_second": units,
         "start": min(one.times.start for one in members) if members else None,
         "slowest_member": Slowest(**vars(numbers.slowest)) if numbers else None,
     }

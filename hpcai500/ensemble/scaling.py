@@ -29,6 +29,7 @@ from hpcai500.errors import ExitCode, RecordError, RunError, UsageError
 from hpcai500.launch.layout import neighbours_together
 from hpcai500.launch.scale import Points, ScaleRequest, keep_plan, run_point, settle
 from hpcai500.methodology.ensemble import epoch_rate, overlap_reasons
+from hpcai500.methodology.samples import samples_of
 from hpcai500.methodology.weak_scaling import weak_scaling
 from hpcai500.recipe import ENSEMBLE, load_recipe
 from hpcai500.record import json_object
@@ -260,7 +261,7 @@ class EnsembleScaling:
             )  # fmt: skip
         yield from aligned(rows, right=range(9))
         yield f"quality against speed on {self.trade_off[0].ranks} ranks (V3.0 Fig. 7): speed is that of one model"
-        trade_off = [("members", "ranks of each", self.metric, "speed, images/s")]
+        trade_off = [("members", "ranks of each", self.metric, f"speed, {samples_of(self.benchmark).names}/s")]
         trade_off += [
             (str(one.members), str(one.degree), f"{one.quality:.4f}", f"{one.member_images_per_second:.1f}")
             for one in self.trade_off
@@ -440,7 +441,7 @@ def _draw_trade_off(figure: Figure, scaling: EnsembleScaling) -> None:
             ha="center", fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.8},
         )  # fmt: skip
     axes.margins(x=0.2, y=0.3)
-    axes.set_xlabel("speed of one model, images/s")
+    axes.set_xlabel(f"speed of one model, {samples_of(scaling.benchmark).names}/s")
     axes.set_ylabel(f"{scaling.metric} of the vote")
     axes.set_title(f"Quality against speed of {scaling.benchmark} on {points[0].ranks} ranks", loc="left", fontsize=11)
     axes.grid(alpha=0.3)

@@ -36,6 +36,7 @@ from hpcai500.ensemble.members import (
 )
 from hpcai500.ensemble.scheduler import Scheduler
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RecordError, RunError
+from hpcai500.methodology.samples import samples_of
 from hpcai500.progress import PLAIN_INTERVAL_SECONDS, Redrawn, Tracker, is_ascii, is_terminal, silent
 from hpcai500.streams import escaped, say
 from hpcai500.text import aligned, progress_bar
@@ -202,8 +203,10 @@ _MOST_HOSTS = 2
 _LEAST_WRONG = 24
 # With fewer members, the rows show as much as map and histogram.
 _LEAST_PICTURED = 8
+# Shown as the benchmark calls its samples.
+_RATE = "images/s"
 _HEAD = (
-    "member", "state", "hosts", "job", "restarts", "attempts", "epoch", "step", "quality", "images/s", "started (UTC)",
+    "member", "state", "hosts", "job", "restarts", "attempts", "epoch", "step", "quality", _RATE, "started (UTC)",
     "silent for", "what is wrong",
 )  # fmt: skip
 _NUMBERS = {0, 4, 5, 6, 7, 8, 9, 11}
@@ -238,8 +241,12 @@ def headline(status: Status) -> str:
         parts.append(f"{len(status.stuck)} silent")
     line = f"{', '.join(parts)}; {percent(status.progress)} of all epochs"
     if status.states["running"] and status.rates:
-        line += f", {number(sum(status.rates))} images/s"
+        line += f", {number(sum(status.rates))} {_rate_unit(status)}"
     return line + (f", about {duration(status.eta_seconds)} left" if status.eta_seconds is not None else "")
+
+
+def _rate_unit(status: Status) -> str:
+    return samples_of(status.ensemble.start.get("benchmark")).rate_unit
 
 
 def next_line(status: Status) -> str | None:
@@ -356,8 +363,8 @@ def _steps(status: Status) -> str:
 
 def _ranges(status: Status, *, ascii_only: bool) -> Iterator[str]:
     if status.rates and (found := status.rate_percentiles):
-        total = f"{number(sum(status.rates))} images/s together; " if status.states["running"] else ""
-        yield f"images/s   {total}{_range(found)} (each over its last epoch of training)"
+        total = f"{number(sum(status.rates))} {_rate_unit(status)} together; " if status.states["running"] else ""
+        yield f"{_rate_unit(status):10} {total}{_range(found)} (each over its last epoch of training)"
         if len(status.rates) >= _LEAST_PICTURED:
             bar = spread_bar(status.rates, ascii_only=ascii_only)
             yield f"           {number(found.least)} |{bar}| {number(found.greatest)}"
@@ -395,7 +402,8 @@ def _looked(status: Status) -> str:
 
 
 def _table(status: Status, rows: Sequence[MemberStatus], width: int | None, *, whole: bool) -> Iterator[str]:
-    cells = [_HEAD, *(_cells(row, status) for row in rows)]
+    head = tuple(_rate_unit(status) if title == _RATE else title for title in _HEAD)
+    cells = [head, *(_cells(row, status) for row in rows)]
     wrongs = [(row[0], row[-1]) for row in cells[1:] if row[-1]]
     if whole and width is not None and any(len(wrong) > _LEAST_WRONG for _, wrong in wrongs):
         # Long sentences are printed in full below the table.

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpcai500.errors import RecordError
+from hpcai500.methodology.samples import Unit
 
 # ----------------------------------------------------------------------------------------------------
 # The values of events.
@@ -109,7 +110,7 @@ class Dataset(Value):
 
     # Plug-ins may omit these; `results/verification/run_events.py` checks what our own benchmarks write.
     sometimes = frozenset(
-        {"root", "content_fingerprint", "synthetic", "classes", "grid", "classes_not_evaluated", "drawn"}
+        {"root", "content_fingerprint", "synthetic", "classes", "grid", "classes_not_evaluated", "drawn", "unit"}
     )
 
     root: Text | None = None
@@ -123,6 +124,7 @@ class Dataset(Value):
     grid: list[Number] | None = None
     classes_not_evaluated: list[Text] | None = None
     drawn: Drawn | None = None
+    unit: Unit | None = None
 
     @property
     def samples_of_an_epoch(self) -> int:

@@ -17,6 +17,7 @@ from hpcai500.methodology.energy import power_of_run
 from hpcai500.methodology.goodput import Goodput, goodput
 from hpcai500.methodology.passes import Better, Event, Timeline, better_of, first_reaching, goal, last_pass, reaches
 from hpcai500.methodology.rules import LevelReport, find_level
+from hpcai500.methodology.samples import Samples, Unit, samples_of
 from hpcai500.methodology.trials import flops_rate, penalty_coefficient, valid_flops
 from hpcai500.methodology.weak_scaling import estimate_efficiency
 
@@ -132,6 +133,9 @@ class Result(BaseModel):
     a lower quality is better; `why_no_vflops` has the reason.
     `level` is the lowest level that the recipe qualifies for, None if no level allows one of its changes.
     `level_changes` are the fields that no lower level allows; None if the edition does not know the benchmark.
+    `unit` is what a sample holds, if the workload says so; `units_per_second` is its rate over the run.
+    `utilisation` is the share of the matrix-product rate of all ranks, measured in the run, that training steps reach;
+    None if it was not measured, or if the run went on with another number of ranks.
     `parallel_efficiency` is None, with a note, where it cannot be relied on; `parallel_efficiency_starts` has it for
     each start of the run.
     """
@@ -152,9 +156,12 @@ class Result(BaseModel):
     seconds: float
     evaluation_seconds: float
     images_per_second: float
+    unit: Unit | None = None
+    units_per_second: float | None = None
     flops_per_image: float
     flops_convention: str
     flops: float
+    utilisation: float | None = None
     quality: Quality
     penalty_coefficient: float | None
     vflops: float | None
@@ -187,8 +194,19 @@ class Result(BaseModel):
         """The reason why there are no VFLOPS; None if there are, or if none of `reasons` is about them."""
         return None if self.vflops is not None else about_vflops(self.reasons)
 
+    @property
+    def samples(self) -> Samples:
+        """What its samples are called and hold."""
+        return samples_of(self.benchmark, {"unit": self.unit})
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Its rates of samples, by the names of metrics."""
+        return self.samples.rates(self.images_per_second)
+
     def as_json(self) -> dict[str, Any]:
-        fields = self.model_dump(mode="json")
+        """Without `unit` and its rate where samples have none."""
+        fields = self.model_dump(mode="json", exclude={"unit", "units_per_second"} if self.unit is None else None)
         return {"schema": fields.pop("schema_"), **fields}
 
 
@@ -219,6 +237,7 @@ def derive(
     seconds = timeline.between(start, stop)
     images = sum(epoch["value"]["samples"] for epoch in epochs.values())
     flops = flops_rate(images, flops_per_image, seconds)
+    samples = samples_of(recipe["benchmark"], _only(events, "dataset")["value"])
     quality = quality_of(recipe["problem"], evaluations[target_epochs]["value"])
     coefficient = quality_factor(quality, rules)
     counts = coefficient if has_edition_target(recipe["problem"], rules) else None
@@ -253,9 +272,12 @@ def derive(
         seconds=seconds,
         evaluation_seconds=math.fsum(event["value"]["seconds"] for event in evaluations.values()),
         images_per_second=images / seconds,
+        unit=samples.unit,
+        units_per_second=samples.rate(images / seconds) if samples.unit else None,
         flops_per_image=flops_per_image,
         flops_convention=convention,
         flops=flops,
+        utilisation=utilisation(events),
         quality=quality,
         penalty_coefficient=coefficient,
         vflops=vflops,
@@ -320,6 +342,23 @@ def _input(recipe: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
 def training_seconds(events: Iterable[Event]) -> float:
     """Time in the training steps of all epochs: no evaluations, no checkpoints, nothing that a restart has lost."""
     return math.fsum(epoch["value"]["seconds"] for epoch in last_pass(events, "epoch_stop").values())
+
+
+def utilisation(events: Sequence[Event]) -> float | None:
+    """FLOPs of training steps a second of training steps / FLOPS of matrix products in the run's precision.
+
+    Operations are those counted of the model (`analytic`), of all samples trained on, also those that pad the last
+    batch. The matrix products ran on all ranks at once, before the clock started. Of several starts, the highest rate
+    counts. None if no start measured it, or if the starts had different numbers of ranks.
+    """
+    measured = [event["value"] for event in events if event["key"] == "ceilings"]
+    seconds = training_seconds(events)
+    if not seconds or len({one["ranks"] for one in measured}) != 1 or not max(one["flops"] for one in measured):
+        return None
+    epochs = [epoch["value"] for epoch in last_pass(events, "epoch_stop").values()]
+    trained = sum(epoch["samples"] + epoch["padded_samples"] for epoch in epochs)
+    operations = trained * _only(events, "flops")["value"]["per_sample"]
+    return float(operations / seconds / max(one["flops"] for one in measured))
 
 
 def _communication(events: Sequence[Event]) -> dict[str, Any]:

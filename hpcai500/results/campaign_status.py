@@ -82,7 +82,7 @@ class CampaignStatus:
         if self.no_mean:
             yield f"no mean: {self.no_mean}"
         elif len(standing.results) > 1:
-            yield from mean_lines(self.metrics)
+            yield from mean_lines(self.metrics, standing.results[0].samples)
         yield from goodput_lines(self.goodput)
         yield "RANKABLE" if standing.rankable else "NOT RANKABLE:"
         yield from (f"  {reason}" for reason in standing.reasons)

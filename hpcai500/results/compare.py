@@ -12,6 +12,7 @@ from hpcai500.errors import UsageError
 from hpcai500.methodology.goodput import FIGURES, figure
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import Result
+from hpcai500.methodology.samples import samples_of
 from hpcai500.methodology.statistics import Compared, Side, compare, side
 from hpcai500.recipe import Difference, table_differences
 from hpcai500.results.report.blocks import Block, Cell, Row, Section, Table, Text, Tone, render, without_folders
@@ -58,6 +59,9 @@ class Comparison:
     def comparable(self) -> bool:
         """Whether both sides did the same work, and finished it."""
         return not self.problems
+
+    def title(self, metric: Metric) -> str:
+        return metric_title(metric.name, samples_of(self.a[0].record.tables.get("benchmark")).name)
 
     def document(self) -> dict[str, Any]:
         return {
@@ -110,11 +114,15 @@ def metrics_of(results: Sequence[Result]) -> list[Metric]:
     classes = dict.fromkeys(
         (result.quality.metric, name) for result in results for name in sorted(result.quality.per_class or {})
     )
+    samples = results[0].samples
+    rates = {name: unit for result in results for name, unit in result.samples.rate_units.items()}
+    counted = {"images_per_second": f"{samples.names}/s", "images": samples.names}
     return [
         Metric("vflops", "FLOPS", "higher", lambda result: result.vflops),
         *(Metric(quality, "", better, _quality(quality)) for quality, better in qualities.items()),
         *(Metric(f"{quality} {name}", "", qualities[quality], _class_of(quality, name)) for quality, name in classes),
-        *(Metric(name, unit, better, attrgetter(name)) for name, unit, better in _FIELDS),
+        *(Metric(name, unit, "higher", _rate(name)) for name, unit in rates.items() if name not in counted),
+        *(Metric(name, counted.get(name, unit), better, attrgetter(name)) for name, unit, better in _FIELDS),
         *(Metric(name, unit, better, _goodput(name)) for name, (unit, better) in FIGURES.items()),
         *(Metric(f"step {part}", "fraction", "", _part_of_step(part)) for part in _STEP_PARTS),
     ]
@@ -122,6 +130,7 @@ def metrics_of(results: Sequence[Result]) -> list[Metric]:
 
 _FIELDS: tuple[tuple[str, str, Better], ...] = (
     ("flops", "FLOPS", "higher"),
+    ("utilisation", "fraction", "higher"),
     ("images_per_second", "images/s", "higher"),
     ("seconds", "s", "lower"),
     ("time_to_quality_seconds", "s", "lower"),
@@ -149,6 +158,10 @@ def _quality(metric: str) -> Callable[[Result], float | None]:
 
 def _class_of(metric: str, name: str) -> Callable[[Result], float | None]:
     return lambda result: (result.quality.per_class or {}).get(name) if result.quality.metric == metric else None
+
+
+def _rate(name: str) -> Callable[[Result], float | None]:
+    return lambda result: result.rates.get(name)
 
 
 def _goodput(name: str) -> Callable[[Result], float | None]:
@@ -283,7 +296,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         for metric, compared in comparison.numbers:
             a, b = (_with_spread(metric, one) for one in (compared.a, compared.b))
             verdict = _verdict(metric, compared) if comparison.comparable else ""
-            yield f"{metric_title(metric.name):34} {a:>22} {b:>22} {_ratio(compared):>8}  {verdict}".rstrip()
+            yield f"{comparison.title(metric):34} {a:>22} {b:>22} {_ratio(compared):>8}  {verdict}".rstrip()
 
 
 def comparison_page(*comparisons: Comparison) -> str:
@@ -317,8 +330,7 @@ def _sentence(comparison: Comparison) -> str:
     for metric, compared in comparison.numbers:
         if compared.ratio is not None and (verdict := _verdict(metric, compared)):
             return (
-                f"{text}. {metric_title(metric.name)}: {name} has {compared.ratio:.3f} times the value of A "
-                f"({verdict})."
+                f"{text}. {comparison.title(metric)}: {name} has {compared.ratio:.3f} times the value of A ({verdict})."
             )
     return f"{text}."
 
@@ -379,7 +391,7 @@ def _number_table(comparison: Comparison) -> Table:
         verdict = _verdict(metric, compared) if comparison.comparable else ""
         tone: Tone = "good" if "better" in verdict else "bad" if "worse" in verdict else ""
         a, b = (_with_spread(metric, one) for one in (compared.a, compared.b))
-        rows.append((metric_title(metric.name), a, b, _ratio(compared), Cell(verdict, tone)))
+        rows.append((comparison.title(metric), a, b, _ratio(compared), Cell(verdict, tone)))
     name = comparison.name
     return Table(
         f"{name} compared with A; ± is the coefficient of variation (standard deviation / mean) of the runs",

@@ -19,6 +19,7 @@ from hpcai500.campaign.standing import Standing, standing
 from hpcai500.errors import ExitCode, RecordError
 from hpcai500.methodology.goodput import FIGURES, Goodput, figure, total
 from hpcai500.methodology.result import Quality, Result
+from hpcai500.methodology.samples import IMAGES, Samples
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.record import iterate, json_object, read_record
 from hpcai500.results.score import summarise_trials, why_no_mean
@@ -59,7 +60,7 @@ def summary_lines(result: Result) -> Iterator[str]:
     yield f"time        {result.seconds:.1f} s ({result.evaluation_seconds:.1f} s of it evaluation)"
     if result.time_to_quality_seconds is not None:
         yield f"to quality  {result.time_to_quality_seconds:.1f} s"
-    yield f"rate        {result.images_per_second:.1f} images/s"
+    yield f"rate        {result.samples.rate_text(result.images_per_second)}"
     yield f"input       {INPUTS[result.input]}"
     if result.step_split is not None:
         split = result.step_split
@@ -70,8 +71,10 @@ def summary_lines(result: Result) -> Iterator[str]:
     elif result.data_wait_fraction is not None:
         yield f"data wait   {result.data_wait_fraction:.1%} of training time"
     yield from _communication_lines(result)
-    per_image = scaled(result.flops_per_image, "FLOP")
-    yield f"FLOPS       {scaled(result.flops, 'FLOPS')} ({per_image} an image, {result.flops_convention})"
+    per_sample = f"{scaled(result.flops_per_image, 'FLOP')} {result.samples.one}"
+    yield f"FLOPS       {scaled(result.flops, 'FLOPS')} ({per_sample}, {result.flops_convention})"
+    if result.utilisation is not None:
+        yield f"  in training steps      {result.utilisation:.1%} of the matrix-product rate measured in this run"
     if result.vflops is not None:
         yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (quality factor {result.penalty_coefficient:.4f})"
     else:
@@ -165,7 +168,8 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
     figures: dict[str, tuple[float | None, str]] = {
         "vflops": (result.vflops, "FLOPS"),
         "flops": (result.flops, "FLOPS"),
-        "images_per_second": (result.images_per_second, "images/s"),
+        **{name: (result.rates[name], unit) for name, unit in result.samples.rate_units.items()},
+        "utilisation": (result.utilisation, "fraction"),
         result.quality.metric: (result.quality.achieved, result.quality.unit),
         **{
             f"{result.quality.metric}_{name.replace(' ', '_')}": (value, result.quality.unit)
@@ -208,7 +212,6 @@ def _figure_lines(figures: Mapping[str, tuple[float | None, str]]) -> Iterator[s
 _UNITS = {
     "vflops": "FLOPS",
     "flops": "FLOPS",
-    "images_per_second": "images/s",
     "energy_joules": "J",
     "watts": "W",
     "flops_per_watt": "FLOPS/W",
@@ -216,33 +219,33 @@ _UNITS = {
 }
 
 
-def _unit(name: str) -> str:
-    return _UNITS.get(name, "s" if name.endswith("seconds") else "fraction")
+def _unit(name: str, samples: Samples) -> str:
+    return samples.rate_units.get(name) or _UNITS.get(name, "s" if name.endswith("seconds") else "fraction")
 
 
-def with_unit(name: str, value: float) -> str:
+def with_unit(name: str, value: float, samples: Samples = IMAGES) -> str:
     """The value of the metric `name` with its unit: `"vflops", 1.066e9` -> `1.07 GFLOPS`."""
-    unit = _unit(name)
+    unit = _unit(name, samples)
     if unit == "fraction":
         return f"{value:.4f}"
-    return f"{value:.1f} {unit}" if unit in ("s", "images/s") else scaled(value, unit)
+    return f"{value:.1f} {unit}" if unit == "s" or name in samples.rate_units else scaled(value, unit)
 
 
-def mean_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
+def mean_lines(summaries: Mapping[str, TrialSummary], samples: Samples) -> Iterator[str]:
     """The metrics over all trials."""
     dropped = any(summary.dropped_lowest is not None for summary in summaries.values())
     averaged = "without the highest and the lowest run" if dropped else "of all runs"
     yield f"all trials  mean {averaged}; variation: standard deviation / mean of all runs"
     for name, summary in summaries.items():
         variation = "unknown" if summary.variation is None else f"{summary.variation:.2%}"
-        yield f"  {name:24} {with_unit(name, summary.mean):16}  variation {variation}  ({summary.runs} runs)"
+        yield f"  {name:24} {with_unit(name, summary.mean, samples):16}  variation {variation}  ({summary.runs} runs)"
 
 
-def trial_lines(summaries: Mapping[str, TrialSummary], quality: Quality) -> Iterator[str]:
+def trial_lines(summaries: Mapping[str, TrialSummary], quality: Quality, samples: Samples) -> Iterator[str]:
     """The metrics over all trials, then their means and variations as figures of merit."""
-    yield from mean_lines(summaries)
+    yield from mean_lines(summaries, samples)
     for name, summary in summaries.items():
-        unit = quality.unit if name == quality.metric else _unit(name)
+        unit = quality.unit if name == quality.metric else _unit(name, samples)
         yield f"HPCAI500 FOM {name}={summary.mean:.6g} {unit}"
         if summary.variation is not None:
             yield f"HPCAI500 FOM {name}_variation={summary.variation:.6g} fraction"
@@ -323,7 +326,7 @@ class CommandOutcome:
         elif not all(run.result for run in self.runs):
             pass  # a harness would take the remaining runs for all of them
         elif len(self._good) > 1:
-            yield from trial_lines(self._summaries(), self._good[0].quality)
+            yield from trial_lines(self._summaries(), self._good[0].quality, self._good[0].samples)
             yield from goodput_lines(self._goodput())
             yield from _figure_lines(_goodput_figures(self._goodput()))
         elif self._good:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from hpcai500.campaign.standing import world_difference
 from hpcai500.drawing import figure_files, write_figures
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.methodology.samples import IMAGES, Samples
 from hpcai500.methodology.weak_scaling import Scaled, weak_scaling
 from hpcai500.record import Record
 from hpcai500.results.score import ScoredRun, read_runs
@@ -54,18 +55,21 @@ class Scaling:
 
     benchmark: str
     points: tuple[ScalingPoint, ...]
+    samples: Samples = IMAGES
 
     def lines(self) -> Iterator[str]:
         base = count(self.points[0].processes, "process", "processes")
         yield f"weak scaling of {self.benchmark}, the same batch a process; efficiency against {base}"
+        unit = self.samples.rate_unit
+        wide = max(10, len(unit))
         yield (
-            f"{'processes':>9} {'nodes':>5} {'images/s':>10} {'FLOPS':>12} {'speed-up':>9} {'efficiency':>10} "
+            f"{'processes':>9} {'nodes':>5} {unit:>{wide}} {'FLOPS':>12} {'speed-up':>9} {'efficiency':>10} "
             f"{'comm wait':>9}  backend"
         )
         for point in self.points:
             wait = "-" if point.communication_fraction is None else f"{point.communication_fraction:.1%}"
             yield (
-                f"{point.processes:>9} {point.nodes:>5} {point.images_per_second:>10.1f} "
+                f"{point.processes:>9} {point.nodes:>5} {self.samples.rate(point.images_per_second):>{wide}.1f} "
                 f"{scaled(point.flops, 'FLOPS'):>12} {point.speedup:>9.2f} {point.parallel_efficiency:>10.2f} "
                 f"{wait:>9}  {point.backend_name}"
             )
@@ -94,7 +98,8 @@ def read_scaling(paths: Sequence[Path]) -> Scaling:
     runs = sorted(read_runs(paths), key=lambda run: run.result.world_size)
     _require_comparable(runs)
     compared = weak_scaling({run.result.world_size: run.images_per_second for run in runs})
-    return Scaling(runs[0].result.benchmark, tuple(_point(run, compared[run.result.world_size]) for run in runs))
+    points = tuple(_point(run, compared[run.result.world_size]) for run in runs)
+    return Scaling(runs[0].result.benchmark, points, runs[0].result.samples)
 
 
 def _point(run: ScoredRun, compared: Scaled) -> ScalingPoint:

@@ -11,6 +11,7 @@ from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.campaign.standing import RESULT, difference, differing_keys
 from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import ANALYTIC, Result, derive, training_seconds
+from hpcai500.methodology.samples import IMAGES
 from hpcai500.methodology.trials import TrialSummary, summarise
 from hpcai500.recipe import rulebook
 from hpcai500.record import Record, json_object, line_hash, read_record
@@ -35,7 +36,7 @@ _TITLES = {
     "vflops": "VFLOPS",
     "flops": "FLOPS",
     "quality": "Quality",
-    "images_per_second": "Images per second",
+    "utilisation": "Share of the matrix-product rate",
     "seconds": "Run time",
     "time_to_quality_seconds": "Time to quality",
     "evaluation_seconds": "Evaluation time",
@@ -44,11 +45,9 @@ _TITLES = {
     "watts": "Power",
     "flops_per_watt": "FLOPS per watt",
     "vflops_per_watt": "VFLOPS per watt",
-    "flops_per_image": "FLOPs per image",
     "data_wait_fraction": "Data wait, share of time",
     "communication_fraction": "Communication wait, share of time",
     "parallel_efficiency": "Parallel efficiency",
-    "images": "Images",
     "world_size": "Ranks",
     "nodes": "Nodes",
     "restarts": "Restarts",
@@ -69,6 +68,12 @@ _TITLES = {
     "device to host": "Copy from device to host",
     "device to device": "Slowest pair of devices of a node",
 }
+# Those that name samples.
+_OF_SAMPLES = {
+    "images_per_second": "{}s per second",
+    "flops_per_image": "FLOPs per {}",
+    "images": "{}s",
+}
 _KINDS = {"gemm": "Matrix product (GEMM)", "conv": "Convolution", "input": "Input pipeline"}
 _COLLECTIVES = {
     "allreduce": "All-reduce",
@@ -80,10 +85,13 @@ _COLLECTIVES = {
 _PLACES = {"node": "within a node", "network": "between nodes", "system": "of all ranks"}
 
 
-def metric_title(name: str) -> str:
-    """The title of the metric `name`: `Time to quality` for `time_to_quality_seconds`; a quality keeps its name."""
+def metric_title(name: str, sample: str = IMAGES.name) -> str:
+    """The title of the metric `name`: `Time to quality` for `time_to_quality_seconds`; a quality keeps its name.
+
+    `sample` is what the benchmark calls a sample.
+    """
     if name.startswith("variation of "):
-        return f"Variation of {metric_title(name.removeprefix('variation of '))}"
+        return f"Variation of {metric_title(name.removeprefix('variation of '), sample)}"
     if name.startswith("share of "):
         return f"Wall-clock time: {name.removeprefix('share of ')}"
     kind, _, which = name.partition(" ")
@@ -91,7 +99,10 @@ def metric_title(name: str) -> str:
         return f"{_KINDS[kind]}, {which}"
     if kind in _COLLECTIVES and which in _PLACES:
         return f"{_COLLECTIVES[kind]} {_PLACES[which]}"
-    return _TITLES.get(name, name.replace("_", " "))
+    if title := _OF_SAMPLES.get(name, "").format(sample):
+        return title[0].upper() + title[1:]
+    words = name.replace("_", " ")
+    return _TITLES.get(name, words.capitalize() if words.endswith(" per second") else words)
 
 
 def score_record(path: Path, edition: str | None = None, convention: str = ANALYTIC) -> Result:
@@ -202,6 +213,7 @@ def why_no_mean(records: Sequence[Path]) -> str | None:
 def summarise_trials(results: Sequence[Result]) -> dict[str, TrialSummary]:
     """Each metric over all runs of one recipe; metrics that a run lacks are left out."""
     values = {name: [getattr(result, name) for result in results] for name in TRIAL_METRICS}
+    values |= {name: [result.rates.get(name) for result in results] for name in results[0].rates}
     values[results[0].quality.metric] = [result.quality.achieved for result in results]
     return {name: summarise(numbers) for name, numbers in values.items() if None not in numbers}
 

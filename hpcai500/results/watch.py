@@ -18,6 +18,7 @@ from typing import Any
 from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.errors import RecordError
 from hpcai500.methodology.passes import better_of, goal
+from hpcai500.methodology.samples import samples_of
 from hpcai500.record import is_being_written
 from hpcai500.results.report.page import write_page
 from hpcai500.run_progress import PROGRESS, Progress, parse_progress
@@ -70,6 +71,7 @@ class RecordWatch:
         self._read, self._rest, self._lines = 0, b"", 0
         self._progress = Progress()
         self._values: dict[str, Any] = {}
+        self._samples = samples_of(self._tables.get("benchmark"))
 
     def look(self) -> Look:
         """Read what is new.
@@ -97,7 +99,8 @@ class RecordWatch:
         if seen.quality is not None:
             parts.append(f"{self._metric} {seen.quality:.4f}")
         if rate is not None:
-            parts.append(f"{rate:.3g} images/s" if rate < 1000 else f"{rate:.0f} images/s")
+            shown = self._samples.rate(rate)
+            parts.append(f"{f'{shown:.3g}' if shown < 1000 else f'{shown:.0f}'} {self._samples.rate_unit}")
         if left is not None:
             parts.append(f"about {duration(left)} left")
         headline = escaped(", ".join(parts))
@@ -136,6 +139,8 @@ class RecordWatch:
             try:
                 event = json.loads(line)
                 self._values[str(event["key"])] = event.get("value")
+                if event["key"] == "dataset":
+                    self._samples = samples_of(self._tables.get("benchmark"), table(event.get("value")))
                 self._progress.fold([event])
             except RecordError as error:
                 raise RecordError(f"{path}: {error}") from error
@@ -203,7 +208,7 @@ class RecordWatch:
             shown = "" if target is None else f" (target {goal(target, better_of(self._problem))})"
             yield f"quality     {self._metric} {seen.quality:.4f}{shown}"
         if rate is not None:
-            yield f"rate        {rate:.1f} images/s"
+            yield f"rate        {self._samples.rate_text(rate)}"
         yield from self._ranks(seen)
         if (watts := self._watts()) is not None:
             yield f"power       {quantity(watts, 'W')}"

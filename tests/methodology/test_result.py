@@ -8,11 +8,15 @@ import pytest
 from builders.events import IMAGENET, PADDED, EventLog, complete, restarted, tables
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from hpcai500.campaign.standing import differing_keys
 from hpcai500.errors import RecordError, UsageError
+from hpcai500.methodology.events import Dataset
 from hpcai500.methodology.result import step_split
+from hpcai500.methodology.samples import samples_of
 from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
+from hpcai500.results.score import metric_title
 
 
 def test_a_reference_run_by_hand() -> None:
@@ -72,7 +76,7 @@ def test_a_target_that_was_never_reached_has_no_time() -> None:
 def test_unknown_is_none_and_never_zero() -> None:
     result = complete().result().as_json()
     assert [key for key, value in result.items() if value is None] == [
-        "energy_joules", "watts", "power_source", "power_scope", "power_note", "flops_per_watt",
+        "utilisation", "energy_joules", "watts", "power_source", "power_scope", "power_note", "flops_per_watt",
         "vflops_per_watt", "step_split", "communication_fraction",
         "parallel_efficiency", "parallel_efficiency_interval", "parallel_efficiency_note",
         "parallel_efficiency_starts", "bytes_per_step", "stragglers", "communication_library",
@@ -411,3 +415,108 @@ def test_a_record_older_than_the_split_is_still_scored() -> None:
 def test_the_result_has_the_split_of_its_epochs() -> None:
     split = complete(compute_seconds=40.0, communication_wait_seconds=16.0).result().step_split
     assert split.model_dump() == pytest.approx({"data_wait": 0.25, "compute": 0.5, "communication": 0.2, "other": 0.05})
+
+
+# ----------------------------------------------------------------------------------------------------
+# What samples are called and hold, and the share of the machine's rate that steps reach.
+
+
+def measured(log: EventLog, *rates: float, ranks: int = 8) -> EventLog:
+    for rate in rates:
+        log.add("ceilings", {"flops": rate, "ranks": ranks})
+    return log
+
+
+def test_utilisation_is_the_rate_of_the_steps_over_that_of_matrix_products_by_hand() -> None:
+    log = measured(complete(), 8e15, 1e16)
+    # 80 of the 100 seconds of an epoch are steps; samples that pad the last batch are work, too.
+    by_hand = (IMAGENET + PADDED) * 24.3e9 / 80 / 1e16
+    result = log.result()
+    assert result.utilisation == pytest.approx(by_hand)
+    assert f"{by_hand:.1%} of the matrix-product rate measured in this run" in "\n".join(summary_lines(result))
+    assert f"HPCAI500 FOM utilisation={by_hand:.6g} fraction" in list(figure_of_merit_lines(result))
+
+
+def test_utilisation_counts_neither_evaluations_nor_what_a_restart_has_lost() -> None:
+    once, again = (measured(log, 1e16).result() for log in (complete(), restarted(1000.0)))
+    assert again.seconds > once.seconds
+    assert again.utilisation == pytest.approx(once.utilisation)
+
+
+def test_operations_by_the_papers_convention_do_not_change_utilisation() -> None:
+    log = measured(complete(), 1e16)
+    for event in log.events:
+        if event["key"] == "flops":
+            event["value"] = {"convention": "analytic", "per_sample": 24_299_077_632.0}
+    analytic, paper = log.result(), log.result(convention="paper")
+    assert analytic.flops_per_image != paper.flops_per_image
+    assert paper.utilisation == analytic.utilisation
+
+
+def test_utilisation_is_unknown_without_a_measured_rate_or_with_one_of_other_ranks() -> None:
+    for log in (complete(), measured(complete(), 0.0), measured(measured(complete(), 1e16), 1e16, ranks=4)):
+        result = log.result()
+        assert result.utilisation is None
+        assert not any("utilisation" in line for line in figure_of_merit_lines(result))
+
+
+def test_a_result_without_a_unit_has_no_key_of_it() -> None:
+    found = complete().result().as_json()
+    assert not {"unit", "units_per_second"} & found.keys()
+    assert found["images_per_second"] == pytest.approx(90 * IMAGENET / 9000)
+
+
+def with_unit(unit: object) -> EventLog:
+    log = complete()
+    for event in log.events:
+        if event["key"] == "dataset":
+            event["value"] = {**event["value"], "unit": unit}
+    return log
+
+
+@given(st.integers(1, 10**6), st.floats(1e-3, 1e9))
+def test_the_rate_of_what_samples_hold_is_a_multiple_of_theirs(per_sample: int, rate: float) -> None:
+    samples = samples_of("other", {"unit": {"name": "words", "per_sample": per_sample}})
+    assert samples.rates(rate) == {"images_per_second": rate, "words_per_second": rate * per_sample}
+    assert samples.rate_units == {"images_per_second": "samples/s", "words_per_second": "words/s"}
+    assert samples.rate_text(rate).endswith(f" words/s ({rate:.1f} samples/s)")
+
+
+def test_samples_are_called_images_where_they_are() -> None:
+    assert [samples_of(name).rate_text(48.2) for name in ("ic", "ewa", "other")] == [
+        "48.2 images/s", "48.2 images/s", "48.2 samples/s",
+    ]  # fmt: skip
+    unit = {"unit": {"name": "words", "per_sample": 256}}
+    assert samples_of("other", unit).rate_text(48.2) == "12339 words/s (48.2 samples/s)"
+    assert [metric_title(name, "sample") for name in ("images_per_second", "flops_per_image", "images")] == [
+        "Samples per second", "FLOPs per sample", "Samples",
+    ]  # fmt: skip
+    assert metric_title("words_per_second") == "Words per second"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        {"name": "words"},
+        {"name": "words", "per_sample": 0},
+        {"name": "words", "per_sample": 2.5},
+        {"name": "Many Words", "per_sample": 2},
+        {"name": "images", "per_sample": 2},
+        {"name": "words", "per_sample": 2, "more": 1},
+        "words",
+    ],
+)
+def test_a_wrong_unit_is_no_unit_in_an_event_or_a_result(unit: object) -> None:
+    log = with_unit(unit)
+    with pytest.raises(ValidationError):
+        log.result()
+    value = next(event["value"] for event in log.events if event["key"] == "dataset")
+    with pytest.raises(ValidationError, match="unit"):
+        Dataset.model_validate(value)
+
+
+def test_the_rate_of_a_unit_is_over_the_same_time_as_that_of_samples() -> None:
+    result = with_unit({"name": "words", "per_sample": 256}).result()
+    assert result.units_per_second == pytest.approx(256 * result.images_per_second)
+    assert result.as_json()["unit"] == {"name": "words", "per_sample": 256}
+    assert f"HPCAI500 FOM words_per_second={result.units_per_second:.6g} words/s" in list(figure_of_merit_lines(result))

@@ -26,6 +26,7 @@ from markupsafe import Markup, escape
 from hpcai500 import __version__
 from hpcai500.campaign.journal import Campaign, GivenHeads
 from hpcai500.methodology.result import Result
+from hpcai500.methodology.samples import IMAGES, Samples
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.ranking import published
 from hpcai500.results.ranking.documentation import docs_folder, read_documents
@@ -438,7 +439,6 @@ _METRICS = {
     "flops": ("FLOPS", "FLOPS"),
     "flops_per_watt": ("FLOPS per watt", "FLOPS/W"),
     "seconds": ("Time", "s"),
-    "images_per_second": ("Rate", "images/s"),
     "watts": ("Power", "W"),
     "energy_joules": ("Energy", "J"),
 }
@@ -534,7 +534,8 @@ def _sections(manifest: Manifest, verification: Verification, manifest_sha256: s
 
 def _result(verification: Verification) -> Iterator[Block]:
     metrics = verification.metrics
-    quality = next((result.quality for result in verification.results.values()), None)
+    first = next(iter(verification.results.values()), None)
+    quality, samples = (first.quality, first.samples) if first else (None, IMAGES)
     tiles = []
     for name in (
         "vflops",
@@ -543,21 +544,21 @@ def _result(verification: Verification) -> Iterator[Block]:
         quality.metric if quality else "",
         "flops",
         "seconds",
-        "images_per_second",
+        *samples.rate_units,
     ):
         if summary := metrics.get(name):
             detail = f"coefficient of variation {share(summary.variation)}, {count(summary.runs, 'trial')}"
             if quality and name == quality.metric:
                 detail = f"target {quality.goal}"
-            tiles.append(Tile(_title(name), _number(name, summary.mean), detail))
+            tiles.append(Tile(_title(name, samples), _number(name, summary.mean, samples), detail))
     yield Tiles(tiles)
     rows: list[Row] = [
         (
-            _title(name),
-            _number(name, summary.mean),
+            _title(name, samples),
+            _number(name, summary.mean, samples),
             share(summary.variation),
-            _number(name, summary.dropped_lowest),
-            _number(name, summary.dropped_highest),
+            _number(name, summary.dropped_lowest, samples),
+            _number(name, summary.dropped_highest, samples),
             str(summary.runs),
         )
         for name, summary in metrics.items()
@@ -568,16 +569,18 @@ def _result(verification: Verification) -> Iterator[Block]:
     )
 
 
-def _title(metric: str) -> str:
+def _title(metric: str, samples: Samples) -> str:
+    if metric in samples.rate_units:
+        return "Rate"
     return _METRICS[metric][0] if metric in _METRICS else f"Quality, {metric}"
 
 
-def _number(metric: str, value: float | None) -> str:
+def _number(metric: str, value: float | None, samples: Samples) -> str:
+    if (unit := samples.rate_units.get(metric)) and value is not None:
+        return f"{value:,.0f} {unit}"
     if metric not in _METRICS:
         return plain(value, ".4f")
     unit = _METRICS[metric][1]
-    if unit == "images/s" and value is not None:
-        return f"{value:,.0f} images/s"
     return duration(value) if unit == "s" else quantity(value, unit)
 
 

@@ -563,7 +563,7 @@ def _qualities(side: Side) -> dict[str, None]:
 def _rows(one: Side, other: Side, tolerance: float, of_quality: float, decides: Sequence[str]) -> Iterator[Row]:
     qualities = _qualities(one)
     metrics = {metric.name: metric for metric in metrics_of([*one.results, *other.results])}
-    for name in (*qualities, *TRIAL_METRICS):
+    for name in dict.fromkeys((*qualities, *TRIAL_METRICS, *one.results[0].rates)):
         metric = metrics[name]
         ours, theirs = ([metric.of(result) for result in side.results] for side in (one, other))
         left, right = ([value for value in values if value is not None] for values in (ours, theirs))

@@ -5,7 +5,7 @@ If this version cannot read a part of a record, the page says so in place of tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +74,7 @@ from hpcai500.text import (
 
 
 _MOST_ROWS = 200
-_UNITS = {"vflops": "FLOPS", "flops": "FLOPS", "images_per_second": "images/s"}
+_UNITS = {"vflops": "FLOPS", "flops": "FLOPS"}
 
 
 def overview_sections(subjects: Sequence[Subject]) -> list[Section]:
@@ -125,9 +125,11 @@ def _mean_section(subjects: Sequence[Subject]) -> Section:
     results = [subject.result for subject in subjects if subject.result]
     if reason:
         return Section("Mean", [Text(f"No mean: {short(reason)}.", "flag")])
+    samples = results[0].samples
+    units = {**_UNITS, **samples.rate_units}
     rows = [
-        (metric_title(name), _metric(name, summary.mean), share(summary.variation), str(summary.runs))
-        for name, summary in summarise_trials(results).items()
+        (metric_title(name, samples.name), _metric(name, one.mean, units), share(one.variation), str(one.runs))
+        for name, one in summarise_trials(results).items()
     ]
     averaged = "without the highest and the lowest run (V2.0 section 5.3.2)" if len(results) > 2 else "of all runs"
     text = f"The mean is {averaged}; variation: coefficient of variation (standard deviation / mean) of all runs."
@@ -135,10 +137,10 @@ def _mean_section(subjects: Sequence[Subject]) -> Section:
     return Section("Mean", [Text(text), Table(caption, ("metric", "mean", "variation", "runs"), rows, (1, 2, 3))])
 
 
-def _metric(name: str, value: float) -> str:
+def _metric(name: str, value: float, units: Mapping[str, str]) -> str:
     if name.endswith("seconds"):
         return duration(value)
-    return quantity(value, _UNITS[name]) if name in _UNITS else plain(value, ".4f")
+    return quantity(value, units[name]) if name in units else plain(value, ".4f")
 
 
 def _scaling_section(subjects: Sequence[Subject]) -> Section:
@@ -151,7 +153,7 @@ def _scaling_section(subjects: Sequence[Subject]) -> Section:
         (
             f"{point.processes:,}",
             f"{point.nodes:,}",
-            f"{plain(point.images_per_second)} images/s",
+            f"{plain(scaling.samples.rate(point.images_per_second))} {scaling.samples.rate_unit}",
             quantity(point.flops, "FLOPS"),
             plain(point.speedup, ".2f"),
             plain(point.parallel_efficiency, ".2f"),
@@ -247,12 +249,15 @@ def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
     )
     to_quality = duration(result.time_to_quality_seconds) if result.time_to_quality_seconds is not None else "never"
     yield Tile("Time", duration(result.seconds), f"to target quality: {to_quality}")
-    yield Tile(
-        "FLOPS",
-        quantity(result.flops, "FLOPS"),
-        f"{quantity(result.flops_per_image, 'FLOP')} an image, {result.flops_convention}",
-    )
-    yield Tile("Rate", f"{plain(result.images_per_second)} images/s", count(result.images, "image"))
+    samples = result.samples
+    per_sample = f"{quantity(result.flops_per_image, 'FLOP')} {samples.one}, {result.flops_convention}"
+    yield Tile("FLOPS", quantity(result.flops, "FLOPS"), per_sample)
+    if result.utilisation is not None:
+        detail = "of the matrix-product rate measured in this run, in training steps"
+        yield Tile("Utilisation", share(result.utilisation), detail)
+    rate = f"{plain(samples.rate(result.images_per_second))} {samples.rate_unit}"
+    alone = f"{plain(result.images_per_second)} {samples.names}/s, " if samples.unit else ""
+    yield Tile("Rate", rate, f"{alone}{count(result.images, samples.name)}")
     yield _energy(subject, result)
     if result.vflops_per_watt is not None:
         yield Tile("Efficiency", quantity(result.vflops_per_watt, "FLOPS/W"), "VFLOPS per watt")

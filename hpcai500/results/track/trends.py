@@ -6,7 +6,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from typing import Any, Literal
 from hpcai500.errors import ExitCode
 from hpcai500.methodology.changes import FALSE_ALARMS, LEAST_VALUES, Change, Floats, Series, find_changes, shift
 from hpcai500.methodology.nodes import node_differences
+from hpcai500.methodology.samples import IMAGES, samples_of
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.acceptance.contract import METRICS as CRITERIA
 from hpcai500.results.track.folder import MICRO, STEP_RATIO, Folder, Group, Observation, read_folder
@@ -94,7 +95,11 @@ _MICRO_FAMILIES = {
 def metric_of(group: Group, name: str) -> Metric:
     """The metric `name` of records, or of micro."""
     if group.benchmark != MICRO:
-        return _BY_NAME[name]
+        metric, called = _BY_NAME[name], samples_of(group.benchmark).name
+        if called == IMAGES.name:
+            return metric
+        title = metric.title.replace("Image", called.capitalize()).replace("image", called)
+        return replace(metric, title=title, unit=metric.unit.replace("image", called))
     criterion = CRITERIA[name]
     return Metric(name, name, criterion.unit, criterion.better, _MICRO_FAMILIES[criterion.unit])
 

@@ -230,13 +230,22 @@ def check_rates(run: Run) -> Iterator[Finding]:
     if result is None:
         return
     images = sum(one.done.samples for one in run.epochs)
+    names = result.samples.names
     moments = {moment.key: moment for moment in run.log.moments if moment.key == "run_stop"}
     begun = next(run.log.named("run_start"))
     pairs = {
-        "images": (result.images, images),
-        "images a second x seconds": (result.images_per_second * result.seconds, images),
+        names: (result.images, images),
+        f"{names} a second x seconds": (result.images_per_second * result.seconds, images),
         "FLOPS x seconds": (result.flops * result.seconds, images * result.flops_per_image),
     }
+    if result.unit and result.units_per_second is not None:
+        units = images * result.unit.per_sample
+        pairs[f"{result.unit.name} a second x seconds"] = (result.units_per_second * result.seconds, units)
+    if result.utilisation is not None:
+        counted, most = run.log.values(Flops, "flops")[-1], ceiling(run.log.values(Ceilings, "ceilings")) or 0.0
+        spent = math.fsum(one.done.seconds for one in run.epochs)
+        trained = sum(one.trained for one in run.epochs) * counted.per_sample
+        pairs["utilisation x matrix-product rate x seconds"] = (result.utilisation * most * spent, trained)
     if len(run.log.trained) == 1:
         pairs["seconds"] = (result.seconds, moments["run_stop"].clock_s - begun.clock_s)
     wrong = (

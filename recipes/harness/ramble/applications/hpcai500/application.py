@@ -13,6 +13,7 @@ _FIGURES = {
     "vflops": "FLOPS",
     "flops": "FLOPS",
     "images_per_second": "images/s",
+    "utilisation": "fraction",
     "top1": "fraction",
     "map50": "fraction",
     "map50_tropical_depression": "fraction",

@@ -1,0 +1,116 @@
+"""What samples hold: told by the workload, and shown wherever the rate of samples is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders.installed_plugin import Clipped
+
+from hpcai500.results.watch import watch_of
+
+LENGTH = 12
+SHORT = ("problem.epochs=2",)
+
+
+@pytest.fixture(scope="module")
+def ran(clipped: Clipped) -> Path:
+    return clipped.trained("units", *SHORT)
+
+
+@pytest.fixture(scope="module")
+def campaign(clipped: Clipped) -> Path:
+    words = [word for text in SHORT for word in ("--set", text)]
+    ended = clipped.run("campaign", "init", "planned", "--recipe", "clipped/reference", "--trials", "2", *words)
+    assert ended.returncode == 0, ended.stderr
+    ended = clipped.run("campaign", "run", "planned")
+    assert ended.returncode == 0, ended.stderr
+    assert "numbers_per_second" in ended.stdout
+    return clipped.work / "planned"
+
+
+def result_of(record: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((record / "result.json").read_text())
+    return found
+
+
+def test_a_result_has_the_unit_and_its_rate(ran: Path) -> None:
+    result = result_of(ran)
+    assert result["unit"] == {"name": "numbers", "per_sample": LENGTH}
+    assert result["units_per_second"] == pytest.approx(LENGTH * result["images_per_second"])
+    assert 0 < result["utilisation"] < 1
+
+
+def test_every_text_about_a_run_shows_it_and_calls_samples_by_their_name(clipped: Clipped, ran: Path) -> None:
+    rate = result_of(ran)["units_per_second"]
+    shown = clipped.run("score", ran).stdout
+    assert " numbers/s (" in shown
+    assert " samples/s)" in shown
+    assert " a sample, analytic)" in shown
+    assert f"HPCAI500 FOM numbers_per_second={rate:.6g} numbers/s" in shown
+    assert "HPCAI500 FOM images_per_second=" in shown
+    look = "\n".join(watch_of(ran).look().lines)
+    assert " numbers/s (" in look
+    assert clipped.run("report", ran, "-o", "page.html").returncode == 0
+    page = (clipped.work / "page.html").read_text()
+    assert " numbers/s" in page
+    assert "Utilisation" in page
+    for text in (shown, look, page):
+        assert "images/s" not in text
+        assert "FLOP an image" not in text
+
+
+def test_runs_compared_with_each_other_show_it(clipped: Clipped, ran: Path) -> None:
+    other = clipped.trained("other", *SHORT, "hyperparameters.seed=2")
+    shown = clipped.run("compare", ran, other).stdout
+    titles = ("Numbers per second", "Samples per second", "FLOPs per sample", "Share of the matrix-product rate")
+    assert all(title in shown for title in titles)
+    assert "mage" not in shown.replace("image ", "")
+    two = clipped.trained("two", *SHORT, "hyperparameters.batch_size=8", procs=2)
+    scaling = clipped.run("scale", "--records", ran, two)
+    assert scaling.returncode == 0, scaling.stderr
+    assert " numbers/s " in scaling.stdout
+
+
+def test_a_campaign_and_its_submission_have_its_mean(clipped: Clipped, campaign: Path) -> None:
+    status = clipped.run("campaign", "status", campaign)
+    assert " numbers/s " in status.stdout
+    assert "numbers_per_second" in json.loads(clipped.run("campaign", "status", campaign, "--json").stdout)["metrics"]
+    who = ("--system", "Example-1", "--organisation", "University of Example", "--unsigned")
+    ended = clipped.run("submit", campaign, "-o", "mine.zip", *who)
+    assert ended.returncode == 0, ended.stderr
+    checked = clipped.run("verify", "mine.zip", "--json")
+    findings = {one["name"]: one["severity"] for one in json.loads(checked.stdout)["findings"]}
+    assert [name for name, severity in findings.items() if severity == "fail"] == ["signature"]
+    (passed,) = (one["evidence"] for one in json.loads(checked.stdout)["findings"] if one["name"] == "events")
+    assert " rates," in passed
+
+
+def test_a_rate_that_was_changed_in_the_result_is_found(clipped: Clipped) -> None:
+    record = clipped.trained("forged", *SHORT)
+    path = record / "result.json"
+    honest = path.read_text()
+    for key in ("units_per_second", "utilisation"):
+        path.write_text(json.dumps({**json.loads(honest), key: 1.01 * json.loads(honest)[key]}))
+        ended = clipped.run("score", record)
+        assert ended.returncode == 2
+        assert f"{key} is" in ended.stderr
+    path.write_text(json.dumps({**json.loads(honest), "unit": {"name": "numbers", "per_sample": 24}}))
+    assert "unit is" in clipped.run("score", record).stderr
+
+
+def test_a_wrong_unit_ends_the_run_before_it_trains(clipped: Clipped, tmp_path: Path) -> None:
+    code = clipped.site / "hpcai500_clipped" / "work.py"
+    before = code.read_text()
+    try:
+        code.write_text(before.replace('"per_sample": self._recipe.workload.length', '"per_sample": 0'))
+        ended = clipped.run("clipped", "--out", tmp_path / "run")
+    finally:
+        code.write_text(before)
+    assert ended.returncode == 69
+    said = (
+        "clipped: the plug-in hpcai500-clipped 1.0 (entry point hpcai500.workloads: clipped = hpcai500_clipped:PLUGIN)"
+    )
+    assert f"{said} is broken: its workload's dataset(): unit.per_sample: " in ended.stderr
