@@ -55,6 +55,7 @@ help:
 ## Variables:
 ##   PYTHON=python3.12 the Python for .venv (3.11 to 3.13)
 ##   FLAVOUR=cuda      the image of `make image` and `make wheelhouse` (cpu, cuda, cuda12)
+##   PLUGINS="..."     plug-ins in the image (docs/plugins.md): folders, wheels, or requirements as for pip
 ##   ARGS="..."        passed on: make ic ARGS="--out runs/first", make test ARGS="tests/core -k crop"
 ##
 ## As root on Debian and Ubuntu, missing system packages are installed; elsewhere the command to run is printed.
@@ -185,10 +186,15 @@ $(VENV)/.horovod: $(VENV)/.runtime scripts/horovod scripts/horovod-source
 	$(get_horovod)
 
 FLAVOUR    ?= cpu
+PLUGINS    ?=
 IMAGES     := build/image
 PACKAGES   := containers/packages
 CONTAINERS := $(shell find containers -maxdepth 1 -type f 2>/dev/null)
 SOURCES    := $(CORE) $(shell find docs hpcai500 recipes -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml constraints.txt
+
+PLUGIN_WORDS := $(foreach one,$(PLUGINS),'$(one)')
+# Of those plug-ins that are folders or wheels.
+PLUGIN_FILES := $(foreach one,$(PLUGINS),$(if $(wildcard $(one)),$(shell find $(one) -type f -not -path '*/build/*' -not -path '*/*.egg-info/*' -not -name '*.pyc')))
 
 WHEELS     := $(addprefix scripts/,wheelhouse cuda12-compiler build-wheels horovod horovod-source) containers/build-wheels containers/lock-wheels
 
@@ -202,9 +208,9 @@ cuda-kernels cuda12-kernels: %-kernels: $(IMAGES)/base-build.squashfs | $(VENV)/
 	@scripts/image $* $(IMAGES) kernels
 
 .PHONY: wheelhouse
-wheelhouse: $(IMAGES)/base-$(FLAVOUR).squashfs $(IMAGES)/wheelhouse-$(FLAVOUR)/.complete
+wheelhouse: $(IMAGES)/base-$(FLAVOUR).squashfs $(addprefix $(IMAGES)/wheelhouse-$(FLAVOUR)/,.complete .plugins)
 
-$(IMAGES)/hpcai500-%.sif: $(IMAGES)/base-%.squashfs $(IMAGES)/wheelhouse-%/.complete $(CONTAINERS) scripts/image scripts/apptainer
+$(IMAGES)/hpcai500-%.sif: $(IMAGES)/base-%.squashfs $(IMAGES)/wheelhouse-%/.plugins $(CONTAINERS) scripts/image scripts/apptainer
 	@scripts/image $* $(IMAGES)
 
 $(IMAGES)/base-build.squashfs: $(addprefix $(PACKAGES)/,runtime build) scripts/base | $(VENV)/.with-image
@@ -220,6 +226,18 @@ $(IMAGES)/wheelhouse-%/.complete: $(SOURCES) $(WHEELS) $(IMAGES)/base-build.squa
 	@$(BIN)/python scripts/wheelhouse $* $(@D)
 	@scripts/build-wheels $(IMAGES)/base-build.squashfs $(@D) $*
 	@touch $@
+
+# Only another list of plug-ins changes it.
+$(IMAGES)/plugins-$(FLAVOUR): always
+	@mkdir -p $(@D)
+	@echo "$(PLUGIN_WORDS)" | cmp -s - $@ || echo "$(PLUGIN_WORDS)" >$@
+
+$(IMAGES)/wheelhouse-%/.plugins: $(IMAGES)/wheelhouse-%/.complete $(IMAGES)/plugins-$(FLAVOUR) $(PLUGIN_FILES)
+	@$(BIN)/python scripts/wheelhouse $* $(@D) plugins $(PLUGIN_WORDS)
+	@touch $@
+
+.PHONY: always
+always:
 
 # Without root to install the tools, the kernels for 64-bit Arm are not tested, and files for Prometheus only by our own
 # rules: bootstrap has reported what is missing.

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hpcai500.errors import ExitCode
 from hpcai500.findings import FindingsLog
+from hpcai500.plugins import installed_plugins
 from hpcai500.stopping import let_signals_in
 from hpcai500.streams import prepare_streams
 
@@ -83,7 +84,8 @@ def _checks(part: str, options: Sequence[str], folder: Path) -> Mapping[str, Cal
                 f"{name} [CUDA]": partial(accelerator.on_device, check, leave_out=leave_out)
                 for name, check in accelerator.checks().items()
             }
-            return {**facts, **on_device}
+            plugins = {f"plug-in: {one.name}": partial(libraries.check_plugin, one.name) for one in installed_plugins()}
+            return {**facts, **plugins, **on_device}
         case "convolutions":
             from hpcai500.self_test import libraries
 

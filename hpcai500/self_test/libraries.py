@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
+from typing import cast
 
 import torch
 
@@ -13,7 +14,8 @@ from hpcai500 import _core
 from hpcai500.comm.horovod_backend import Horovod
 from hpcai500.findings import CannotBeChecked
 from hpcai500.measure.convolutions import FIX, Setting, convolutions_of, wrong_gradients
-from hpcai500.recipe import load_recipe
+from hpcai500.plugins import Function, find_plugin, function_of, load_plugin
+from hpcai500.recipe import load_recipe, recipe_hash, reference_recipe
 from hpcai500.self_test.checking import require
 from hpcai500.workloads import model_of
 
@@ -73,6 +75,21 @@ FACTS = {
     "MPI launcher": mpi_facts,
     "Horovod": horovod_facts,
 }
+
+
+def check_plugin(name: str) -> str:
+    """Load a plug-in, its functions and its reference recipe.
+
+    Raises:
+        EnvironmentLacksError: it cannot be used.
+        RecipeError: its reference recipe is wrong.
+    """
+    found, plugin = find_plugin(name), load_plugin(name)
+    assert found
+    assert plugin
+    for field in plugin.functions():
+        function_of(name, cast(Function, field))
+    return f"{found.package} {found.version}, recipe {recipe_hash(reference_recipe(name))[:12]}"
 
 
 def check_convolutions(recipe_name: str) -> str:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ from hpcai500.recipe import (
     shipped_recipes,
     to_toml,
 )
+from hpcai500.self_test import command
 
 
 @pytest.fixture
@@ -483,3 +485,18 @@ def test_what_the_plug_in_does_not_do_is_told(site: Path, tmp_path: Path, capsys
     assert data("make", "tiny", str(tmp_path / "set")) == 69
     assert "has no `make_data`" in capsys.readouterr().err
     assert data("repack", "tiny", str(tmp_path), str(tmp_path)) == 64
+
+
+def test_the_self_test_loads_all_that_a_plug_in_names(site: Path, tmp_path: Path) -> None:
+    folder = write_package(site, "tiny", "tiny_tested", package="hpcai500-tiny", version="2.1")
+    check = command._checks("libraries", ["no-gpu"], tmp_path)["plug-in: tiny"]
+    with pytest.raises(
+        EnvironmentLacksError, match=r"hpcai500-tiny 2\.1 .* its workload, tiny_tested\.work:build, cannot"
+    ):
+        check()
+    (folder / "work.py").write_text("def build(recipe, data, place): ...\n")
+    invalidate_caches()
+    assert check().startswith("hpcai500-tiny 2.1, recipe ")
+    (folder / "recipes" / "reference.toml").write_text(REFERENCE.replace("{name}", "tiny").replace("= 2", "= -2"))
+    with pytest.raises(RecipeError, match=r"\[problem\] epochs"):
+        check()

@@ -203,8 +203,30 @@ def test_what_was_collected_is_not_collected_again(tree: Path) -> None:
     (tree / ".venv" / ".extra-horovod").touch()
     commands = would_run(tree, "image")
     assert "scripts/image cpu" in commands
-    assert "wheelhouse cpu" not in commands
+    assert "wheelhouse cpu build/image/wheelhouse-cpu\n" not in commands
     assert "scripts/base" not in commands
+
+
+def test_another_list_of_plug_ins_or_another_file_of_one_makes_another_image(tree: Path) -> None:
+    folder, plugin = tree / "build" / "image" / "wheelhouse-cpu", tree / "mine" / "pyproject.toml"
+    folder.mkdir(parents=True)
+    plugin.parent.mkdir()
+    (folder.parent / "plugins-cpu").write_text("'mine' 'other>=1'\n")
+    made = [folder.parent / f"base-{name}.squashfs" for name in ("build", "cpu")]
+    made += [tree / ".venv" / ".with-image", tree / ".venv" / ".extra-horovod", folder / ".complete", plugin]
+    for path in (*made, folder / ".plugins", folder.parent / "hpcai500-cpu.sif"):
+        path.touch()
+    given = "PLUGINS=mine other>=1"
+    # This tree has no Python that could collect anything.
+    assert make(tree, "image", given).returncode == 0
+    os.utime(plugin, (4e9, 4e9))
+    again = would_run(tree, "image", given)
+    assert in_order(again, "wheelhouse-cpu plugins 'mine' 'other>=1'\n", "scripts/image cpu build/image")
+    os.utime(plugin, (1000, 1000))
+    assert make(tree, "image", given).returncode == 0
+    assert make(tree, "image", "PLUGINS=mine").returncode != 0
+    again = would_run(tree, "image", "PLUGINS=mine")
+    assert in_order(again, "scripts/wheelhouse cpu build/image/wheelhouse-cpu plugins 'mine'\n", "scripts/image cpu")
 
 
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import runpy
 import shutil
@@ -284,6 +286,131 @@ def test_what_nobody_pins_in_an_image_is_named(tmp_path: Path) -> None:
     floating = runpy.run_path(str(ROOT / "scripts" / "wheelhouse"))["floating"]
     assert floating(tmp_path, "cuda") == ["triton"]
     assert floating(tmp_path, "cpu") == ["cuda-bindings", "cuda-pathfinder", "nvidia-nvjitlink", "triton"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Plug-ins of an image: collected as wheels, with what they need that the image lacks.
+
+
+def wheel(folder: Path, name: str, version: str = "1.0", *, needs: tuple[str, ...] = (), points: str = "") -> Path:
+    """A wheel without code."""
+    path, about = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    folder.mkdir(parents=True, exist_ok=True)
+    required = "".join(f"Requires-Dist: {need}\n" for need in needs)
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "entry_points.txt": points,
+    }
+    record = "".join(f"{about}/{file},,\n" for file in (*files, "RECORD"))
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in {**files, "RECORD": record}.items():
+            archive.writestr(f"{about}/{file}", text)
+    return path
+
+
+def spirals(folder: Path, *needs: str) -> Path:
+    points = "[hpcai500.workloads]\nspirals = hpcai500_spirals:PLUGIN\n"
+    return wheel(folder, "hpcai500_spirals", needs=("hpcai500>=0.3", *needs), points=points)
+
+
+@pytest.fixture
+def wheelhouse(tmp_path: Path) -> Path:
+    """That of an image for GPUs, in which our own wheel is not built yet."""
+    folder = tmp_path / "wheelhouse-cuda"
+    for name, version in (("torch", "2.13.0+cu130"), ("numpy", "2.3.1")):
+        wheel(folder, name, version)
+    return folder
+
+
+def collect(wheelhouse: Path, *plugins: object) -> subprocess.CompletedProcess[str]:
+    """Without a network."""
+    line = [sys.executable, ROOT / "scripts" / "wheelhouse", "cuda", wheelhouse, "plugins", *map(str, plugins)]
+    return subprocess.run(
+        line, cwd=ROOT, env={**os.environ, "PIP_NO_INDEX": "1"}, text=True, capture_output=True, check=False
+    )
+
+
+def collected(wheelhouse: Path) -> set[str]:
+    return {path.name for path in (wheelhouse / "plugins").iterdir()}
+
+
+def test_a_plug_in_is_locked_beside_the_wheels_that_it_uses(wheelhouse: Path, tmp_path: Path) -> None:
+    plugin = spirals(tmp_path, "torch>=2.11", "numpy", "rich; extra == 'pictures'")
+    ended = collect(wheelhouse, plugin)
+    assert ended.returncode == 0, ended.stderr
+    assert collected(wheelhouse) == {plugin.name, "requirements.txt"}
+    digest = hashlib.sha256(plugin.read_bytes()).hexdigest()
+    assert (
+        wheelhouse / "plugins" / "requirements.txt"
+    ).read_text() == f"hpcai500_spirals==1.0 --hash=sha256:{digest}\n"
+    assert collect(wheelhouse).returncode == 0
+    assert collected(wheelhouse) == set()
+
+
+def test_what_a_plug_in_needs_and_the_image_lacks_is_collected_too(
+    wheelhouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "more"
+    wheel(here, "words", "3.1", needs=("numpy>=2",))
+    wheel(here, "numpy", "2.9.9")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(here))
+    ended = collect(wheelhouse, spirals(tmp_path, "words~=3.0"))
+    assert ended.returncode == 0, ended.stderr
+    # Another numpy than the image's would change the other benchmarks.
+    assert collected(wheelhouse) == {
+        "hpcai500_spirals-1.0-py3-none-any.whl", "words-3.1-py3-none-any.whl", "requirements.txt",
+    }  # fmt: skip
+
+
+def test_a_plug_in_is_built_from_its_folder_which_stays_as_it_is(
+    wheelhouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "spirals"
+    (folder / "hpcai500_spirals").mkdir(parents=True)
+    (folder / "hpcai500_spirals" / "__init__.py").touch()
+    (folder / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "hpcai500-spirals"\nversion = "2.0"\ndependencies = ["hpcai500"]\n'
+        '[project.entry-points."hpcai500.workloads"]\nspirals = "hpcai500_spirals:PLUGIN"\n'
+    )
+    before = sorted(folder.rglob("*"))
+    # As setuptools is here, and no network is needed.
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "false")
+    ended = collect(wheelhouse, folder)
+    assert ended.returncode == 0, ended.stderr
+    assert "hpcai500_spirals-2.0-py3-none-any.whl" in collected(wheelhouse)
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("needs", "points", "said"),
+    [
+        (("torch<2.0",), "[hpcai500.workloads]\na = b:C\n", "needs torch<2.0, but the image has torch 2.13.0+cu130"),
+        ((), "[console_scripts]\na = b:c\n", "not a plug-in: x-1.0-py3-none-any.whl has no entry point"),
+        (("not-there",), "[hpcai500.workloads]\na = b:C\n", "pip could not get the wheels"),
+    ],
+)
+def test_a_plug_in_that_does_not_fit_is_refused_and_the_old_ones_stay(
+    wheelhouse: Path, tmp_path: Path, needs: tuple[str, ...], points: str, said: str
+) -> None:
+    assert collect(wheelhouse, spirals(tmp_path)).returncode == 0
+    before = collected(wheelhouse)
+    ended = collect(wheelhouse, wheel(tmp_path, "x", needs=needs, points=points))
+    assert ended.returncode == 69
+    assert said in ended.stderr
+    assert collected(wheelhouse) == before
+    assert "no such folder or wheel" in collect(wheelhouse, tmp_path / "nothing.whl").stderr
+
+
+def test_an_image_is_described_with_its_plug_ins(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    for path in (spirals(tmp_path), wheel(tmp_path, "numpy")):
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(packages)
+    plugins = runpy.run_path(str(ROOT / "containers" / "describe"))["plugins"]
+    assert plugins(tmp_path) == [{"name": "spirals", "package": "hpcai500_spirals", "version": "1.0"}]
 
 
 def test_what_follows_the_build_is_the_same_in_both() -> None:

@@ -110,6 +110,8 @@ def test_help_labels_and_versions_tell_one_story(image: Image) -> None:
     assert labels["org.opencontainers.image.version"] == document["package"]["version"] == described["version"]
     assert labels["org.opencontainers.image.revision"] == (described["revision"] or "")
     assert document["image"]["content_sha256"] == described["content_sha256"]
+    named = [{key: one[key] for key in ("name", "package", "version")} for one in document["plugins"]]
+    assert described["plugins"] == named
     assert set(document["editions"]) == {path.stem for path in (ROOT / "hpcai500" / "editions").glob("v*.toml")}
 
 
