@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
+from hpcai500.methodology.conduct import ranks_per_replica
 from hpcai500.plugins import known_benchmarks, load_plugin, not_known, recipe_type, usable_plugins
 from hpcai500.toml_source import Source, explain, merged, parse_tables, read_source
 
@@ -203,7 +204,7 @@ def recipe_hash(recipe: Recipe) -> str:
 def global_batch(tables: Mapping[str, Any]) -> int:
     """Samples of one update over all replicas of the model, from a resolved recipe in plain tables."""
     policy, hardware = tables["hyperparameters"], tables["hardware"]
-    replicas = hardware["nodes"] * hardware["accelerators_per_node"] // tables["programming"].get("stages", 1)
+    replicas = hardware["nodes"] * hardware["accelerators_per_node"] // ranks_per_replica(tables["programming"])
     return int(policy["batch_size"] * policy["accumulation_steps"] * replicas)
 
 

@@ -161,7 +161,8 @@ _FIXES: Mapping[str, str] = {
 }
 # A process manager of MPI sets one of them in every process that it starts.
 _PROCESS_MANAGERS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
-# A stage's sends may still run on the device when its training thread starts a collective of another communicator.
+# A stage's sends, or a sharded model's collectives over one dimension of its mesh, may still run on the device when the
+# training thread starts a collective of another communicator.
 # NCCL (2.26 and later) then runs both in the order in which the thread has started them, which is that of the program.
 _IN_LAUNCH_ORDER = {"NCCL_LAUNCH_ORDER_IMPLICIT": "1"}
 
@@ -201,8 +202,9 @@ def _connect_torch(recipe: Recipe, placement: Placement) -> Communicator:
     switch_on(switches(recipe.communication.algorithm, "NCCL" if device == "cuda" else "Gloo"), os.environ)
     if placement.size == 1:
         return LocalCommunicator()
-    if device == "cuda" and recipe.programming.stages > 1:
-        needed_by, otherwise = "programming.stages", "use programming.parallel_mode = data"
+    if device == "cuda" and recipe.programming.ranks_per_replica > 1:
+        needed_by = "programming.tensor_ranks" if recipe.is_sharded else "programming.stages"
+        otherwise = "use programming.parallel_mode = data"
         switch_on(_IN_LAUNCH_ORDER, os.environ, needed_by=needed_by, otherwise=otherwise)
     store, hosts = meet(placement)
     return open_torch(store, placement.rank, hosts, device)

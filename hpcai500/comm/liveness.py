@@ -46,8 +46,11 @@ STARTING = "starting"
 READING = "reading data"
 COMPUTING = "computing"
 WAITING = "waiting for sums"
+# Passes of a sharded model: the rank computes, or waits for others.
+TOGETHER = "computing with all ranks"
 EVALUATING = "evaluating"
 WRITING = "writing"
+_WAITING = (WAITING, TOGETHER)
 
 # For imports, the index of a large data set and compilation, before the first announced phase.
 _STARTING_SECONDS = 3600.0
@@ -65,7 +68,7 @@ class Beat:
 
     Attributes:
         progress: grows whenever the main thread has made progress.
-        phase: for messages; only `WAITING` has a meaning: the rank waits for others.
+        phase: for messages; only `WAITING` and `TOGETHER` have a meaning: the rank waits, or may wait, for others.
         allowance_seconds: how long this phase may take without progress, if longer than the timeout.
     """
 
@@ -181,8 +184,8 @@ class LossDetector:
     def _look_for_hang(self, now: float) -> None:
         """Find, among the ranks that do not wait for others, the one without progress for longest."""
         present = {rank: seen for rank, seen in self._seen.items() if seen.present}
-        waiting = [seen for seen in present.values() if seen.beat.phase == WAITING]
-        busy = [(seen.moved, rank) for rank, seen in present.items() if seen.beat.phase != WAITING]
+        waiting = [seen for seen in present.values() if seen.beat.phase in _WAITING]
+        busy = [(seen.moved, rank) for rank, seen in present.items() if seen.beat.phase not in _WAITING]
         longest = max((now - seen.moved for seen in waiting), default=0.0)
         if longest <= self._timeout:
             return

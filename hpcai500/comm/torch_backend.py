@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
@@ -32,6 +32,9 @@ from hpcai500.comm.communicator import (
     as_run_error,
     reduce_scatter_by_exchange,
 )
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 # ----------------------------------------------------------------------------------------------------
 # All-to-all, all-gather and exchange of CPU tensors over Gloo, with every receive posted before the first send.
@@ -129,6 +132,7 @@ def _shared_sum(name: str, communicator: Communicator) -> SharedSum | None:
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 # Process groups that are still referenced.
 _GROUPS: WeakSet[Any] = WeakSet()
+_MESHES: WeakSet[Any] = WeakSet()
 
 
 def open_torch(store: dist.Store, rank: int, hosts: Sequence[str], device: str) -> Communicator:
@@ -165,6 +169,28 @@ def library_name(device: str) -> str:
 def nccl_version() -> str | None:
     """The NCCL that this process's torch has loaded, such as 2.29.7, also where no device is; None without NCCL."""
     return ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None
+
+
+def open_mesh(device_type: str, shape: Sequence[int], names: Sequence[str]) -> DeviceMesh:
+    """torch's mesh of all ranks of the job, in row-major order, until the job's communicator is closed.
+
+    Raises:
+        RunError: another rank is lost.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with as_run_error(library_name(device_type), "making a device mesh"):
+        mesh = init_device_mesh(device_type, tuple(shape), mesh_dim_names=tuple(names))
+    _MESHES.add(mesh)
+    for group in mesh.get_all_groups():
+        _GROUPS.add(group)
+    return mesh
+
+
+def _forget_groups_of_meshes() -> None:
+    """Let go of the groups of all meshes: caches of DTensor keep meshes, and these (torch 2.13) their groups."""
+    for mesh in _MESHES:
+        getattr(mesh, "_pg_registry", {}).clear()
 
 
 def _collect_groups() -> None:
@@ -322,6 +348,8 @@ class TorchCommunicator(MemberCommunicator):
         for communicator in self._job if self is self._job[0] else [self]:
             if communicator._sums:
                 communicator._sums.close()
+        if self is self._job[0]:
+            _forget_groups_of_meshes()
         dist.destroy_process_group(self._group)
         # The threads of a destroyed group run as long as it is referenced.
         for communicator in self._job if self is self._job[0] else [self]:

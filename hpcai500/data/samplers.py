@@ -218,6 +218,18 @@ class Share:
     real: int
 
 
+def evaluation_passes(samples: int, batch_size: int, world_size: int, rank: int) -> list[Share]:
+    """As `evaluation_shard`, but as many passes on each rank, as those of a sharded model must be.
+
+    A rank with one batch less gets one of which nothing is real.
+    """
+    batches = evaluation_shard(samples, batch_size, world_size, rank)
+    most = -(-samples // world_size)
+    passes = -(-most // batch_size)
+    shares = [Share(ids, len(ids)) for ids in batches]
+    return [*shares, *[Share(np.zeros(1, np.int64), 0)] * (passes - len(shares))]
+
+
 class Shares:
     """Shares `mine` out of `total` of every update.
 

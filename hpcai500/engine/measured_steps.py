@@ -239,7 +239,7 @@ class ProfiledSteps:
     def __init__(
         self, recipe: Recipe, data: Path, ranks: Ranks, device: torch.device, cores: int, *, world: Communicator
     ) -> None:
-        if recipe.programming.stages > 1:
+        if recipe.programming.parallel_mode != "data":
             raise RecipeError(
                 f"programming.parallel_mode: only data parallelism can be profiled, got "
                 f"{recipe.programming.parallel_mode}; use data"

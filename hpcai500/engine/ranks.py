@@ -23,7 +23,17 @@ from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.comm.connect import connect
-from hpcai500.comm.liveness import EVALUATING, STARTING, WAITING, WRITING, Lost, Monitor, shortened, start_watcher
+from hpcai500.comm.liveness import (
+    EVALUATING,
+    STARTING,
+    TOGETHER,
+    WAITING,
+    WRITING,
+    Lost,
+    Monitor,
+    shortened,
+    start_watcher,
+)
 from hpcai500.comm.torch_backend import TorchCommunicator
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import (
@@ -53,33 +63,42 @@ _OF_SAMPLES = ("batch", "sync-batch")
 
 @dataclass(frozen=True)
 class Layout:
-    """`replicas` models of `stages` ranks each; the ranks of a model are consecutive, so that most share a node."""
+    """`replicas` groups of ranks that work on the same samples; each is consecutive, so that most share a node.
+
+    The ranks of a group are `stages` of one model, or `tensor_ranks` of a sharded one.
+    """
 
     stages: int
     replicas: int
+    tensor_ranks: int = 1
+
+    @property
+    def ranks_per_replica(self) -> int:
+        return self.stages * self.tensor_ranks
 
     def stage(self, rank: int) -> int:
-        """The stage that `rank` computes, from 0."""
-        return rank % self.stages
+        """The stage that `rank` computes, or its place among the tensor ranks, from 0."""
+        return rank % self.ranks_per_replica
 
     def replica(self, rank: int) -> int:
-        """The model that `rank` has a stage of, from 0."""
-        return rank // self.stages
+        """The group of `rank`, from 0."""
+        return rank // self.ranks_per_replica
 
     def column(self, replica: int) -> range:
-        """The ranks of one model, first stage first."""
-        return range(replica * self.stages, (replica + 1) * self.stages)
+        """The ranks of one group, first stage first."""
+        return range(replica * self.ranks_per_replica, (replica + 1) * self.ranks_per_replica)
 
     def row(self, stage: int) -> range:
-        """The ranks that hold the same stage."""
-        return range(stage, self.stages * self.replicas, self.stages)
+        """The ranks with the same place in their groups."""
+        return range(stage, self.ranks_per_replica * self.replicas, self.ranks_per_replica)
 
 
 def layout_of(recipe: Recipe, size: int) -> Layout | None:
-    """The layout of `recipe` on `size` ranks: its stages if they fit, else whole models; None if neither fits."""
-    stages, shards = recipe.programming.stages, recipe.shards
-    if size % stages == 0 and shards % (size // stages) == 0:
-        return Layout(stages, size // stages)
+    """The layout of `recipe` on `size` ranks: its groups if they fit, else ranks of their own; None if neither fits."""
+    together, shards = recipe.programming.ranks_per_replica, recipe.shards
+    if size % together == 0 and shards % (size // together) == 0:
+        stages = recipe.programming.stages
+        return Layout(stages, size // together, together // stages)
     return Layout(1, size) if shards % size == 0 else None
 
 
@@ -179,7 +198,7 @@ _VERDICT_SECONDS = 10.0
 # For an error of rank 0 to reach a rank that may have met the same error, or was stopped by it.
 _RANK_0_SECONDS = 2.0
 # Phases in which a rank may be silent for longer, in seconds.
-_LONG_SECONDS = {STARTING: 3600.0, EVALUATING: 600.0, WRITING: 600.0}
+_LONG_SECONDS = {STARTING: 3600.0, EVALUATING: 600.0, WRITING: 600.0, TOGETHER: 600.0}
 # Interval of checks of the main thread's progress, and how long it may make none after a signal to stop.
 _LOOK_SECONDS = 1.0
 # Entries of the data folder that are checked.
@@ -409,7 +428,7 @@ def require_size(recipe: Recipe, size: int, *, going_on: bool) -> None:
 def _require_same_update(recipe: Recipe, size: int) -> None:
     layout = layout_of(recipe, size)
     if layout is None:
-        most = recipe.shards * recipe.programming.stages
+        most = recipe.shards * recipe.programming.ranks_per_replica
         possible = ", ".join(str(count) for count in range(1, most + 1) if layout_of(recipe, count))
         raise UsageError(
             f"{size} ranks cannot share the {recipe.shards} backward passes of an update evenly; resume with one of "
@@ -421,6 +440,21 @@ def _require_same_update(recipe: Recipe, size: int) -> None:
             f"batch norm over {seen} gives other results on {size} ranks than on the {recipe.world_size} of this run; "
             f"resume with {recipe.world_size}"
         )
+
+
+def tensor_row(recipe: Recipe, ranks: Ranks) -> Communicator | None:
+    """The ranks with the same place among the tensor ranks of their groups; None without tensor parallelism.
+
+    Called by all ranks together.
+
+    Raises:
+        RunError: another rank is lost.
+    """
+    layout = layout_of(recipe, ranks.world.size)
+    if layout is None or layout.tensor_ranks == 1:
+        return None
+    world = cast(TorchCommunicator, ranks.unwatched)
+    return ranks.watched(world.split([layout.row(place) for place in range(layout.tensor_ranks)]))
 
 
 @dataclass(frozen=True)

@@ -512,7 +512,7 @@ def _require_data_parallel(benchmark: str, name: str, recipe: Recipe) -> None:
         raise UsageError(
             f"{name}: a recipe of {recipe.benchmark}; type `hpcai500 {recipe.benchmark} --estimate --recipe {name}`"
         )
-    if recipe.programming.stages > 1:
+    if recipe.programming.parallel_mode != "data":
         raise UsageError(
             f"programming.parallel_mode: an estimate needs data, got {recipe.programming.parallel_mode}: change it, or "
             "measure a run"

@@ -151,6 +151,29 @@ class Programming(Layer):
     micro_batches: Count = Field(description="parts of a batch; with batch norm, above 1 is not equivalent")
     synchronous: Literal[True] = Field(description="synchronous SGD")
 
+    @property
+    def ranks_per_replica(self) -> int:
+        """Ranks that work on the same samples."""
+        return self.stages
+
+
+class ShardedProgramming(Programming):
+    """Layer 6 of a plug-in whose workload can shard its model: weights, gradients and optimizer state over all ranks.
+
+    Its mode `sharded` is for torch's `fully_shard` and `parallelize_module` (docs/plugins.md).
+    """
+
+    parallel_mode: Literal["data", "model", "pipeline", "mixed", "sharded"] = Field(  # type: ignore[assignment]
+        description="as for other benchmarks; `sharded`: the workload distributes its model over all ranks"
+    )
+    tensor_ranks: Count = Field(
+        description="consecutive ranks that work on the same samples (tensor parallelism); 1 unless `sharded`"
+    )
+
+    @property
+    def ranks_per_replica(self) -> int:
+        return self.stages * self.tensor_ranks
+
 
 class Framework(Layer):
     """Layer 5: the AI framework and its options."""
@@ -395,8 +418,16 @@ class Recipe(BaseModel):
 
     @property
     def replicas(self) -> int:
-        """Copies of the model: as many as processes, or fewer if several processes hold the stages of one copy."""
-        return self.world_size // self.programming.stages
+        """Groups of processes that work on different samples: each has a copy of the model, or they share one.
+
+        They are as many as processes, or fewer if several processes work on the same samples.
+        """
+        return self.world_size // self.programming.ranks_per_replica
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the workload distributes its model over all processes."""
+        return str(self.programming.parallel_mode) == "sharded"
 
     @property
     def shards(self) -> int:
@@ -440,6 +471,15 @@ class Recipe(BaseModel):
     def _check_parallel_mode(self) -> None:
         """Check the number of ranks and the batch for the parallel mode (V3.0 Table 2)."""
         mode, stages, parts = self.programming.parallel_mode, self.programming.stages, self.programming.micro_batches
+        tensor_ranks = getattr(self.programming, "tensor_ranks", 1)
+        if self.is_sharded:
+            self._check_sharded(tensor_ranks)
+            return
+        if tensor_ranks != 1:
+            raise ValueError(
+                f"programming.tensor_ranks: only `sharded` has ranks that share samples, got {tensor_ranks} with "
+                f"`{mode}`; use 1, or parallel_mode sharded"
+            )
         if mode == "data":
             if (stages, parts) != (1, 1):
                 raise ValueError(
@@ -474,6 +514,39 @@ class Recipe(BaseModel):
                 f"{parts}"
             )
         self._check_stages()
+
+    def _check_sharded(self, tensor_ranks: int) -> None:
+        """Check the number of ranks, and for options that a sharded model does not support."""
+        programming, ranks = self.programming, self.world_size
+        if (programming.stages, programming.micro_batches) != (1, 1):
+            raise ValueError(
+                f"programming.stages: a sharded model has no stages, but stages is {programming.stages} and "
+                f"micro_batches {programming.micro_batches}; set both to 1"
+            )
+        if ranks == 1:
+            raise ValueError(
+                "programming.parallel_mode: `sharded` distributes a model over two ranks or more, but hardware asks "
+                "for one; use data, or start more: --procs N"
+            )
+        if ranks % tensor_ranks:
+            raise ValueError(
+                f"programming.tensor_ranks: expected a divisor of the {ranks} ranks (hardware.nodes x "
+                f"accelerators_per_node), got {tensor_ranks}"
+            )
+        for field, value, usable, why in (
+            ("communication.backend", self.communication.backend, ("torch",), "is moved by torch.distributed"),
+            ("communication.topology", self.communication.topology, ("flat",), "has no all-reduce of hpcai500"),
+            ("communication.compression", self.communication.compression, ("none",), "has no gradients to compress"),
+            ("framework.cuda_graphs", self.framework.cuda_graphs, (False,), "communicates within a step"),
+            ("framework.compile", self.framework.compile, (False,), "is not compiled as a whole"),
+            ("accelerator.precision", self.accelerator.precision, ("fp32", "tf32", "bf16"), "has no loss scale"),
+        ):
+            if value not in usable:
+                expected = " or ".join(map(_toml, usable))
+                raise ValueError(
+                    f"{field}: a sharded model {why}: expected {expected}, got {_toml(value)}; change it, or "
+                    "programming.parallel_mode to data"
+                )
 
     def _check_stages(self) -> None:
         """Check for options that ranks with stages of one model do not support."""
@@ -564,6 +637,10 @@ class Recipe(BaseModel):
                 "ensemble.strata: Poisson draws have no strata, each sample is drawn independently; set it to none, or "
                 "ensemble.sampling to bootstrap"
             )
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ----------------------------------------------------------------------------------------------------

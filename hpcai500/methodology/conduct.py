@@ -165,7 +165,7 @@ def _parallelism(
     if started != ranks:
         yield f"the run was started on {started} rank{'' if started == 1 else 's'}; its recipe asks for {ranks}"
     yield from _statistics(recipe)
-    replicas = ranks // max(1, recipe["programming"].get("stages", 1))
+    replicas = ranks // ranks_per_replica(recipe["programming"])
     batch = policy["batch_size"] * policy.get("accumulation_steps", 1) * replicas
     samples = _samples_of_an_epoch(datasets[-1]) if datasets else None
     if not isinstance(samples, int) or batch < 1:
@@ -183,6 +183,16 @@ def _parallelism(
                 f"{_named(wrong)}: {found} {key.replace('_', ' ')}; {samples} samples in global batches of {batch} "
                 f"make {value}"
             )
+
+
+def ranks_per_replica(programming: Mapping[str, Any]) -> int:
+    """Ranks that work on the same samples, from the table [programming] of a record: stages, or `tensor_ranks`."""
+    return int(max(1, programming.get("stages", 1)) * max(1, programming.get("tensor_ranks", 1)))
+
+
+def is_sharded(programming: Mapping[str, Any]) -> bool:
+    """Whether the model was distributed over the ranks, from the table [programming] of a record."""
+    return bool(programming.get("parallel_mode") == "sharded")
 
 
 def _statistics(recipe: Mapping[str, Any]) -> Iterator[str]:

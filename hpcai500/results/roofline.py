@@ -363,11 +363,11 @@ def _workload(run: ScoredRun, model: Model, per_node: int) -> Workload:
     precision, compression = str(tables["accelerator"]["precision"]), str(tables["communication"]["compression"])
     if result.world_size == 1:
         return Workload(model, precision, None)
-    # Older records do not name the stages of a pipeline; they have one.
-    if (stages := int(tables["programming"].get("stages", 1))) > 1:
+    # Older records have data parallelism only, and do not name it.
+    if (mode := tables["programming"].get("parallel_mode", "data")) != "data":
         raise UsageError(
-            f"{run.path}: its model is split into {stages} pipeline stages: the roofline covers data parallelism only, "
-            "in which ranks send nothing but gradients"
+            f"{run.path}: its parallel mode is {mode}: the roofline covers data parallelism only, in which ranks send "
+            "nothing but gradients"
         )
     if result.bytes_per_step is None or not result.bytes_per_step.sent:
         raise RecordError(f"{run.path}: no event communication, so the bytes sent are unknown")

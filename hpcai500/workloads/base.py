@@ -5,11 +5,12 @@ Also shared by benchmarks: noise for examples, gathering rows on one rank, and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
+from hpcai500.comm.torch_backend import open_mesh
+from hpcai500.errors import UsageError
 from hpcai500.layers import Recipe
 from hpcai500.progress import Tracker, track
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 # ----------------------------------------------------------------------------------------------------
 # The workload, as the engine sees it.
@@ -79,8 +85,10 @@ class Place:
         communicator: all ranks; a workload may use it while it is built and while it evaluates, but not in passes.
         total_shares: backward passes of an update over all ranks (`data.samplers`).
         shares: numbers of those that this rank does, one after the other.
-        replicas: the ranks that hold the same part of the model; None if each rank holds all of it.
+        replicas: the ranks that do this rank's part of a pass with other samples; None: all ranks.
         stages: the ranks that hold the parts of this rank's copy of the model; None if each rank holds all of it.
+        tensor_ranks: consecutive ranks that get the same shares, for tensor parallelism; a resumed run may have fewer
+            than its recipe.
         tracker: progress bars before training.
     """
 
@@ -92,6 +100,7 @@ class Place:
     shares: tuple[int, ...] = (0,)
     replicas: Communicator | None = None
     stages: Communicator | None = None
+    tensor_ranks: int = 1
     tracker: Tracker = track
     _for_passes: list[Communicator] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -102,6 +111,30 @@ class Place:
         if group:
             self._for_passes.append(group)
         return group
+
+    @property
+    def evaluation_ranks(self) -> Communicator:
+        """The ranks among which the evaluation set is divided: all, or without those that get the same samples."""
+        return self.replicas if self.tensor_ranks > 1 and self.replicas else self.communicator
+
+    def device_mesh(self, shape: Sequence[int], names: Sequence[str]) -> DeviceMesh:
+        """A mesh of all ranks, for `fully_shard` and `parallelize_module`; all ranks make the same call.
+
+        Ranks are in row-major order, so that the last dimension has consecutive ranks, as tensor parallelism needs.
+
+        Raises:
+            UsageError: a backend other than torch, as in a run on one rank, or a shape of another number of ranks.
+            RunError: another rank is lost.
+        """
+        ranks = self.communicator
+        if ranks.backend != "torch" or ranks.size == 1:
+            raise UsageError(
+                f"Place.device_mesh: a mesh needs communication.backend torch and two ranks or more, got "
+                f"{ranks.backend} and {ranks.size}: a workload on one rank must not distribute its model"
+            )
+        if math.prod(shape) != ranks.size:
+            raise UsageError(f"Place.device_mesh: the job has {ranks.size} ranks, got a mesh of {tuple(shape)}")
+        return open_mesh(self.device.type, shape, names)
 
     @property
     def passes_communicate(self) -> bool:

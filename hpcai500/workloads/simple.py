@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hpcai500.data.derived import MANIFEST
-from hpcai500.data.samplers import SampleIds, Shares, epoch_order, evaluation_shard, training_samples
+from hpcai500.data.samplers import SampleIds, Shares, epoch_order, evaluation_passes, training_samples
 from hpcai500.errors import DataError
 from hpcai500.layers import Recipe
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, gather_rows, noise
@@ -36,7 +36,7 @@ class ArrayClassifier:
 
     It implements all that the rules require of a workload: orders, shares of ranks, a member's draws (also by class:
     the training set is sorted by label, and a sample's id is its place there), and the coverage of an epoch. A subclass
-    may have another `loss`.
+    may have another `loss`. The model may be sharded; then a subclass also has another `counted`.
 
     Args:
         recipe: its `tail` in layer 7 is used; without one, the last batch is filled up with repeats.
@@ -116,11 +116,12 @@ class ArrayClassifier:
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
         """Top-1 over the evaluation set; correct answers are counted over all ranks."""
-        top1, ranks, device = Top1(self._place.device), self._place.communicator, self._place.device
-        shard = evaluation_shard(len(self._evaluation.labels), self._shares.batch_size, ranks.size, ranks.rank)
-        for ids in shard:
-            samples, labels = self._batch(self._evaluation, ids)
-            top1.update(model(samples.to(device)).float(), labels.to(device))
+        top1, ranks, device = Top1(self._place.device), self._place.evaluation_ranks, self._place.device
+        passes = evaluation_passes(len(self._evaluation.labels), self._shares.batch_size, ranks.size, ranks.rank)
+        for share in passes:
+            samples, labels = self._batch(self._evaluation, share.ids)
+            scores = model(samples.to(device)).float()
+            top1.update(scores[: share.real], labels[: share.real].to(device))
             on_batch(top1.samples * ranks.size)
         top1.combine(ranks)
         return Evaluation(top1.value, top1.samples)
@@ -131,16 +132,16 @@ class ArrayClassifier:
         """The label of each sample and the model's logits (float32)."""
         arrays = self._evaluation if samples is None else self._training
         ids = np.arange(len(arrays.labels)) if samples is None else samples
-        ranks, device = self._place.communicator, self._place.device
-        shard = evaluation_shard(len(ids), self._shares.batch_size, ranks.size, ranks.rank)
-        scores, done = torch.empty(sum(map(len, shard)), self._classes), 0
-        for positions in shard:
-            values, _ = self._batch(arrays, ids[positions])
-            scores[done : done + len(positions)] = model(values.to(device))
-            done += len(positions)
+        ranks, device = self._place.evaluation_ranks, self._place.device
+        passes = evaluation_passes(len(ids), self._shares.batch_size, ranks.size, ranks.rank)
+        scores, done = torch.empty(sum(share.real for share in passes), self._classes), 0
+        for share in passes:
+            values, _ = self._batch(arrays, ids[share.ids])
+            scores[done : done + share.real] = model(values.to(device))[: share.real]
+            done += share.real
             on_batch(done * ranks.size)
         logits = gather_rows(scores, ranks)
-        if logits is None:
+        if logits is None or self._place.rank != 0:
             return {}
         return {"samples": ids, "labels": arrays.labels[ids].astype(np.int64), "logits": logits.numpy()}
 

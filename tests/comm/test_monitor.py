@@ -22,6 +22,7 @@ from hpcai500.comm.liveness import (
     GRACE_SECONDS,
     LAST_WORDS_SECONDS,
     READING,
+    TOGETHER,
     WAITING,
     Beat,
     LossDetector,
@@ -171,6 +172,22 @@ def test_ranks_that_all_wait_for_each_other_are_a_loss_without_a_culprit() -> No
     lost = job.lost(3)
     assert lost.rank is None
     assert lost.message.startswith("all ranks have waited for each other for 61 s: the network")
+
+
+def test_ranks_of_a_sharded_model_may_wait_in_a_pass_for_one_that_hangs_elsewhere() -> None:
+    job = Job()
+    job.is_at(READING, 1)
+    job.is_at(TOGETHER, 0, 2, 3, allowance=600.0)
+    lost = job.lost(PATIENCE + 3)
+    assert (lost.rank, lost.seconds) == (1, PATIENCE + 1)
+
+
+def test_a_long_pass_of_a_sharded_model_is_no_deadlock_until_its_time_is_over() -> None:
+    job = Job()
+    job.is_at(TOGETHER, *NODES, allowance=600.0)
+    assert job.run(600.0) is None
+    lost = job.lost(3)
+    assert (lost.rank, lost.seconds) == (None, 601.0)
 
 
 def test_sums_that_get_on_are_no_deadlock() -> None:

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from hpcai500 import __version__
+from hpcai500.methodology.conduct import ranks_per_replica
 from hpcai500.methodology.ensemble import EVALUATION, FOLDER, OUT_OF_BAG, expected_kinds, file_of
 from hpcai500.methodology.events import (
     Checkpoint,
@@ -279,7 +280,7 @@ def _tail(run: Run) -> Any:
 def _counts(run: Run) -> Iterator[str]:
     dataset, model = run.log.values(Dataset, "dataset")[-1], run.log.values(Model, "model")[-1]
     policy = run.record.tables["hyperparameters"]
-    replicas = run.world_size // int(run.record.tables["programming"].get("stages", 1))
+    replicas = run.world_size // ranks_per_replica(run.record.tables["programming"])
     batch = int(policy["batch_size"]) * int(policy.get("accumulation_steps", 1)) * replicas
     drops = _tail(run) == "drop"
     whole = dataset.samples_of_an_epoch
@@ -426,9 +427,10 @@ def _before_training(run: Run) -> Iterator[str]:
     for number, start in enumerate(run.log.starts, 1):
         if "boot_id" not in start.model_fields_set:
             yield f"start {number} lacks boot_id"
-    # With synchronised batch norm or stages, no step runs without communication, so that none can be compared.
+    # With synchronised batch norm, stages or shards, no step runs without communication, so that none can be compared.
     tables = run.record.tables
-    always_communicates = tables["workload"].get("norm") == "sync-batch" or tables["programming"].get("stages", 1) > 1
+    is_split = tables["programming"].get("parallel_mode", "data") != "data"
+    always_communicates = is_split or tables["workload"].get("norm") == "sync-batch"
     for session, world in zip(run.log.trained, run.log.worlds, strict=False):
         found = {moment.key for moment in session}
         for key in ("rehearsal", *(() if always_communicates else ("parallel_efficiency",))):
