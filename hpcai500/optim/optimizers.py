@@ -2,6 +2,9 @@
 
 The rules here work on all tensors of a parameter group at once (`torch._foreach_*`), and keep everything that a resumed
 run needs in `state` and `param_groups`, which are in checkpoints.
+
+Parameters may be DTensors. The rules here update this rank's shards, and add up norms over all shards; torch's rules
+need a parameter group for each device mesh, because they update a group's tensors together.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, assert_never
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn, optim
 
 from hpcai500.comm import kernels
@@ -44,7 +48,8 @@ def descend(
     The velocity is kept in `optimizer.state`, the rate of the previous step in `group["previous_lr"]`, so both are in
     checkpoints. `ratios` are tensors without dimensions, one for each weight; 1 by default.
     """
-    velocities = [_velocity(optimizer, weight) for weight in weights]
+    velocities = shards([_velocity(optimizer, weight) for weight in weights])
+    weights = shards(weights)
     rate, outside = group["lr"], group["momentum_form"] == "outside"
     torch._foreach_mul_(velocities, group["momentum"] * _correction(group))
     for tensors, share in ((gradients, 1.0), (weights, decay)):
@@ -74,8 +79,28 @@ def _velocity(optimizer: optim.Optimizer, weight: Tensor) -> Tensor:
     return velocity
 
 
+def shards(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """This rank's shard of each DTensor, in the same memory; other tensors as they are."""
+    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+
+
+def _gradient_shards(weights: Iterable[Tensor]) -> list[Tensor]:
+    """This rank's shards of the gradients, laid out over the ranks as their weights."""
+    gradients: list[Any] = []
+    for weight in weights:
+        gradient: Any = weight.grad
+        placements = getattr(weight, "placements", None)
+        if placements is not None and gradient.placements != placements:
+            gradient = gradient.redistribute(weight.device_mesh, placements)  # type: ignore[attr-defined]
+        gradients.append(gradient)
+    return shards(gradients)
+
+
 class GroupOptimizer(optim.Optimizer):
-    """A rule that updates all weights of a parameter group with a gradient at once."""
+    """A rule that updates all weights of a parameter group with a gradient at once.
+
+    `_move` gets parameters, which may be DTensors, and this rank's shards of their gradients.
+    """
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -87,7 +112,7 @@ class GroupOptimizer(optim.Optimizer):
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if weights:
-                self._move(group, weights, [weight.grad for weight in weights])
+                self._move(group, weights, _gradient_shards(weights))
 
     def _move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
         raise NotImplementedError
@@ -122,6 +147,37 @@ def layer_norms(tensors: Sequence[Tensor]) -> Tensor:
     norms = torch.empty(len(tensors), dtype=torch.float64, device=tensors[0].device)
     kernels.layer_norms(tensors, norms)
     return norms
+
+
+def whole_norms(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """L2 norms of n weights, and of updates of this rank's shards of them, each (n,) float64; over all shards.
+
+    Raises:
+        EnvironmentLacksError: as `layer_norms`.
+    """
+    count = len(weights)
+    norms = layer_norms([*shards(weights), *updates])
+    for dimension in range(max(len(getattr(weight, "placements", ())) for weight in weights)):
+        for mesh, places in _by_mesh(weights, dimension):
+            both = torch.tensor([*places, *(place + count for place in places)], device=norms.device)
+            squares = norms[both].square()
+            dist.all_reduce(squares, group=mesh.get_group(dimension))
+            norms[both] = squares.sqrt()
+    return norms[:count], norms[count:]
+
+
+def _is_sharded(weight: Tensor) -> bool:
+    return hasattr(weight, "device_mesh")
+
+
+def _by_mesh(weights: Sequence[Tensor], dimension: int) -> Iterable[tuple[Any, list[int]]]:
+    """Device meshes with a `dimension` over which weights are sharded, and the places of those weights."""
+    found: dict[Any, list[int]] = {}
+    for place, weight in enumerate(weights):
+        placements = getattr(weight, "placements", ())
+        if dimension < len(placements) and not placements[dimension].is_replicate():
+            found.setdefault(weight.device_mesh, []).append(place)  # type: ignore[attr-defined]
+    return found.items()
 
 
 def ratios_of(numerators: Tensor, denominators: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
@@ -183,8 +239,7 @@ class LARS(GroupOptimizer):
 
 
 def _trust_ratios(group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-    norms = layer_norms([*weights, *gradients])
-    of_weights, of_gradients = norms[: len(weights)], norms[len(weights) :]
+    of_weights, of_gradients = whole_norms(weights, gradients)
     sizes = of_gradients + group["weight_decay"] * of_weights + group["epsilon"]
     # Where the gradient is 0, the ratio is 1 regardless of decay and epsilon.
     return ratios_of(group["trust_coefficient"] * of_weights, torch.where(of_gradients > 0, sizes, 0.0), weights)
@@ -222,10 +277,9 @@ class LAMB(GroupOptimizer):
     def _move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
         updates = self._moments(group, weights, gradients)
         if group["adapted"]:
-            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
-            norms = layer_norms([*weights, *updates])
-            torch._foreach_mul_(updates, ratios_of(norms[: len(weights)], norms[len(weights) :], weights))
-        torch._foreach_add_(weights, updates, alpha=-group["lr"])
+            torch._foreach_add_(updates, shards(weights), alpha=group["weight_decay"])
+            torch._foreach_mul_(updates, ratios_of(*whole_norms(weights, updates), weights))
+        torch._foreach_add_(shards(weights), updates, alpha=-group["lr"])
 
     def _moments(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         """Update both moments; returns m / (sqrt(v) + epsilon) with bias correction."""
@@ -233,7 +287,7 @@ class LAMB(GroupOptimizer):
         states = [self._state(weight) for weight in weights]
         for state in states:
             state["steps"] += 1
-        first, second = ([state[name] for state in states] for name in ("first_moment", "second_moment"))
+        first, second = (shards(state[name] for state in states) for name in ("first_moment", "second_moment"))
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
@@ -310,7 +364,7 @@ class RMSpropWarmup(GroupOptimizer):
         self.epoch = 0.0
 
     def _move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
-        updates = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+        updates = list(torch._foreach_add(gradients, shards(weights), alpha=group["weight_decay"]))
         moments = self._moments(group, weights, updates)
         if group["lr"] > 0:
             torch._foreach_mul_(updates, self._scales(group, moments))
@@ -320,7 +374,7 @@ class RMSpropWarmup(GroupOptimizer):
         for weight in weights:
             if "second_moment" not in self.state[weight]:
                 self.state[weight]["second_moment"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
-        moments: list[Tensor] = [self.state[weight]["second_moment"] for weight in weights]
+        moments = shards(self.state[weight]["second_moment"] for weight in weights)
         torch._foreach_mul_(moments, group["beta2"])
         torch._foreach_addcmul_(moments, gradients, gradients, 1 - group["beta2"])
         return moments
@@ -353,9 +407,12 @@ def build_optimizer(model: nn.Module, policy: Hyperparameters, *, fused: bool = 
         _require_fused(model, policy)
     momentum, epsilon = policy.momentum, policy.epsilon
     groups = _groups(model, policy)
+    # torch's default for DTensors is a kernel for each weight.
+    at_once = True if any(_is_sharded(parameter) for parameter in model.parameters()) and not fused else None
+    kernel: dict[str, Any] = {"fused": fused or None, "foreach": at_once}
     match policy.optimizer:
         case "sgd":
-            return _sgd(groups, policy, fused=fused)
+            return _sgd(groups, policy, kernel)
         case "lars":
             return LARS(
                 groups,
@@ -368,9 +425,9 @@ def build_optimizer(model: nn.Module, policy: Hyperparameters, *, fused: bool = 
         case "lamb":
             return LAMB(groups, lr=0.0, betas=(policy.beta1, policy.beta2), epsilon=epsilon)
         case "adam":
-            return optim.Adam(groups, lr=0.0, betas=(policy.beta1, policy.beta2), eps=epsilon, fused=fused or None)
+            return optim.Adam(groups, lr=0.0, betas=(policy.beta1, policy.beta2), eps=epsilon, **kernel)
         case "adagrad":
-            return optim.Adagrad(groups, lr=0.0, eps=epsilon, fused=fused or None)
+            return optim.Adagrad(groups, lr=0.0, eps=epsilon, **kernel)
         case "rmsprop-warmup":
             return RMSpropWarmup(
                 groups,
@@ -392,10 +449,10 @@ def advance(optimizer: optim.Optimizer, epoch: float) -> None:
         optimizer.epoch = epoch
 
 
-def _sgd(groups: list[dict[str, Any]], policy: Hyperparameters, *, fused: bool) -> optim.Optimizer:
+def _sgd(groups: list[dict[str, Any]], policy: Hyperparameters, kernel: dict[str, Any]) -> optim.Optimizer:
     if policy.momentum_form == "outside":
-        optimizer = optim.SGD(groups, lr=0.0, momentum=policy.momentum, fused=fused or None)
-        if fused and policy.momentum:
+        optimizer = optim.SGD(groups, lr=0.0, momentum=policy.momentum, **kernel)
+        if kernel["fused"] and policy.momentum:
             optimizer.register_step_pre_hook(_zero_velocities)
         return optimizer
     return InsideSGD(groups, lr=0.0, momentum=policy.momentum, form=policy.momentum_form)
@@ -449,4 +506,12 @@ def _groups(model: nn.Module, policy: Hyperparameters) -> list[dict[str, Any]]:
         {"params": decayed, "weight_decay": policy.weight_decay},
         {"params": excluded, "weight_decay": 0.0, "adapted": False},
     ]
-    return [group for group in groups if group["params"]]
+    return [part for group in groups for part in _mesh_by_mesh(group)]
+
+
+def _mesh_by_mesh(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """A group for each device mesh of its parameters; one for those that are no DTensors."""
+    found: dict[Any, list[nn.Parameter]] = {}
+    for parameter in group["params"]:
+        found.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return [{**group, "params": parameters} for parameters in found.values()]
