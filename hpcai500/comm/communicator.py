@@ -295,6 +295,23 @@ def as_run_error(library: str, action: str) -> Iterator[None]:
         ) from error
 
 
+# What messages of errors of Gloo and NCCL contain; neither has its own class for all of them.
+_OF_LIBRARIES = ("gloo", "nccl", "processgroup", "process group", "connection closed by peer", "connection reset")
+
+
+@contextmanager
+def library_errors(library: str, action: str) -> Iterator[None]:
+    """As `as_run_error`, for a body that computes, too: its other errors stay as they are."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(word in str(error).lower() for word in _OF_LIBRARIES):
+            raise
+        raise CommunicationError(
+            f"{action} over {library} failed: {first_line(error)}; another rank has ended or cannot be reached"
+        ) from error
+
+
 def first_line(error: BaseException) -> str:
     """A library's message without its source location, advice and stack trace."""
     lines = [line for line in str(error).splitlines() if line.strip()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -70,6 +71,8 @@ class CheckpointStore:
     epoch.
     """
 
+    suffix = ".pt"
+
     def __init__(self, record: Path, first_size_bytes: int) -> None:
         self._record = record
         self._folder = record / "checkpoints"
@@ -97,7 +100,7 @@ class CheckpointStore:
         Raises:
             RunError: the disk is full.
         """
-        path = self._folder / f"epoch-{epoch:04d}-step-{step:07d}.pt"
+        path = self._path(epoch, step)
         self.reserve()
         try:
             with self._reserved.open("r+b", buffering=0) as stream:
@@ -110,20 +113,28 @@ class CheckpointStore:
         except OSError as error:
             self._reserved.unlink(missing_ok=True)
             raise cannot_write(self._record, error) from error
-        self._next_size_bytes = writer.written_bytes + _SLACK_BYTES
-        self._good = [name for name in self._good if name != path.name] + [path.name]
+        saved = Checkpoint(epoch, step, path.name, writer.sha256, writer.written_bytes)
+        self._note(saved, at_target=at_target)
+        return saved
+
+    def _path(self, epoch: int, step: int) -> Path:
+        return self._folder / f"epoch-{epoch:04d}-step-{step:07d}{self.suffix}"
+
+    def _note(self, saved: Checkpoint, *, at_target: bool) -> None:
+        """Keep the newest checkpoint, and know the size of the next one."""
+        self._next_size_bytes = saved.bytes + _SLACK_BYTES
+        self._good = [name for name in self._good if name != saved.file] + [saved.file]
         if at_target and self._at_target is None:
-            self._at_target = path.name
-        return Checkpoint(epoch, step, path.name, writer.sha256, writer.written_bytes)
+            self._at_target = saved.file
 
     def prune(self) -> None:
         """Remove all checkpoints except the newest intact ones and the first at the target.
 
         Called once the newest is in the record's events.
         """
-        for old in self._folder.glob("epoch-*.pt"):
+        for old in self._folder.glob(f"epoch-*{self.suffix}"):
             if old.name not in (*self._good[-_KEPT:], self._at_target):
-                old.unlink()
+                remove(old)
 
     def release(self) -> None:
         """Free the reserved space at the end of a run."""
@@ -140,15 +151,23 @@ class CheckpointStore:
         for position in reversed(range(len(known))):
             checkpoint = known[position]
             path = self._folder / checkpoint.file
-            if path.is_file() and _sha256(path) == checkpoint.sha256:
+            if self._hash_of(path) == checkpoint.sha256:
                 self._good = [one.file for one in known[: position + 1]]
                 at_target = target_checkpoint(events, problem)
                 # If the run resumes from before it was written, another one will be the first.
                 if at_target and at_target["file"] in self._good:
                     self._at_target = at_target["file"]
-                # weights_only: a checkpoint must not be able to run code.
-                return checkpoint, torch.load(path, map_location="cpu", weights_only=True)
+                return checkpoint, self._read(path)
         return None
+
+    def _hash_of(self, path: Path) -> str | None:
+        """The hash that the event of the intact checkpoint `path` has; None if it is missing."""
+        return file_sha256(path) if path.is_file() else None
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        # weights_only: a checkpoint must not be able to run code.
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return state
 
 
 def state_bytes(model: nn.Module) -> int:
@@ -167,6 +186,14 @@ def _save(state: dict[str, Any], writer: _HashingWriter) -> None:
         raise
 
 
-def _sha256(path: Path) -> str:
+def remove(path: Path) -> None:
+    """Remove a checkpoint, a file or a folder; nothing happens if there is none."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def file_sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

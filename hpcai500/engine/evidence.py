@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,8 @@ def average_statistics(model: nn.Module, ranks: Communicator) -> None:
     """
     if ranks.size == 1:
         return
-    statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    # A DTensor is the same on all ranks, or in parts.
+    statistics = [one for one in model.buffers() if one.is_floating_point() and not hasattr(one, "to_local")]
     if not statistics:
         return
     flat = torch.cat([buffer.flatten().double() for buffer in statistics])
@@ -72,7 +74,7 @@ def require_equal(model: nn.Module, ranks: Communicator) -> str | None:
     """
     if ranks.size == 1:
         return None
-    digests = ranks.gather_objects(_digest(model))
+    digests = ranks.gather_objects(digest_of(_tensors(model)))
     different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if different:
         named = ", ".join(f"{rank} on {ranks.hosts[rank]}" for rank in different[:8])
@@ -83,10 +85,10 @@ def require_equal(model: nn.Module, ranks: Communicator) -> str | None:
     return f"{digests[0]:016x}"
 
 
-def _digest(model: nn.Module) -> int:
+def digest_of(tensors: Iterable[Tensor]) -> int:
     """Sum of all bytes, each weighted by its position, modulo 2**64: cheap, and computed on the weights' device."""
     digest = 0
-    for tensor in _tensors(model):
+    for tensor in tensors:
         bits = tensor.detach().flatten().view(torch.uint8).to(torch.int64)
         places = torch.arange(1, bits.numel() + 1, dtype=torch.int64, device=bits.device)
         digest = (digest * 1_000_003 + int((bits * places).sum())) % 2**64
@@ -209,11 +211,11 @@ TRACE = "communication.json"
 class Costs:
     """Collects the timeline of this rank for the record; with one rank it collects nothing.
 
-    Rank r has stage r modulo `stages` of the model.
+    Rank r has stage r modulo `stages` of the model. Of a `sharded` model, only steps are timed.
     """
 
-    def __init__(self, settings: Communication, ranks: Ranks, stages: int = 1) -> None:
-        self._ranks, self._stages = ranks, stages
+    def __init__(self, settings: Communication, ranks: Ranks, stages: int = 1, *, sharded: bool = False) -> None:
+        self._ranks, self._stages, self._sharded = ranks, stages, sharded
         self._timeline = Timeline(settings.trace_steps) if ranks.world.size > 1 else None
         self._counters: NetworkCounters | None = None
         self._clocks: ClockAlignment | None = None
@@ -249,7 +251,8 @@ class Costs:
         world = self._ranks.world
         rank, host = world.rank, world.hosts[world.rank]
         traffic = self._traffic(host, between_hosts_bytes_per_step, between_stages_bytes_per_step)
-        costs = merge(world.gather_objects(rank_summary(self._timeline, rank, host)), self._stages)
+        summaries = world.gather_objects(rank_summary(self._timeline, rank, host))
+        costs = merge(summaries, self._stages, sharded=self._sharded)
         checked = check_traffic(world.gather_objects(traffic), world.library)
         journal.event("communication", {**costs, "network": checked})
         assert self._clocks
@@ -263,7 +266,7 @@ class Costs:
         steps = self._timeline.steps.count
         return {
             "host": host,
-            "sent_bytes": self._timeline.sent_bytes + between_stages_bytes_per_step * steps,
-            "between_hosts_bytes": between_hosts_bytes_per_step * steps,
+            "sent_bytes": None if self._sharded else self._timeline.sent_bytes + between_stages_bytes_per_step * steps,
+            "between_hosts_bytes": None if self._sharded else between_hosts_bytes_per_step * steps,
             "counters": read_counters().since(self._counters),
         }

@@ -18,12 +18,13 @@ import torch
 from pydantic import ValidationError
 
 import hpcai500
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, plugin_code, require_same
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore, state_bytes
 from hpcai500.engine.evidence import Costs, measure_ceilings
 from hpcai500.engine.precision import Precision, device_of
 from hpcai500.engine.predictions import Member, missing_kinds, write_predictions
-from hpcai500.engine.ranks import Ranks, joined, require_size, shares_of, stage_groups
+from hpcai500.engine.ranks import Ranks, joined, layout_of, require_size, shares_of, stage_groups, tensor_row
 from hpcai500.engine.reporting import Console, Journal, SilentJournal, in_words, reporting_errors
 from hpcai500.engine.run_power import RunPower
 from hpcai500.engine.signals import StopRequest
@@ -218,6 +219,11 @@ def _announce(job: Job, workload: Workload, ranks: Ranks) -> Samples:
         return samples
     require_same(ranks.world, {DATA: dataset["fingerprint"], CONTENT: dataset["content_fingerprint"]})
     counted, example = workload.counted()
+    if any(hasattr(parameter, "device_mesh") for parameter in counted.parameters()):
+        raise RecipeError(
+            f"{recipe.benchmark}: the workload's counted() gives a distributed model, whose operations cannot be "
+            "counted: its authors can give a whole one on the meta device"
+        )
     count = count_flops(counted, *example)
     journal.event("dataset", dataset)
     if ranks.leads and (absent := dataset.get("classes_not_evaluated")):
@@ -351,6 +357,8 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     power = RunPower(job.power, ranks.world, journal.path, on_gpu=device.type == "cuda")
     if not job.is_trained:
         power.find()
+    layout = layout_of(recipe, ranks.world.size)
+    assert layout, "the number of ranks was checked before"
     place = Place(
         device,
         precision.input_dtype,
@@ -358,17 +366,18 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
         communicator=ranks.world,
         total_shares=recipe.shards,
         shares=shares_of(recipe, ranks.world),
-        replicas=groups.watched_replicas if groups else None,
+        replicas=groups.watched_replicas if groups else tensor_row(recipe, ranks),
         stages=groups.neighbours.column if groups else None,
+        tensor_ranks=layout.tensor_ranks,
         tracker=ranks.tracker(),
     )
     workload = factory(recipe.benchmark)(recipe, job.data, place)
     if recipe.accelerator.loader == "memory":
         workload.hold_in_memory(recipe.accelerator.prefetch_batches * len(place.shares))
-    checkpoints = CheckpointStore(journal.path, state_bytes(workload.model))
+    checkpoints = _checkpoint_store(recipe, journal.path, state_bytes(workload.model), ranks.world)
     if ranks.leads:
         ranks.on_lost(lambda reason: checkpoints.release())
-    costs = Costs(recipe.communication, ranks, stages=groups.layout.stages if groups else 1)
+    costs = Costs(recipe.communication, ranks, stages=layout.stages, sharded=recipe.is_sharded)
     try:
         samples = _announce(job, workload, ranks)
         resumed = _checkpoint_of(job, checkpoints, ranks)
@@ -390,7 +399,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 ranks,
                 precision=precision,
                 journal=journal,
-                checkpoints=checkpoints if ranks.leads else None,
+                checkpoints=checkpoints if ranks.leads or recipe.is_sharded else None,
                 console=console,
                 stop=stop,
                 resume_command=resume_command(job),
@@ -398,7 +407,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 groups=groups,
             )
             try:
-                epoch, step = trainer.restore(resumed[1]) if resumed else (1, 0)
+                epoch, step = trainer.restore(*resumed) if resumed else (1, 0)
                 if job.is_trained:
                     _require_trained(recipe, journal.path, epoch)
                 else:
@@ -412,7 +421,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                         power=power,
                         costs=costs,
                         device=device,
-                        in_stages=groups is not None,
+                        is_whole=groups is None and not recipe.is_sharded,
                         place=(epoch, step),
                         started=started,
                     )
@@ -439,7 +448,7 @@ def _train(
     power: RunPower,
     costs: Costs,
     device: torch.device,
-    in_stages: bool,
+    is_whole: bool,
     place: tuple[int, int],
     started: float,
 ) -> None:
@@ -454,8 +463,8 @@ def _train(
         warm_up,
         time.perf_counter() - started,
         many=ranks.world.size > 1,
-        # Stages and synchronised batch norm communicate within a step: no step can be timed without communication.
-        comparable=not in_stages and getattr(recipe.workload, "norm", None) != "sync-batch",
+        # Stages, shards and synchronised batch norm communicate within a step: none can be timed without communication.
+        comparable=is_whole and getattr(recipe.workload, "norm", None) != "sync-batch",
     )
     power.begin()
     costs.begin()
@@ -466,6 +475,15 @@ def _train(
     costs.conclude(journal, trainer.between_hosts_bytes, trainer.between_stages_bytes)
     power.conclude(journal)
     _draw(journal, console, workload)
+
+
+def _checkpoint_store(recipe: Recipe, record: Path, first_size_bytes: int, world: Communicator) -> CheckpointStore:
+    if not recipe.is_sharded:
+        return CheckpointStore(record, first_size_bytes)
+    # This imports torch's DTensor, which takes a second.
+    from hpcai500.engine.sharded import ShardedCheckpointStore
+
+    return ShardedCheckpointStore(record, first_size_bytes, world)
 
 
 def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Loaded | None:

@@ -7,23 +7,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
-from hpcai500.comm.liveness import EVALUATING, WRITING
+from hpcai500.comm.communicator import library_errors
+from hpcai500.comm.liveness import EVALUATING, TOGETHER, WRITING
 from hpcai500.comm.timeline import SpanSink
-from hpcai500.engine.checkpoints import CheckpointStore
+from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
 from hpcai500.engine.evidence import Attribution, average_statistics, make_equal, require_equal
 from hpcai500.engine.graphs import step_graphs, step_model
 from hpcai500.engine.precision import Precision, device_name, same_kernels
-from hpcai500.engine.ranks import Ranks, StageGroups
+from hpcai500.engine.ranks import Ranks, StageGroups, layout_of
 from hpcai500.engine.reporting import Console, EpochTally, Journal, Status
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.updates import StagedUpdater, Updater, optimizer_of
+from hpcai500.engine.updates import ShardedUpdater, StagedUpdater, Updater, optimizer_of
 from hpcai500.engine.warm_up import WarmUp, WarmUpTimes
-from hpcai500.errors import FAULTY_DEVICE, NotFiniteError, RunError, StoppedError
+from hpcai500.errors import FAULTY_DEVICE, NotFiniteError, RecipeError, RunError, StoppedError
 from hpcai500.hosts import name_ranks
 from hpcai500.layers import Recipe
 from hpcai500.measure.convolutions import to_memory_format
@@ -33,6 +34,7 @@ from hpcai500.workloads.base import Place, Workload
 
 if TYPE_CHECKING:
     from hpcai500.engine.pipeline import StagedModel
+    from hpcai500.engine.sharded import ShardedCheckpointStore, ShardedModel
 
 # Reading a loss makes a GPU wait, so this many are kept on the device and read together.
 _LOSSES_AT_ONCE = 16
@@ -42,7 +44,7 @@ class Trainer:
     """Trains one workload for the recipe's epochs; all ranks make the same calls.
 
     Args:
-        checkpoints: None on ranks that write none.
+        checkpoints: None on ranks that write none; of a sharded model, all ranks do.
         resume_command: for the message of a run that a signal stops.
         sink: receives the times of steps and all-reduces.
         groups: the ranks that share a model with this one; None if it has a whole model.
@@ -73,15 +75,18 @@ class Trainer:
         self._resume_command = resume_command
         self._epochs = recipe.problem.epochs
         self._steps = workload.steps_per_epoch
-        self._bare = workload.model.to(place.device)
-        to_memory_format(self._bare, recipe, place.device)
-        if place.world_size > 1:
-            make_equal(self._bare, ranks.world)
+        layout = layout_of(recipe, place.world_size)
+        assert layout, "the number of ranks was checked before"
+        self._layout = layout
+        self._sharded = self._distributed() if recipe.is_sharded else None
+        self._bare = workload.model if self._sharded else self._whole()
         model = step_model(self._bare, recipe.framework)
         self._optimizer = optimizer_of(recipe, workload, self._bare)
         self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, self._steps, self._epochs)
         self._staged = self._cut(groups) if groups else None
         self._updater = self._make_updater(model)
+        if self._sharded:
+            self._sharded.digest()
         # Loss and own_norm of the latest updates.
         self._seen = torch.zeros(_LOSSES_AT_ONCE, 2, dtype=torch.float64, device=place.device)
         self._first_epoch = 1
@@ -97,6 +102,25 @@ class Trainer:
         self._quality: float | None = None
         # Whether no step was done since a restart.
         self._is_recovering = False
+
+    def _whole(self) -> nn.Module:
+        """The whole model on this rank's device, with the weights of rank 0."""
+        recipe, place, model = self._recipe, self._place, self._workload.model
+        if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+            raise RecipeError(
+                f"programming.parallel_mode: the workload of {recipe.benchmark} distributes its model (a parameter is "
+                f"a DTensor), but the mode is {recipe.programming.parallel_mode}; use sharded"
+            )
+        to_memory_format(model.to(place.device), recipe, place.device)
+        if place.world_size > 1:
+            make_equal(model, self._ranks.world)
+        return model
+
+    def _distributed(self) -> ShardedModel:
+        # This imports torch's DTensor, which takes a second.
+        from hpcai500.engine.sharded import ShardedModel
+
+        return ShardedModel(self._recipe, self._workload.model, self._layout, self._place)
 
     def _cut(self, groups: StageGroups) -> StagedModel:
         # This imports torch's compiler, which takes two seconds.
@@ -118,6 +142,9 @@ class Trainer:
             "phase": lambda name: None,
             "graphs": step_graphs(self._recipe, self._workload, self._bare),
         }
+        if self._sharded:
+            first = self._place.rank % self._layout.ranks_per_replica == 0
+            return ShardedUpdater(**common, world=self._place.communicator, counts_samples=first)
         if self._staged is None:
             return Updater(**common, passes_communicate=self._place.passes_communicate)
         return StagedUpdater(
@@ -128,11 +155,15 @@ class Trainer:
             micro_batches=self._recipe.programming.micro_batches,
         )
 
-    def restore(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Restore the state of a checkpoint; returns its (epoch, step)."""
-        self._bare.load_state_dict(state["model"])
-        whole = state["optimizer"]
-        self._optimizer.load_state_dict(self._staged.own_state(whole, self._optimizer) if self._staged else whole)
+    def restore(self, checkpoint: Checkpoint, state: dict[str, Any]) -> tuple[int, int]:
+        """Restore the state of `checkpoint`; returns its (epoch, step)."""
+        if self._sharded:
+            store = cast("ShardedCheckpointStore", self._checkpoints)
+            self._sharded.restore(state, self._optimizer, store.reader(checkpoint))
+        else:
+            self._bare.load_state_dict(state["model"])
+            whole = state["optimizer"]
+            self._optimizer.load_state_dict(self._staged.own_state(whole, self._optimizer) if self._staged else whole)
         self._precision.restore(state["precision"])
         self._first_epoch = state["epoch"]
         self._before = EpochTally.from_state(state["tally"])
@@ -147,7 +178,10 @@ class Trainer:
         """
         warm_up = WarmUp(self._updater, self._bare, self._ranks, self._recipe.communication, self._staged)
         if self._place.world_size > 1:
-            found = warm_up.with_stages() if self._staged else warm_up.with_ranks()
+            if self._sharded:
+                found = warm_up.with_shards()
+            else:
+                found = warm_up.with_stages() if self._staged else warm_up.with_ranks()
             self._updater.sink = self._sink
             if self._updater.reducer:
                 self._updater.reducer.sink = self._sink
@@ -183,7 +217,9 @@ class Trainer:
         # Not the compiled model: the last, short batch would be recompiled while the clock runs.
         self._bare.eval()
         repeatable = self._recipe.ensemble is not None
-        with torch.inference_mode(), self._precision.forward(), same_kernels() if repeatable else nullcontext():
+        # A sharded model would keep buffers that inference mode makes, and training could not use them.
+        mode = torch.no_grad() if self._sharded else torch.inference_mode()
+        with mode, self._precision.forward(), same_kernels() if repeatable else nullcontext():
             yield self._bare
 
     def close(self) -> None:
@@ -275,6 +311,8 @@ class Trainer:
         Assembles a model that is in stages, and averages its running statistics. Returns the digest of the weights,
         None for one rank.
         """
+        if self._sharded:
+            return self._check_shards(epoch)
         if self._staged:
             average_statistics(self._staged.stage, self._staged.groups.watched_replicas)
             self._staged.make_whole()
@@ -285,6 +323,15 @@ class Trainer:
         if not self._staged:
             average_statistics(self._bare, self._place.communicator)
         return require_equal(self._bare, self._place.communicator)
+
+    def _check_shards(self, epoch: int) -> str | None:
+        """As `_check_weights`; no rank is named for weights, because a rank's shard comes from the samples of all."""
+        assert self._sharded
+        world = self._place.communicator
+        is_finite = all(world.gather_objects(self._sharded.is_finite()))
+        self._require_finite(epoch, None if is_finite else (self._step, "weights are not finite"))
+        average_statistics(self._bare, world)
+        return self._sharded.digest()
 
     def _require_finite(self, epoch: int, mine: tuple[int, str] | None) -> None:
         """End the run on all ranks if one of them has a value that is not finite.
@@ -307,7 +354,7 @@ class Trainer:
         what = next(value[1] for value, _ in found if value is not None and value[0] == step)
         hosts = {world.hosts[rank] for rank in first}
         advice = self._advice(epoch, step)
-        models = set(first) if self._staged is None else {self._staged.layout.replica(rank) for rank in first}
+        models = {self._layout.replica(rank) for rank in first}
         if len(first) < world.size and len(hosts) == 1 and (len(models) == 1 or hosts != set(world.hosts)):
             host, devices = hosts.pop(), [found[rank][1] for rank in first]
             event = {"epoch": epoch, "step": step, "what": what, "ranks": first, "host": host, "devices": devices}
@@ -332,8 +379,8 @@ class Trainer:
     def _evaluate(self, epoch: int) -> float:
         self._journal.event("eval_start", {"epoch": epoch})
         start = time.perf_counter()
-        self._ranks.phase(EVALUATING)
-        with self.evaluation_mode() as model:
+        self._ranks.phase(TOGETHER if self._sharded else EVALUATING)
+        with library_errors(self._place.communicator.library, "an evaluation"), self.evaluation_mode() as model:
             evaluation = self._workload.evaluate(model, on_batch=lambda samples: self._in_evaluation(epoch, samples))
         seconds = time.perf_counter() - start
         self._require_quality(epoch, evaluation.value)
@@ -388,12 +435,15 @@ class Trainer:
 
     def _save(self, epoch: int, *, at_target: bool = False) -> None:
         tally = self._whole_tally()
-        optimizer = self._staged.whole_state(self._optimizer) if self._staged else self._optimizer.state_dict()
+        if self._sharded:
+            learnt = self._sharded.state(self._optimizer)
+        else:
+            whole = self._staged.whole_state(self._optimizer) if self._staged else self._optimizer.state_dict()
+            learnt = {"model": self._bare.state_dict(), "optimizer": whole}
         if self._checkpoints is None:
             return
         state = {
-            "model": self._bare.state_dict(),
-            "optimizer": optimizer,
+            **learnt,
             "precision": self._precision.state(),
             "epoch": epoch,
             "tally": tally.state(),

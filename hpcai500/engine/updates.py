@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn, optim
 
-from hpcai500.comm.communicator import Communicator
-from hpcai500.comm.liveness import COMPUTING, READING, WAITING
+from hpcai500.comm.communicator import Communicator, library_errors
+from hpcai500.comm.liveness import COMPUTING, READING, TOGETHER, WAITING
 from hpcai500.comm.reducer import Reducer
 from hpcai500.comm.timeline import SpanSink, StepSpan
 from hpcai500.engine.graphs import StepGraphs
@@ -43,6 +43,7 @@ class Updater:
         graphs: captured parts of the model; None if there are none.
         alarm: whether this rank has seen a loss that is not finite; the next update reports it to all ranks.
         is_alarmed: whether any rank had `alarm` set in the last update.
+        passing: the phase of forward and backward passes.
     """
 
     workload: Workload
@@ -58,6 +59,7 @@ class Updater:
     graphs: StepGraphs | None = None
     alarm: bool = False
     is_alarmed: bool = False
+    passing: str = COMPUTING
 
     def update(
         self, number: int, epoch: float, rate: float, batches: Iterator[TrainingBatch], tally: EpochTally
@@ -112,7 +114,7 @@ class Updater:
         for turn in range(self.passes):
             self.phase(READING)
             batch = next(batches)
-            self.phase(COMPUTING)
+            self.phase(self.passing)
             if self.graphs:
                 self.graphs.pass_begins()
             with self._accumulating(turn):
@@ -125,13 +127,20 @@ class Updater:
                 self.graphs.pass_ended()
             losses.append(loss.detach())
             if tally:
-                tally.add(batch)
+                self._count(tally, batch)
         self.phase(WAITING)
         status = [float(self.alarm), *self.stop.requests()]
-        alarms, *requests = self.reducer.finish(status) if self.reducer else status
+        alarms, *requests = self._summed(status)
         self.is_alarmed = alarms > 0
         self.stop.agree(requests)
         return sum(losses[1:], losses[0])
+
+    def _count(self, tally: EpochTally, batch: TrainingBatch) -> None:
+        tally.add(batch)
+
+    def _summed(self, status: list[float]) -> list[float]:
+        """The sums of `status` over all ranks; gradients are then averaged, too."""
+        return self.reducer.finish(status) if self.reducer else status
 
     def _accumulating(self, turn: int) -> AbstractContextManager[None]:
         """Only accumulate gradients in all passes except the last, during which they are all-reduced."""
@@ -212,6 +221,57 @@ class StagedUpdater(Updater):
         if self.reducer is None or (turn == self.passes - 1 and self.micro_batches == 1):
             return nullcontext()
         return self.reducer.accumulate()
+
+
+@dataclass
+class ShardedUpdater(Updater):
+    """Does the updates of a sharded model, whose passes communicate and average its gradients; all ranks call it.
+
+    Each pass averages the gradients over the replicas and adds them to this rank's shards, so that all passes together
+    give the mean over all shares. torch does not say how long passes wait for other ranks. `world` is for the training
+    thread.
+    """
+
+    passes_communicate: bool = True
+    passing: str = TOGETHER
+    world: Communicator = field(kw_only=True)
+    counts_samples: bool = field(kw_only=True)
+    _agreed_seconds: float = field(default=0.0, init=False)
+
+    @property
+    def waited_seconds(self) -> float:
+        """Waiting for all ranks to agree, after the last pass; waiting within passes is unknown."""
+        return self._agreed_seconds
+
+    def update(
+        self, number: int, epoch: float, rate: float, batches: Iterator[TrainingBatch], tally: EpochTally
+    ) -> Tensor:
+        # An optimizer may add up norms over shards.
+        with library_errors(self.world.library, "an update of the sharded model"):
+            return super().update(number, epoch, rate, batches, tally)
+
+    def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
+        """Compute the gradients of one update in this rank's shards: the mean over all shares of all replicas."""
+        with library_errors(self.world.library, "a pass of the sharded model"):
+            loss: Any = super().gradients(number, batches, tally)
+            whole: Tensor = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
+            return whole
+
+    def _count(self, tally: EpochTally, batch: TrainingBatch) -> None:
+        """Count the samples on one of the ranks that work on them."""
+        if self.counts_samples:
+            tally.add(batch)
+        else:
+            tally.data_wait_seconds += batch.wait_seconds
+
+    def _summed(self, status: list[float]) -> list[float]:
+        start = time.perf_counter()
+        # On the host, so that a GPU is not waited for.
+        numbers = torch.tensor(status, dtype=torch.float64)
+        self.world.all_reduce(numbers)
+        self._agreed_seconds = time.perf_counter() - start
+        sums: list[float] = numbers.tolist()
+        return sums
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -184,6 +184,15 @@ class WarmUp:
             self._set_bucket_bytes(found.bucket_bytes)
             return found
 
+    def with_shards(self) -> WarmUpTimes:
+        """Do the first step of a sharded model, which cannot step without communication.
+
+        Raises:
+            RunError: another rank is lost.
+        """
+        with self._state_restored():
+            return WarmUpTimes(self._seconds())
+
     def _time_pairs(self, found: WarmUpTimes) -> WarmUpTimes:
         """Time steps without and with communication in pairs, so that a disturbance of the machine affects both."""
         assert found.alone_seconds is not None

@@ -166,11 +166,12 @@ class CounterDifference(TypedDict):
 class RankTraffic(TypedDict):
     """What one rank reports to rank 0: its own count since its host's counters were read, and by how much they rose.
 
-    `between_hosts_bytes` is the part of `sent_bytes` for ranks on other hosts; None if only the library knows it.
+    `between_hosts_bytes` is the part of `sent_bytes` for ranks on other hosts; None if only the library knows it. Both
+    are None for a sharded model, whose bytes are not counted.
     """
 
     host: str
-    sent_bytes: int
+    sent_bytes: int | None
     between_hosts_bytes: int | None
     counters: CounterDifference
 
@@ -193,10 +194,14 @@ def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
         which interfaces they were compared, and a `verdict` in words.
     """
     hosts = {rank["host"]: rank["counters"] for rank in reversed(ranks)}
+    counts = [rank["sent_bytes"] for rank in ranks]
+    sent = [count for count in counts if count is not None]
+    if len(sent) < len(counts):
+        return _unknown("not comparable: the bytes of sharded models are not counted")
     if len(hosts) == 1:
         return _unknown("not comparable: on one host, gradients are summed in shared memory")
     if "gloo" in library.lower():
-        counted = sum(rank["sent_bytes"] for rank in ranks)
+        counted = sum(sent)
         return _compared("loopback and network", counted, hosts, with_loopback=True)
     # A rank that is alone on its host sends everything to other hosts.
     are_alone = len(hosts) == len(ranks)
@@ -280,7 +285,7 @@ class RankSummary(TypedDict):
     buckets: list[BucketSummary]
 
 
-def merge(summaries: Sequence[RankSummary], stages: int = 1) -> dict[str, Any]:
+def merge(summaries: Sequence[RankSummary], stages: int = 1, *, sharded: bool = False) -> dict[str, Any]:
     """The value of the event `communication`: all ranks together, as plain JSON; unknown is None.
 
     `stages` and `buckets` are means over ranks, `bytes_per_step` is that of one rank (mean over ranks), and
@@ -289,7 +294,12 @@ def merge(summaries: Sequence[RankSummary], stages: int = 1) -> dict[str, Any]:
 
     In a pipeline of `stages` stages, rank r has stage r modulo `stages`. Only ranks of the same stage have the same
     work and are compared for stragglers. `overlap` is None there, because a rank also waits for other stages.
+
+    For a `sharded` model torch communicates within passes and reports neither times nor bytes: all numbers of
+    communication are None, and so are stragglers, because each rank's computing includes its waiting.
     """
+    if sharded:
+        return _with_unknown_communication(merge(summaries))
     ordered = sorted(summaries, key=lambda summary: summary["rank"])
     medians = [summary["medians"] for summary in ordered]
     known = [median["own_seconds"] for median in medians if median is not None]
@@ -309,6 +319,17 @@ def merge(summaries: Sequence[RankSummary], stages: int = 1) -> dict[str, Any]:
         "buckets": _merge_buckets(ordered),
         "ranks": [_row(summary, position in slow) for position, summary in enumerate(ordered)],
         "stragglers": [rank_name(ordered[position]) for position in slow] if enough else None,
+    }
+
+
+def _with_unknown_communication(value: dict[str, Any]) -> dict[str, Any]:
+    row = dict.fromkeys(("compute_seconds", "communication_wait_seconds", "own_seconds"))
+    row |= dict.fromkeys(("all_reduce_seconds", "sent_bytes"))
+    return {
+        **value,
+        **dict.fromkeys(("all_reduces", "communication_fraction", "overlap", "stragglers")),
+        "bytes_per_step": dict.fromkeys(value["bytes_per_step"]),
+        "ranks": [{**rank, **row, "straggler": False} for rank in value["ranks"]],
     }
 
 

@@ -233,7 +233,10 @@ class EpochStop(Value):
 
 
 class Replicas(Value):
-    """`replicas`: the digest of the weights, equal on all ranks; None if there is one rank."""
+    """`replicas`: the digest of the weights, equal on all ranks; None if there is one rank.
+
+    Of a sharded model, it is a hash over the digests of all ranks' shards.
+    """
 
     epoch: Number
     ranks: Number

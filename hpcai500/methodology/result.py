@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.methodology.conduct import conduct
+from hpcai500.methodology.conduct import conduct, is_sharded
 from hpcai500.methodology.energy import power_of_run
 from hpcai500.methodology.goodput import Goodput, goodput
 from hpcai500.methodology.passes import Better, Event, Timeline, better_of, first_reaching, goal, last_pass, reaches
@@ -29,7 +29,10 @@ _PARTS = ("data_wait_seconds", "compute_seconds", "communication_wait_seconds")
 
 
 class StepSplit(BaseModel):
-    """Shares of the time of all training steps, means over ranks; they add up to 1."""
+    """Shares of the time of all training steps, means over ranks; they add up to 1.
+
+    Unknown for a sharded model, whose passes wait for other ranks without reporting it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -284,7 +287,7 @@ def derive(
         time_to_quality_seconds=timeline.between(start, first) if first else None,
         input=_input(recipe, _only(events, "dataset")["value"]),
         data_wait_fraction=data_wait_seconds / step_seconds if step_seconds else None,
-        step_split=step_split(epoch["value"] for epoch in epochs.values()),
+        step_split=None if is_sharded(recipe["programming"]) else step_split(one["value"] for one in epochs.values()),
         **power_of_run(events, seconds, flops, vflops),
         **_communication(events),
         # An older record lacks the backend that ran; the recipe has the requested one.

@@ -409,9 +409,12 @@ def _communication(record: Record) -> dict[str, Any]:
 
 
 def _record_lines(value: dict[str, Any]) -> Iterator[str]:
-    counts = f"{value['all_reduces']} all-reduces in {value['steps']} steps on each of {len(value['ranks'])} ranks"
-    yield f"one all-reduce of a bucket, mean over {counts}"
-    yield from stage_lines(value["stages"])
+    where = f"{value['steps']} steps on each of {len(value['ranks'])} ranks"
+    if value["all_reduces"] is None:
+        yield f"unknown communication in {where}: torch does that of a sharded model within its passes"
+    else:
+        yield f"one all-reduce of a bucket, mean over {value['all_reduces']} all-reduces in {where}"
+        yield from stage_lines(value["stages"])
     yield ""
     yield "medians over the steps of each rank"
     yield from straggler_lines(value["ranks"])

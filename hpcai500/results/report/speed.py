@@ -232,6 +232,9 @@ def communication_section(subject: Subject) -> Section | None:
         text += f" Parallel efficiency is unknown: {short(unknown, 200)}."
     if (network := table(value.get("network"))).get("verdict"):
         text += f" Network counters: {short(network['verdict'], 200)}."
+    if value.get("all_reduces", 0) is None:
+        text = "Its cost is unknown: torch communicates within the passes of a sharded model."
+        return Section("Communication", [Text(text)])
     stages = table(value.get("stages"))
     return Section("Communication", [Text(text), *([_stage_table(stages, value)] if stages else [])])
 

@@ -39,6 +39,7 @@ Content = Path | bytes
 _CHECKPOINTS = "checkpoints"
 _FOLDERS = ("pictures", "power", "predictions", "trace")
 _FOREIGN = "not a file of a record or a campaign"
+SHARDED_CHECKPOINT = "the checkpoint of a sharded model is a folder of many files, which --replay cannot evaluate"
 NOT_NEEDED = "only the last checkpoint of a finished run is needed, and the first at its target quality"
 
 
@@ -141,10 +142,12 @@ def _gather_checkpoints(found: Gathered, record: Path, attempt: Attempt | None, 
             found.leave(path, NOT_NEEDED)
         elif not with_checkpoints:
             found.leave(path, "--no-checkpoints")
+        elif file.is_dir():
+            found.leave(path, SHARDED_CHECKPOINT)
         elif file.is_file() and FILE_NAME.fullmatch(file.name):
             found.files[path] = file
     for name in sorted(needed):
-        if not (record / _CHECKPOINTS / name).is_file():
+        if not (record / _CHECKPOINTS / name).exists():
             found.leave(f"{CAMPAIGN}/{record.name}/{_CHECKPOINTS}/{name}", "its file is missing")
 
 

@@ -13,6 +13,7 @@ from hpcai500 import __version__
 from hpcai500.campaign.journal import NO_EVENTS, RECIPE
 from hpcai500.campaign.standing import Outcome, binding_reasons, folder_reasons, record_head, world_difference
 from hpcai500.errors import RecipeError
+from hpcai500.methodology.conduct import is_sharded
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.passes import target_checkpoint
 from hpcai500.methodology.result import system_identity
@@ -381,7 +382,7 @@ def check_checkpoints(context: Context) -> Iterator[Finding]:
     packed: dict[str, list[FileEntry]] = defaultdict(list)
     for path, entry in context.submission.entries.items():
         packed[path.rpartition("/")[0]].append(entry)
-    good, absent = 0, 0
+    good, absent, sharded = 0, 0, 0
     for name, record in context.done.items():
         found = [*_of(name, record, packed[f"{CAMPAIGN}/{name}/checkpoints"])]
         yield from found
@@ -398,11 +399,16 @@ def check_checkpoints(context: Context) -> Iterator[Finding]:
             if path_of(name, one) not in left_out:
                 yield fail(_CHECKPOINTS, f"{name}: {one.get('file')} is missing, and not in the manifest's left_out")
         good += not (found or missing)
-        absent += bool(missing)
+        # Their checkpoints are folders.
+        in_folders = is_sharded(record.tables["programming"])
+        sharded += bool(missing) and in_folders
+        absent += bool(missing) and not in_folders
     if good:
         yield note(_CHECKPOINTS, f"the checkpoints of {good} trials are present and have the hashes in their events")
     if absent:
         yield skipped(_CHECKPOINTS, f"those of {absent} trials were left out: ask for them to use --replay DATA")
+    if sharded:
+        yield skipped(_CHECKPOINTS, f"those of {sharded} trials were left out: sharded models cannot be replayed")
 
 
 def last_checkpoint(record: Record) -> Mapping[str, object] | None:

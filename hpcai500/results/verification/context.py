@@ -61,6 +61,7 @@ TRUSTED = (
     "engine/replay_command.py",
     "engine/reporting.py",
     "engine/run_power.py",
+    "engine/sharded.py",
     "engine/trainer.py",
     "workloads/quality.py",
 )

@@ -11,6 +11,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from hpcai500.errors import WrongAnswerError
+from hpcai500.methodology.conduct import is_sharded
 from hpcai500.methodology.passes import first_reaching
 from hpcai500.record import Record
 from hpcai500.results.verification.campaign import earlier_at_target, last_checkpoint, path_of
@@ -89,6 +90,9 @@ def _replayed(replay: Replay, context: Context, name: str) -> Generator[Finding,
     """Return the result of the replay of one trial; None if its last checkpoint is missing."""
     record, submission = context.done[name], context.submission
     last, earlier = last_checkpoint(record), earlier_at_target(record)
+    if is_sharded(record.tables["programming"]):
+        yield fail(_MISSING, f"{name}: its model was sharded, and the checkpoints of such models cannot be replayed")
+        return None
     if last is None or path_of(name, last) not in submission.entries:
         yield fail(_MISSING, f"{name}: its last checkpoint is missing, so that it cannot be replayed: {_ASK}")
         return None
