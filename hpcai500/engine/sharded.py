@@ -96,12 +96,12 @@ class ShardedModel:
         state = {names[number]: values for number, values in packed["state"].items()}
         for name, values in state.items():
             shape = self._model.get_parameter(name).shape
-            wrong = [key for key, value in values.items() if isinstance(value, DTensor) and value.shape != shape]
-            if wrong:
-                raise RecipeError(
-                    f"the optimizer's {wrong[0]} of {name} is a DTensor of another shape than the parameter, which "
-                    "checkpoints of sharded models cannot hold; use another hyperparameters.optimizer"
-                )
+            for key, value in values.items():
+                if isinstance(value, Mapping) or (isinstance(value, DTensor) and value.shape != shape):
+                    raise RecipeError(
+                        f"hyperparameters.optimizer: its {key} of {name} is a table, or a DTensor of another shape "
+                        "than the parameter, which checkpoints of sharded models cannot hold; use another optimizer"
+                    )
         groups = [{**one, "params": [names[number] for number in one["params"]]} for one in packed["param_groups"]]
         return {"model": self._model.state_dict(), "optimizer": {"state": state, "groups": groups}}
 
@@ -136,7 +136,7 @@ class ShardedModel:
         if set(names) != set(saved):
             raise RecordError("the checkpoint's optimizer has other parameters than the recipe's model")
         groups = [
-            {**saved[names[group["params"][0]]], "params": group["params"]}
+            {**saved[names[group["params"][0]]], "params": group["params"]} if group["params"] else group
             for group in optimizer.state_dict()["param_groups"]
         ]
         numbered = {number: restored[name] for number, name in enumerate(names) if name in restored}

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from hpcai500.layers import Layer, Recipe, ShardedProgramming
-from hpcai500.layers.fields import Count, Name
+from hpcai500.layers import Recipe, ShardedProgramming
+from hpcai500.layers.fields import Count, Layer, Name
 from hpcai500.plugins import Plugin
 
 
