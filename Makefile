@@ -29,6 +29,7 @@ help:
 ## Start here (each sets up what it needs, once):
 ##   make ic           train the Image Classification smoke run on synthetic data, and print its score
 ##   make ewa          the same for Extreme Weather Analytics: synthetic climate years, a detector, its score
+##   make lm           the same for a language model, the plug-in in extras/hpcai500-lm (.venv/lm/bin/hpcai500 lm)
 ##   make test         run every test that needs no root
 ##   make test-isa     train, and run the kernels' tests, once for each instruction set of this processor
 ##   make test-site    run the tests of a whole site, which need root
@@ -69,8 +70,12 @@ ic: build
 ewa: build
 	@$(BIN)/hpcai500 ewa $(ARGS)
 
+.PHONY: lm
+lm: $(VENV)/lm/.made
+	@$(VENV)/lm/bin/hpcai500 lm $(ARGS)
+
 .PHONY: test
-test: $(VENV)/.dali $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-cross $(VENV)/.with-metrics $(VENV)/.with-signing
+test: $(VENV)/.dali $(VENV)/.tokenizers $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-cross $(VENV)/.with-metrics $(VENV)/.with-signing
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/site $(ARGS)
 
 .PHONY: test-isa
@@ -168,6 +173,17 @@ $(VENV)/.torchvision: $(VENV)/.runtime
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --upgrade --target $(VENV)/torchvision \
 	    "torchvision==$$($(BIN)/python -c 'import torch; print(f"0.{int(torch.__version__.split(chr(46))[1]) + 15}.*")')" \
 	    || echo 'hpcai500: torchvision could not be installed: its comparison is left out' >&2
+	@touch $@
+
+# Its other requirements are for downloading tokenizers, which nothing here does.
+$(VENV)/.tokenizers: $(VENV)/.runtime
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps 'tokenizers>=0.20,<1'
+	@touch $@
+
+# An environment of its own that sees all of .venv: what plug-ins are installed must not change what tests find.
+LM := extras/hpcai500-lm
+$(VENV)/lm/.made: $(shell find $(LM) -name '*.py' -o -name '*.t*ml' 2>/dev/null) scripts/plugin | $(VENV)/.core
+	@scripts/plugin $(VENV) $(VENV)/lm $(LM)
 	@touch $@
 
 # Without MPI, and without root to install it, Horovod is built with Gloo only: bootstrap has reported what is missing.

@@ -1,0 +1,164 @@
+"""`hpcai500-lm-tokens`: make a token set of text files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from hpcai500.errors import DataError, EnvironmentLacksError, HpcAi500Error, UsageError
+
+from hpcai500_lm.tokens import INDEX, Part, write_set
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+END = "<|end_of_text|>"
+_SHARD_TOKENS = 1 << 27
+_BLOCK_CHARACTERS = 1 << 20
+_LEAST_VOCABULARY = 257
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make a set as the command line says; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="hpcai500-lm-tokens",
+        description="Make a token set of text files, for `hpcai500 lm --data SET`. Each file is a document.",
+        epilog="example: hpcai500-lm-tokens set/ books/*.txt --vocabulary 8192; then hpcai500 lm --recipe lm/gpt2 "
+        "--data set/ --set workload.vocabulary=8192",
+    )
+    parser.add_argument("set", type=Path, help="folder to write; it must not have a set yet")
+    parser.add_argument("files", type=Path, nargs="+", help="text files (UTF-8), or folders of *.txt files")
+    tokenizer = parser.add_mutually_exclusive_group(required=True)
+    tokenizer.add_argument(
+        "--tokenizer", type=Path, help="tokenizer.json of the `tokenizers` library, as models come with"
+    )
+    tokenizer.add_argument("--vocabulary", type=int, help="train a byte-pair tokenizer of so many tokens on the files")
+    parser.add_argument(
+        "--evaluation", type=float, default=0.01, help="share of the tokens, the last ones, for evaluation"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        made = make(options.set, options.files, options.tokenizer, options.vocabulary, options.evaluation)
+    except HpcAi500Error as error:
+        print(f"hpcai500-lm-tokens: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"hpcai500-lm-tokens: error: {error.filename or options.set}: {error.strerror}", file=sys.stderr)
+        return 74
+    except KeyboardInterrupt:
+        print("hpcai500-lm-tokens: stopped; there is no index, so the set is not used", file=sys.stderr)
+        return 130
+    print(f"{options.set}: {made['training']} tokens for training, {made['evaluation']} for evaluation")
+    print(f"vocabulary {made['vocabulary']}: --set workload.vocabulary={made['vocabulary']}")
+    return 0
+
+
+def make(
+    folder: Path, sources: Sequence[Path], tokenizer: Path | None, vocabulary: int | None, evaluation: float
+) -> dict[str, int]:
+    """Write the set; returns its vocabulary, and the number of tokens of each part.
+
+    With `tokenizer`, a tokenizer.json, that is used; otherwise a byte-pair tokenizer of `vocabulary` tokens is trained.
+
+    Raises:
+        UsageError: options are out of range, or the folder has a set.
+        DataError: a file is no text, or there are too few tokens.
+        EnvironmentLacksError: the library `tokenizers` is not installed.
+    """
+    if not 0 < evaluation < 1:
+        raise UsageError(f"--evaluation: expected more than 0 and less than 1, got {evaluation:g}")
+    if (folder / INDEX).exists():
+        raise UsageError(f"{folder}: has a set already: give another folder, or remove it")
+    files = _text_files(sources)
+    found = _loaded(tokenizer) if tokenizer else _trained(files, vocabulary or 0)
+    size = found.get_vocab_size()
+    tokens = np.concatenate(list(_encoded(found, files)))
+    cut = len(tokens) - max(1, round(len(tokens) * evaluation))
+    if cut < 1:
+        raise DataError(f"the files have {len(tokens)} tokens: give more text")
+    parts = {Part.TRAINING: tokens[:cut], Part.EVALUATION: tokens[cut:]}
+    facts = {"tokenizer": tokenizer.name if tokenizer else "byte-pair", "files": len(files)}
+    write_set(folder, size, {part: _pieces(values) for part, values in parts.items()}, facts)
+    found.save(str(folder / "tokenizer.json"))
+    return {"vocabulary": size, **{part.value: len(values) for part, values in parts.items()}}
+
+
+def _text_files(sources: Sequence[Path]) -> list[Path]:
+    files = [path for source in sources for path in (sorted(source.rglob("*.txt")) if source.is_dir() else [source])]
+    if not files:
+        raise DataError(f"{', '.join(map(str, sources))}: no *.txt file in it")
+    return files
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise EnvironmentLacksError("the library `tokenizers` is missing: pip install 'hpcai500-lm[text]'") from error
+    return tokenizers
+
+
+def _loaded(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file: give the tokenizer.json of a model, or --vocabulary N to train one")
+    try:
+        found: Tokenizer = _library().Tokenizer.from_file(str(path))
+    except EnvironmentLacksError:
+        raise
+    except Exception as error:  # the library raises Exception itself
+        raise DataError(f"{path}: not a tokenizer.json: {error}") from error
+    return found
+
+
+def _trained(files: Sequence[Path], vocabulary: int) -> Tokenizer:
+    """Byte-level byte-pair encoding (Sennrich et al. 2016), which can encode any text."""
+    if vocabulary < _LEAST_VOCABULARY:
+        raise UsageError(
+            f"--vocabulary: expected at least {_LEAST_VOCABULARY} (all bytes, and the end), got {vocabulary}"
+        )
+    library = _library()
+    found: Tokenizer = library.Tokenizer(library.models.BPE())
+    found.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END],
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=sys.stderr.isatty(),
+    )
+    found.train_from_iterator((block for path in files for block in _blocks(path)), trainer)
+    return found
+
+
+def _encoded(tokenizer: Tokenizer, files: Sequence[Path]) -> Iterator[npt.NDArray[np.uint32]]:
+    """The tokens of each file, and an end token behind each file if the tokenizer has one."""
+    ends = [number for name in (END, "<|endoftext|>", "</s>") if (number := tokenizer.token_to_id(name)) is not None]
+    for number, path in enumerate(files, start=1):
+        if sys.stderr.isatty():
+            print(f"\rencoding file {number} of {len(files)} ", end="", file=sys.stderr, flush=True)
+        for block in _blocks(path):
+            yield np.array(tokenizer.encode(block, add_special_tokens=False).ids, np.uint32)
+        yield np.array(ends[:1], np.uint32)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+
+
+def _blocks(path: Path) -> Iterator[str]:
+    """The text of a file in blocks of whole lines, so that a large file needs little memory."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            while block := stream.read(_BLOCK_CHARACTERS):
+                yield block + stream.readline()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not UTF-8 text (byte {error.start}): convert it with iconv, or leave it out"
+        ) from error
+
+
+def _pieces(tokens: npt.NDArray[np.uint32]) -> Iterable[npt.NDArray[np.uint32]]:
+    return (tokens[at : at + _SHARD_TOKENS] for at in range(0, len(tokens), _SHARD_TOKENS))

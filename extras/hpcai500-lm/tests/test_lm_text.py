@@ -1,0 +1,79 @@
+"""Token sets of text files, by a tokenizer of the library `tokenizers`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcai500_lm.text import END, main
+from hpcai500_lm.tokens import Part, check, open_set
+
+tokenizers = pytest.importorskip("tokenizers")
+
+TEXTS = ("the cat sat on the mat. " * 40 + "\n", "größer — 猫 sat on the \U0001f600 mat\n" * 30)
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for number, text in enumerate(TEXTS):
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_a_set_of_text_decodes_to_the_text(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "set"
+    assert main([str(made), str(books), "--vocabulary", "280", "--evaluation", "0.2"]) == 0
+    assert "vocabulary 280: --set workload.vocabulary=280" in capsys.readouterr().out
+    facts = check(made)
+    assert (facts["tokenizer"], facts["files"], facts["vocabulary"]) == ("byte-pair", 2, 280)
+    share = facts["evaluation_tokens"] / (facts["training_tokens"] + facts["evaluation_tokens"])
+    assert share == pytest.approx(0.2, abs=0.01)
+    tokenizer = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
+    ids = [
+        token
+        for part in Part
+        for token in open_set(made).sequences(part, facts[f"{part}_tokens"] - 1).read(np.array([0]))[0].tolist()
+    ]
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "".join(text + END for text in TEXTS)
+    again = tmp_path / "again"
+    assert main([str(again), str(books), "--tokenizer", str(made / "tokenizer.json"), "--evaluation", "0.2"]) == 0
+    assert open_set(again).fingerprint == open_set(made).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--vocabulary", "100"], 64, "--vocabulary: expected at least 257"),
+        (["--vocabulary", "280", "--evaluation", "1.5"], 64, "--evaluation: expected more than 0 and less than 1"),
+        (["--tokenizer", "absent.json"], 64, "absent.json: no such file"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
+) -> None:
+    assert main([str(tmp_path / "set"), str(books), *words]) == code
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert not (tmp_path / "set").exists()
+
+
+def test_files_that_are_no_text_are_named(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (books / "2.txt").write_bytes(b"abc\xff")
+    assert main([str(tmp_path / "set"), str(books), "--vocabulary", "280"]) != 0
+    assert "2.txt: not UTF-8 text (byte 3)" in capsys.readouterr().err
+    (tmp_path / "bad.json").write_text(json.dumps({"a": 1}))
+    assert main([str(tmp_path / "set"), str(books / "0.txt"), "--tokenizer", str(tmp_path / "bad.json")]) != 0
+    assert "not a tokenizer.json" in capsys.readouterr().err
+
+
+def test_a_set_is_never_overwritten(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(tmp_path / "set"), str(books), "--vocabulary", "280"]
+    assert main(words) == 0
+    assert main(words) == 64
+    assert "has a set already" in capsys.readouterr().err
