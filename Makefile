@@ -71,7 +71,7 @@ ewa: build
 	@$(BIN)/hpcai500 ewa $(ARGS)
 
 .PHONY: lm
-lm: $(VENV)/lm/.made
+lm: $(VENV)/.lm
 	@$(VENV)/lm/bin/hpcai500 lm $(ARGS)
 
 .PHONY: test
@@ -182,7 +182,7 @@ $(VENV)/.tokenizers: $(VENV)/.runtime
 
 # An environment of its own that sees all of .venv: what plug-ins are installed must not change what tests find.
 LM := extras/hpcai500-lm
-$(VENV)/lm/.made: $(shell find $(LM) -name '*.py' -o -name '*.t*ml' 2>/dev/null) scripts/plugin | $(VENV)/.core
+$(VENV)/.lm: $(shell find $(LM) -name '*.py' -o -name '*.t*ml' 2>/dev/null) scripts/plugin | $(VENV)/.core
 	@scripts/plugin $(VENV) $(VENV)/lm $(LM)
 	@touch $@
 

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STAMPS = [
     ".made-with-python3", ".runtime", ".extra-dali", ".core", ".dali", ".extra-test", ".extra-dev",
     ".extra-benchmark", ".horovod", ".with-cross", ".with-metrics", ".with-signing", ".with-site",
+    ".tokenizers", ".lm",
 ]  # fmt: skip
 # Of the make that runs the tests; they would reach the make under test.
 INHERITED = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PYTHON", "ARGS"}
@@ -33,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
     for name in ("scripts", "containers"):
         shutil.copytree(ROOT / name, tree / name)
     inputs = ["Makefile", "constraints.txt", "pyproject.toml", "CMakeLists.txt", "csrc/core/a.cpp", "hpcai500/a.py"]
-    inputs += ["scripts/horovod", "scripts/horovod-source"]
+    inputs += ["scripts/horovod", "scripts/horovod-source", "scripts/plugin"]
     for second, name in enumerate([*inputs, *(f".venv/{stamp}" for stamp in STAMPS)]):
         (tree / name).touch()
         os.utime(tree / name, (1000 + second, 1000 + second))
@@ -63,7 +64,7 @@ def test_second_build_does_nothing(tree: Path) -> None:
     assert "Nothing to be done for 'build'" in would_run(tree, "build")
 
 
-@pytest.mark.parametrize(("target", "only"), [("ic", "hpcai500 ic"), ("test", "pytest"), ("lint", "ruff")])
+@pytest.mark.parametrize(("target", "only"), [("ic", "hpcai500 ic"), ("lm", "hpcai500 lm"), ("test", "pytest"), ("lint", "ruff")])
 def test_second_call_runs_only_the_target_itself(tree: Path, target: str, only: str) -> None:
     commands = would_run(tree, target)
     assert only in commands
