@@ -64,7 +64,9 @@ def test_second_build_does_nothing(tree: Path) -> None:
     assert "Nothing to be done for 'build'" in would_run(tree, "build")
 
 
-@pytest.mark.parametrize(("target", "only"), [("ic", "hpcai500 ic"), ("lm", "hpcai500 lm"), ("test", "pytest"), ("lint", "ruff")])
+@pytest.mark.parametrize(
+    ("target", "only"), [("ic", "hpcai500 ic"), ("lm", "hpcai500 lm"), ("test", "pytest"), ("lint", "ruff")]
+)
 def test_second_call_runs_only_the_target_itself(tree: Path, target: str, only: str) -> None:
     commands = would_run(tree, target)
     assert only in commands
