@@ -4,7 +4,7 @@
 
 `ours` is hpcai500's own updater with its reducer, as in a run. `bare` is the loop that torch's tutorials show: the same
 model in DistributedDataParallel over Gloo, AdamW and clip_grad_norm_. `torchtitan` is that loop with torchtitan's Llama
-3 of the same shape (0.2.2, the last with scaled_dot_product_attention), if `--titan` names a folder that pip has filled:
+3 of the same shape (0.2.2, which has scaled_dot_product_attention), if `--titan` names a folder that pip has filled:
 
     pip install --no-deps --target FOLDER torchtitan==0.2.2 tyro docstring_parser tokenizers triton torchdata \\
         tensorboard protobuf absl-py datasets dill multiprocess pyarrow huggingface_hub httpcore2 httpx2 h11 \\
@@ -48,7 +48,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcai500_lm.model import Transformer
+from hpcai500_lm.model import drawn
 from hpcai500_lm.optimizer import ClippedAdamW
 from hpcai500_lm.workload import LanguageModel
 
@@ -70,7 +70,7 @@ class Blank:
 
     def __init__(self, recipe: Any, place: Place) -> None:
         self._recipe, self._place, self._shape = recipe, place, recipe.workload
-        self.model = Transformer(recipe.workload)
+        self.model = drawn(recipe.workload)
         shape = (recipe.hyperparameters.batch_size, recipe.workload.sequence_length + 1)
         tokens = torch.randint(recipe.workload.vocabulary, shape)
         self.payload = tokens[:, :-1], tokens[:, 1:]
@@ -172,7 +172,7 @@ def run_rank(folder: Path, rounds: int, titan_folder: Path | None) -> None:
         torch.manual_seed(1)
         blank = Blank(recipe, place)
         step, reducer = ours(recipe, place, blank)
-        steps = {"ours": step, "bare": bare(Transformer(recipe.workload), blank.payload)}
+        steps = {"ours": step, "bare": bare(drawn(recipe.workload), blank.payload)}
         if titan_folder:
             model = titan(titan_folder, recipe.workload)
             sizes = [sum(weight.numel() for weight in one.parameters()) for one in (model, blank.model)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -87,24 +88,33 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.width, eps=shape.norm_epsilon)
         self.output = nn.Linear(shape.width, shape.vocabulary, bias=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw all weights from torch's generator, in a fixed order."""
-        residual = _DEVIATION / math.sqrt(2 * len(self.blocks))
-        for name, weight in self.named_parameters():
-            if weight.dim() == 1:
-                nn.init.ones_(weight)
-            else:
-                nn.init.normal_(
-                    weight, std=residual if name.endswith(("attention.output.weight", "down.weight")) else _DEVIATION
-                )
 
     def forward(self, tokens: Tensor) -> Tensor:
         values = self.embedding(tokens)
         for block in self.blocks:
             values = block(values)
         return self.output(self.norm(values))
+
+
+def drawn(shape: Shape, after: Callable[[nn.Module], None] = lambda part: None) -> Transformer:
+    """A model on the host with weights from torch's generator, made part by part.
+
+    `after` is called with the embedding, each block, the last norm and the output, as soon as each has its weights. It
+    may move or shard them, so that a host need not hold the whole model.
+    """
+    with torch.device("meta"):
+        model = Transformer(shape)
+    residual = _DEVIATION / math.sqrt(2 * shape.layers)
+    for part in (model.embedding, *model.blocks, model.norm, model.output):
+        part.to_empty(device="cpu")
+        for name, weight in part.named_parameters():
+            if weight.dim() == 1:
+                nn.init.ones_(weight)
+            else:
+                writes = name in ("attention.output.weight", "feed_forward.down.weight")
+                nn.init.normal_(weight, std=residual if writes else _DEVIATION)
+        after(part)
+    return model
 
 
 # ----------------------------------------------------------------------------------------------------

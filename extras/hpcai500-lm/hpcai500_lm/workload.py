@@ -23,7 +23,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional as F
 
 from hpcai500_lm import LmRecipe
-from hpcai500_lm.model import Transformer
+from hpcai500_lm import Transformer as Shape
+from hpcai500_lm.model import Block, Transformer, drawn
 from hpcai500_lm.optimizer import ClippedAdamW
 from hpcai500_lm.tokens import Part, Sequences, open_set
 from hpcai500_lm.voting import SCORES, TARGETS, loss_of, sums_of
@@ -46,9 +47,8 @@ def counted(recipe: LmRecipe, classes: int) -> tuple[nn.Module, tuple[Tensor]]:
     return _shapes(recipe), (torch.zeros(1, recipe.workload.sequence_length, dtype=torch.int64, device="meta"),)
 
 
-def _distribute(model: nn.Module, place: Place) -> None:
-    """Shard weights, gradients and optimizer state over all ranks; tensor ranks divide heads and hidden widths."""
-    assert isinstance(model, Transformer)
+def _sharded(shape: Shape, place: Place) -> Transformer:
+    """The model in shards on all ranks, with the weights of a whole model; tensor ranks divide heads and widths."""
     replicas = place.world_size // place.tensor_ranks
     mesh = place.device_mesh((replicas, place.tensor_ranks), ("samples", "tensor"))
     policy = MixedPrecisionPolicy()
@@ -57,14 +57,18 @@ def _distribute(model: nn.Module, place: Place) -> None:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     columns = ("attention.query", "attention.key", "attention.value", "feed_forward.gate", "feed_forward.up")
     rows = ("attention.output", "feed_forward.down")
-    for block in model.blocks:
-        if place.tensor_ranks > 1:
+
+    def shard(part: nn.Module) -> None:
+        if isinstance(part, Block) and place.tensor_ranks > 1:
             plan = {name: ColwiseParallel() for name in columns} | {name: RowwiseParallel() for name in rows}
-            parallelize_module(block, mesh["tensor"], plan)
-        if replicas > 1:
-            fully_shard(block, mesh=mesh["samples"], mp_policy=policy)
+            parallelize_module(part, mesh["tensor"], plan)
+        if isinstance(part, Block) and replicas > 1:
+            fully_shard(part, mesh=mesh["samples"], mp_policy=policy)
+
+    model = drawn(shape, after=shard)
     if replicas > 1:
         fully_shard(model, mesh=mesh["samples"], mp_policy=policy)
+    return model
 
 
 def _shapes(recipe: LmRecipe) -> Transformer:
@@ -95,9 +99,9 @@ class LanguageModel:
             len(self._samples), recipe.hyperparameters.batch_size, place.total_shares, place.shares, self._shape.tail
         )
         self.steps_per_epoch = self._shares.steps_per_epoch
-        self.model: nn.Module = Transformer(self._shape).to(place.device)
-        if recipe.is_sharded and place.world_size > 1:
-            _distribute(self.model, place)
+        in_shards = recipe.is_sharded and place.world_size > 1
+        self.model: nn.Module = _sharded(self._shape, place) if in_shards else drawn(self._shape)
+        self.model.to(place.device)
         self._held: list[Payload] = []
 
     def dataset(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch.nn import functional as F
 
 from hpcai500_lm import Transformer as Shape
-from hpcai500_lm.model import Transformer, parameters_in_products, training_flops
+from hpcai500_lm.model import Transformer, drawn, parameters_in_products, training_flops
 
 SMALL: dict[str, Any] = {
     "vocabulary": 37,
@@ -38,7 +38,7 @@ def shape(**changes: Any) -> Shape:
 
 def model_of(options: Shape) -> Transformer:
     torch.manual_seed(3)
-    return Transformer(options)
+    return drawn(options)
 
 
 def tokens_of(options: Shape, samples: int = 3) -> torch.Tensor:
