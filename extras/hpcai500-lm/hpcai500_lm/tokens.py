@@ -113,9 +113,14 @@ class TokenSet:
         digest = hashlib.sha256()
         for shard in self._all():
             size = shard.tokens * self.dtype.itemsize
-            with _opened(shard.path) as stream:
-                for place in sorted({max(0, size - _PROBE_BYTES) * probe // (_PROBES - 1) for probe in range(_PROBES)}):
-                    digest.update(_read_at(shard.path, stream, place))
+            places = {max(0, size - _PROBE_BYTES) * probe // (_PROBES - 1) for probe in range(_PROBES)}
+            try:
+                with shard.path.open("rb") as stream:
+                    for place in sorted(places):
+                        stream.seek(place)
+                        digest.update(stream.read(_PROBE_BYTES))
+            except OSError as error:
+                raise DataError(f"{shard.path}: cannot be read: {error.strerror}") from error
         return digest.hexdigest()
 
     def check(self) -> dict[str, Any]:
@@ -125,7 +130,7 @@ class TokenSet:
             DataError: a shard is not the one that the index describes, or has a token that is not in the vocabulary.
         """
         for shard in self._all():
-            digest, done = hashlib.sha256(), 0
+            digest = hashlib.sha256()
             tokens = np.memmap(shard.path, self.dtype, "r", shape=(shard.tokens,))
             for at in range(0, shard.tokens, _PIECE):
                 piece = tokens[at : at + _PIECE]
@@ -133,10 +138,9 @@ class TokenSet:
                 wrong = np.flatnonzero(piece >= self.vocabulary)
                 if wrong.size:
                     raise DataError(
-                        f"{shard.path}: token {done + int(wrong[0])} is {int(piece[wrong[0]])}, but the vocabulary of "
+                        f"{shard.path}: token {at + int(wrong[0])} is {int(piece[wrong[0]])}, but the vocabulary of "
                         f"the set has {self.vocabulary}: write the set again"
                     )
-                done += len(piece)
             if digest.hexdigest() != shard.sha256:
                 raise DataError(f"{shard.path}: not the file of the index: its SHA-256 differs; copy the set again")
         return {
@@ -179,10 +183,9 @@ def open_set(root: Path) -> TokenSet:
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read: {error}; write the set again") from error
-    expected = {"format": FORMAT, "vocabulary": int, "dtype": str, "shards": dict, "facts": dict}
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataError(f"{path}: not an index of tokens ({FORMAT}): write the set again")
-    for key, kind in list(expected.items())[1:]:
+    for key, kind in {"vocabulary": int, "dtype": str, "shards": dict, "facts": dict}.items():
         if not isinstance(document.get(key), kind) or isinstance(document.get(key), bool):
             raise DataError(f"{path}: {key}: expected {kind.__name__}, got {document.get(key)!r:.80}")
     if document["dtype"] not in _TYPES:
@@ -218,22 +221,6 @@ def _shards(root: Path, index: Path, part: Part, document: Mapping[str, Any], dt
                 f"{path}: has {size} bytes, but {tokens} tokens take {tokens * dtype.itemsize}: copy the set again"
             )
         yield Shard(path, tokens, sha256)
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _read_at(path: Path, stream: Any, place: int) -> bytes:
-    try:
-        stream.seek(place)
-        found: bytes = stream.read(_PROBE_BYTES)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    return found
 
 
 # ----------------------------------------------------------------------------------------------------
