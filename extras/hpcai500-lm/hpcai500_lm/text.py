@@ -99,7 +99,7 @@ def _library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise EnvironmentLacksError("the library `tokenizers` is missing: pip install 'hpcai500-lm[text]'") from error
+        raise EnvironmentLacksError("the library `tokenizers` is missing: pip install tokenizers") from error
     return tokenizers
 
 
