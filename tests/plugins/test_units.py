@@ -56,7 +56,7 @@ def test_every_text_about_a_run_shows_it_and_calls_samples_by_their_name(clipped
     assert clipped.run("report", ran, "-o", "page.html").returncode == 0
     page = (clipped.work / "page.html").read_text()
     assert " numbers/s" in page
-    assert "Utilisation" in page
+    assert "of the matrix-product rate of this run" in page
     for text in (shown, look, page):
         assert "images/s" not in text
         assert "FLOP an image" not in text

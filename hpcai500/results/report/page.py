@@ -251,10 +251,9 @@ def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
     yield Tile("Time", duration(result.seconds), f"to target quality: {to_quality}")
     samples = result.samples
     per_sample = f"{quantity(result.flops_per_image, 'FLOP')} {samples.one}, {result.flops_convention}"
-    yield Tile("FLOPS", quantity(result.flops, "FLOPS"), per_sample)
     if result.utilisation is not None:
-        detail = "of the matrix-product rate measured in this run, in training steps"
-        yield Tile("Utilisation", share(result.utilisation), detail)
+        per_sample += f"; training steps reach {share(result.utilisation)} of the matrix-product rate of this run"
+    yield Tile("FLOPS", quantity(result.flops, "FLOPS"), per_sample)
     rate = f"{plain(samples.rate(result.images_per_second))} {samples.rate_unit}"
     alone = f"{plain(result.images_per_second)} {samples.names}/s, " if samples.unit else ""
     yield Tile("Rate", rate, f"{alone}{count(result.images, samples.name)}")
