@@ -276,6 +276,10 @@ def _coefficient(count: int, autocorrelation: float) -> float:
     return found
 
 
+# Difference of two scores that rounding explains.
+_ALIKE = 1e-9
+
+
 def best_split(values: Sequence[float]) -> Candidate | None:
     """Test `values`, in the order of time, for a change; None for fewer than `LEAST_VALUES`.
 
@@ -287,22 +291,25 @@ def best_split(values: Sequence[float]) -> Candidate | None:
     count = len(values)
     if count < LEAST_VALUES:
         return None
-    statistic, position, least = 0.0, count // 2, 0.0
+    statistic, best = 0.0, [(count // 2, 0.0)]
     for start, end in _windows(count):
         ranks = _doubled_ranks(values[start:end])
         scores = _splits(tuple(sorted(ranks.tolist()))).scores(ranks[None, :])[0]
-        if scores.max() <= statistic:
-            continue
-        # Of splits that are equally good, the one in the middle: the direction of time must not matter.
-        best = np.flatnonzero(scores >= scores.max() - 1e-9)
-        side = int(best[(len(best) - 1) // 2]) + LEAST_SIDE
-        statistic, position, least = float(scores.max()), start + side, 2 / math.comb(end - start, side)
-    shown = float(_autocorrelation(_doubled_ranks(values)[None, :], np.array([position]))[0])
+        if scores.max() > statistic + _ALIKE:
+            statistic, best = float(scores.max()), []
+        if statistic:
+            sides = (np.flatnonzero(scores >= statistic - _ALIKE) + LEAST_SIDE).tolist()
+            best += [(start + side, 2 / math.comb(end - start, side)) for side in sides]
+    positions = sorted({position for position, _ in best})
+    # The largest of those of equally good splits, from either end: the direction of time must not matter.
+    all_ranks = np.tile(_doubled_ranks(values), (len(positions), 1))
+    ahead, back = np.array(positions), count - np.array(positions)
+    shown = max(_autocorrelation(all_ranks, ahead).max(), _autocorrelation(all_ranks[:, ::-1], back).max())
     simulated = min(_LENGTHS, key=lambda length: (abs(length - count), length))
-    coefficient = _coefficient(simulated, shown)
+    coefficient = _coefficient(simulated, float(shown))
     # No order of values is less likely than that in which all on one side of the split are above all others.
-    p = max(_null(simulated, coefficient).p(statistic), least)
-    return Candidate(position, min(1.0, p), coefficient)
+    p = max(_null(simulated, coefficient).p(statistic), *(least for _, least in best))
+    return Candidate(positions[(len(positions) - 1) // 2], min(1.0, p), coefficient)
 
 
 # ----------------------------------------------------------------------------------------------------
