@@ -153,7 +153,7 @@ def _lines(checked: Checked) -> list[str]:
         f"submission  {packed.path} ({packed.bytes} bytes, {len(manifest.files)} files)",
         f"campaign    {manifest.campaign}",
         f"system      {manifest.system}: {manifest.accelerators_in_words}; {manifest.framework}",
-        f"level       {checked.verification.level or 'none: no level allows the changes'}",
+        f"level       {checked.verification.level or 'none'}",
         f"runs        {max((one.runs for one in claim.metrics.values()), default=0)} of {manifest.trials} planned, "
         f"{count(manifest.attempts, 'attempt')}",
         *([f"vflops      {with_unit('vflops', vflops.mean)}"] if vflops else []),

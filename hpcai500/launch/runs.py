@@ -35,6 +35,7 @@ from hpcai500.launch.synthetic_data import make_data
 from hpcai500.layers import Recipe
 from hpcai500.methodology.rules import find_level
 from hpcai500.methodology.trials import runs_to_plan
+from hpcai500.plugins import plugin_facts
 from hpcai500.recipe import default_recipe, load_recipe, read_resolved, rulebook
 from hpcai500.record import is_being_written, iterate, read_record, require_unused
 from hpcai500.restarts import Restarts
@@ -377,6 +378,11 @@ def run_campaign(
     if not left:
         yield from (Outcome(campaign.record(done[trial.trial]), ExitCode.PASS) for trial in trials)
         return
+    if (plugin := campaign.start.get("plugin")) and plugin_facts(campaign.benchmark) != plugin:
+        say(
+            f"{folder}: {plugin['package']} {plugin['version']} is installed with other code than this campaign was "
+            "planned with, so that its runs get no mean: plan a new campaign, or install that code again"
+        )
     planned = campaign.start["data"]
     data = data or (Path(planned) if planned else None)
     require_healthy(Subject(recipe, data, folder, sys.argv[1:]))

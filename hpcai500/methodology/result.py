@@ -260,6 +260,8 @@ def derive(
         *_system_reasons(events),
         *_world_reasons(events),
         *timeline.doubts,
+        # Last: every run of a plug-in has this reason, and would hide the others.
+        *([] if rules else [f"edition {recipe['edition']} has no benchmark {recipe['benchmark']}"]),
     ]
     return Result(
         benchmark=recipe["benchmark"],
@@ -432,7 +434,7 @@ def _input_reasons(recipe: Mapping[str, Any]) -> list[str]:
 def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]:
     """Where layer 9 is not the edition's (V2.0 section 5.1.1)."""
     if not rules:
-        return [f"edition {recipe['edition']} has no benchmark {recipe['benchmark']}"]
+        return []
     problem = recipe["problem"]
     reasons = [
         f"problem.{key} is {problem[key]}; edition {recipe['edition']} fixes {rules[key]}"
@@ -501,7 +503,7 @@ def _system_reasons(events: Iterable[Event]) -> list[str]:
     """A run that was resumed on another system measures neither system."""
     systems = [system_identity(event["value"]) for event in events if event["key"] == "system"]
     different = sorted({key for system in systems for key in system if system[key] != systems[0].get(key)})
-    return [f"the run was resumed on another system: {', '.join(different)} differ"] if different else []
+    return [f"the run was resumed on another system (other {', '.join(different)})"] if different else []
 
 
 # What must not change when a run is resumed: a rate over several configurations belongs to none of them.

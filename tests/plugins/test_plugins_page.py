@@ -25,6 +25,16 @@ REFERENCE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^`(spirals/[\w./-]+)`:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = ("--set", "problem.epochs=2", "--set", "problem.target_quality=0.01")
 
+# The end of `build`, with accuracies of classes whose mean is not the accuracy.
+UNEVEN = """
+    class Uneven(ArrayClassifier):
+        def evaluate(self, model, on_batch):
+            return replace(super().evaluate(model, on_batch), per_class={"inner": 0.125, "outer": 0.25})
+
+    from dataclasses import replace
+
+    return Uneven("""
+
 
 @dataclass(frozen=True)
 class Installed:
@@ -107,8 +117,9 @@ def test_it_trains_as_an_ensemble_whose_vote_is_better_than_its_members(spirals:
 def test_a_result_is_scored_like_image_classification_and_cannot_be_ranked(spirals: Installed, ran: Path) -> None:
     result = record(spirals, "run")
     assert result["rankable"] is False
-    assert result["reasons"] == ["edition v3.0 has no benchmark spirals", *result["reasons"][1:]]
-    assert all("data set" in reason for reason in result["reasons"][1:])
+    # What every run of it has is last, so that a fault of one run is seen first.
+    assert result["reasons"][-1] == "edition v3.0 has no benchmark spirals"
+    assert all("data set" in reason for reason in result["reasons"][:-1])
     ratio = result["quality"]["achieved"] / result["quality"]["target"]
     assert result["penalty_coefficient"] == pytest.approx(ratio**5)
     again = spirals.run("score", ran, "--json")
@@ -150,18 +161,32 @@ def test_a_campaign_tells_of_a_plug_in_that_is_not_the_planned_one(spirals: Inst
     changed = spirals.changed(tmp_path, "workload.py", "nn.ReLU()", "nn.Tanh()")
     ended = changed.run("campaign", "run", campaign, "--only", "1")
     assert ended.returncode == 0, ended.stderr
+    assert "1.0 is installed with other code than this campaign was planned with" in ended.stderr
     status = json.loads(spirals.run("campaign", "status", campaign, "--json").stdout)
     assert "ran other code of the plug-in spirals than planned" in json.dumps(status)
 
 
 def test_a_campaign_can_be_submitted_and_is_listed_without_a_rank(spirals: Installed, tmp_path: Path) -> None:
     campaign, file = tmp_path / "campaign", tmp_path / "mine.zip"
-    spirals.run("campaign", "init", campaign, "--recipe", "spirals/reference", "--trials", "1", *SHORT)
-    assert spirals.run("campaign", "run", campaign).returncode == 0
+    # Its quality is not the mean over its classes, which are not of one size.
+    uneven = spirals.changed(tmp_path, "workload.py", "    return ArrayClassifier(", UNEVEN)
+    uneven.run("campaign", "init", campaign, "--recipe", "spirals/reference", "--trials", "1", *SHORT)
+    assert uneven.run("campaign", "run", campaign).returncode == 0
     who = ("--system", "Example-1", "--organisation", "University of Example", "--unsigned")
-    ended = spirals.run("submit", campaign, "-o", file, *who)
+    ended = uneven.run("submit", campaign, "-o", file, *who)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "not rankable: it will be verified, and listed without a rank" in ended.stderr
+    for installation, severity, words in (
+        (uneven, "note", "as installed here; its sources are not in the submission"),
+        (spirals, "warning", "another is installed here (hpcai500-spirals 1.0, code "),
+    ):
+        findings = json.loads(installation.run("verify", file, "--json").stdout)["findings"]
+        assert [one["name"] for one in findings if one["severity"] == "fail"] == ["signature"]
+        (about,) = (one for one in findings if one["name"] == "plug-in")
+        assert (about["severity"], words in about["evidence"]) == (severity, True)
+    without = [Path(sys.executable).with_name("hpcai500"), "verify", file, "--json"]
+    findings = json.loads(subprocess.run(without, capture_output=True, text=True, check=False).stdout)["findings"]
+    assert "not compared" in next(one["evidence"] for one in findings if one["name"] == "plug-in")
 
 
 def test_a_batch_script_runs_it(spirals: Installed) -> None:

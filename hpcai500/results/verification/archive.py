@@ -13,6 +13,7 @@ from hpcai500 import __version__
 from hpcai500.campaign.journal import JOURNAL
 from hpcai500.campaign.standing import differing_keys
 from hpcai500.errors import RecordError, WrongAnswerError
+from hpcai500.plugins import plugin_facts
 from hpcai500.record import Event, Record, event_line, iterate, json_object, parse_events
 from hpcai500.results.submission.claim import accelerators_of, framework_of, package_of, plain
 from hpcai500.results.verification.context import NO_STANDING, Context
@@ -21,6 +22,7 @@ from hpcai500.results.verification.finding import Finding, fail, note, skipped, 
 from hpcai500.system.power import METER, SCOPES
 from hpcai500.system.power_samples import check_power
 from hpcai500.system.software import code_hash, core_hash, package_code_hash
+from hpcai500.text import table, tables
 
 # ----------------------------------------------------------------------------------------------------
 # Archive, logs and manifest: the files are those that manifest, journal and events name.
@@ -305,6 +307,33 @@ def _code_hashes(context: Context) -> Iterator[Finding]:
         ours = packed == package_code_hash() if changes is None else not changes
         same = ", this installation's" if ours else ""
         yield note(_CODE, f"{len(ran)} records ran the packed sources ({packed}{same})")
+
+
+_PLUGIN = "plug-in"
+
+
+def check_plugin(context: Context) -> Iterator[Finding]:
+    """Say which plug-in ran, and compare it with this installation's: its sources are not in a submission."""
+    benchmark = context.campaign.benchmark
+    here = plugin_facts(benchmark)
+    ran = {
+        tuple(str(one.get(key)) for key in ("package", "version", "code_sha256"))
+        for record in context.done.values()
+        for one in tables(table(record.system.get("installation")).get("plugins"))
+        if one.get("name") == benchmark
+    }
+    for package, version, code in sorted(ran):
+        which = plain(f"{package} {version}, code {code}")
+        if here is None:
+            yield skipped(_PLUGIN, f"{which}: not compared: its sources are not in the submission, nor installed here")
+        elif here["code_sha256"] != code:
+            yield warning(
+                _PLUGIN,
+                f"{which}: another is installed here ({here['package']} {here['version']}, code "
+                f"{here['code_sha256']}), with which models are counted and evaluated again",
+            )
+        else:
+            yield note(_PLUGIN, f"{which}, as installed here; its sources are not in the submission")
 
 
 _CORE = "core"

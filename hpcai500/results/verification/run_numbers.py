@@ -96,6 +96,8 @@ _QUALITY, _CLASSES = "quality", "classes"
 _COUNTED = ("top1",)
 # Metrics from 0 to 1; a plug-in's may have any unit.
 _SHARES = ("top1", "map50")
+# Metrics that are the mean over classes by definition.
+_OVER_CLASSES = ("map50",)
 _GRID = 1e-6
 _MEAN = 1e-9
 # Epochs before the last, the largest gain over the best of them, and how many standard errors more.
@@ -139,7 +141,9 @@ def _quality_faults(one: Evaluation, metric: str, better: Better) -> Iterator[st
     occurring = [value for value in (one.per_class or {}).values() if value is not None]
     if one.metric in _SHARES and any(not 0 <= value <= 1 for value in occurring):
         yield f"{name}: the precision of a class is not within 0 to 1"
-    if one.per_class is not None and not abs(math.fsum(occurring) / max(1, len(occurring)) - one.value) <= _MEAN:
+    if one.metric not in _OVER_CLASSES or one.per_class is None:
+        return
+    if not abs(math.fsum(occurring) / max(1, len(occurring)) - one.value) <= _MEAN:
         yield f"{name} is not the mean over its classes, {math.fsum(occurring) / max(1, len(occurring)):.9g}"
 
 

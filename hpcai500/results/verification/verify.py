@@ -68,6 +68,7 @@ CHECKS: tuple[Check, ...] = (
     campaign.check_standing,
     campaign.check_levels,
     archive.check_code,
+    archive.check_plugin,
     archive.check_core,
     archive.check_images,
     campaign.check_checkpoints,
@@ -249,7 +250,7 @@ def _not_rankable(context: Context) -> tuple[str, ...]:
     reasons = list(standing.reasons) if standing else [NO_STANDING]
     if uncompared := campaign.not_compared(context):
         reasons.append(uncompared)
-    elif campaign.level_of(context) is None:
+    elif context.asked.rules and campaign.level_of(context) is None:
         reasons.append("no level allows what was changed")
     short = (one_line(reason.replace(f"{context.submission.folder}/", "")) for reason in reasons)
     return tuple(dict.fromkeys(short))
