@@ -8,15 +8,18 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builders.commands import python_with
 
 from hpcai500.campaign.standing import difference
+from hpcai500.errors import DataError
 from hpcai500.record import read_record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,6 +224,26 @@ def test_what_does_not_work_is_said_in_one_line(
     assert ended.returncode == code
     assert said in ended.stderr
     assert ended.stderr.count("error:") == 1
+
+
+def whole(folder: Path) -> bytes:
+    np.savez(folder / "spirals.npz", points=np.zeros((3, 2)))
+    return (folder / "spirals.npz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [lambda folder: None, lambda folder: b"", lambda folder: b"no arrays", whole, lambda folder: whole(folder)[:-30]],
+    ids=["missing", "empty", "text", "other-arrays", "torn"],
+)
+def test_a_damaged_set_is_named_with_the_fix(
+    spirals: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Callable[[Path], bytes | None]
+) -> None:
+    monkeypatch.syspath_prepend(str(spirals.site))
+    if (found := content(tmp_path)) is not None:
+        (tmp_path / "spirals.npz").write_bytes(found)
+    with pytest.raises(DataError, match=r"no spirals\.npz, or a damaged one; hpcai500 data make spirals DIR makes one"):
+        import_module("hpcai500_spirals.workload").build(None, tmp_path, None)
 
 
 def test_a_broken_plug_in_spoils_no_other_command_and_is_told_by_its_own(spirals: Installed, tmp_path: Path) -> None:
