@@ -215,6 +215,19 @@ def legible(text: str) -> str:
     return text if text.isprintable() else _HIDDEN.sub(lambda found: escaped(found[0]), text)
 
 
+def mistake(detail: Mapping[str, Any]) -> str:
+    """What is wrong with a value, from one of the `errors()` of pydantic's ValidationError."""
+    match detail["type"]:
+        case "missing":
+            return "is missing"
+        case "value_error" | "assertion_error":
+            return str(detail["ctx"]["error"])
+        case "literal_error":
+            return f"expected {detail['ctx']['expected']}, got {detail['input']!r}"
+        case _:
+            return f"{detail['msg'].lower().replace('input should be', 'expected')}, got {detail['input']!r}"
+
+
 def listed(value: Any) -> str:
     """A value of a recipe or a document in one line."""
     if value is None:

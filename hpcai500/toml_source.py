@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from hpcai500.errors import HpcAi500Error, UsageError
 from hpcai500.streams import escaped
-from hpcai500.text import short
+from hpcai500.text import mistake, short
 
 # Each can match in one way only, as lines may be long and untrusted; blanks around a line are stripped before.
 _HEADER = re.compile(r"""\[{1,2}([\w."'\s-]+)\]""")
@@ -239,16 +239,10 @@ def _what_is_wrong(model: type[BaseModel], table: str, keys: Sequence[str], deta
             near = difflib.get_close_matches(key, fields, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             return f"unknown {'key' if keys else 'table or key'}; {hint}allowed: {', '.join(fields)}"
-        case "missing":
-            return "is missing"
-        case "value_error":
-            return str(detail["ctx"]["error"])
         case "model_type" | "model_attributes_type":
             return f"expected a table, got {detail['input']!r}"
-        case "literal_error":
-            return f"expected {detail['ctx']['expected']}, got {detail['input']!r}"
         case _:
-            return f"{detail['msg'].lower().replace('input should be', 'expected')}, got {detail['input']!r}"
+            return mistake(detail)
 
 
 def _fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:

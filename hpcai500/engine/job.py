@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 import hpcai500
 from hpcai500.comm.communicator import Communicator
@@ -38,7 +37,6 @@ from hpcai500.measure.host import boot_id, capture_nodes
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import derive
 from hpcai500.methodology.samples import Samples, samples_of
-from hpcai500.plugins import broken_workload
 from hpcai500.recipe import recipe_hash, rulebook
 from hpcai500.record import Record, RecordWriter, iterate, read_record
 from hpcai500.run_progress import PROGRESS, parse_progress
@@ -48,7 +46,7 @@ from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.power import AUTO, PowerChoice
 from hpcai500.system.process import age_seconds, job_times, owner_of
 from hpcai500.system.software import version_document
-from hpcai500.workloads import factory
+from hpcai500.workloads import dataset_of, factory
 from hpcai500.workloads.base import Place, Workload
 
 # ----------------------------------------------------------------------------------------------------
@@ -193,7 +191,7 @@ def _announce(job: Job, workload: Workload, ranks: Ranks) -> Samples:
     """Record data and model; a resumed run must use the same data. Called by all ranks together.
 
     Raises:
-        EnvironmentLacksError: the workload's data set has a wrong unit.
+        EnvironmentLacksError: the workload lacks a fact of the data set.
         RecipeError: the recipe names a metric that the workload does not measure.
         DataError: not the data that the run was started with.
         UsageError: a rank has different data.
@@ -201,13 +199,8 @@ def _announce(job: Job, workload: Workload, ranks: Ranks) -> Samples:
     recipe, journal = job.recipe, job.journal
     if workload.metric != recipe.problem.metric:
         raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}, got {recipe.problem.metric}")
-    dataset = workload.dataset()
-    try:
-        samples = samples_of(recipe.benchmark, dataset)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, ("unit", *first["loc"])))
-        raise broken_workload(recipe.benchmark, f"its workload's dataset(): {where}: {first['msg']}") from error
+    dataset = dataset_of(recipe.benchmark, workload)
+    samples = samples_of(recipe.benchmark, dataset)
     recorded = [event["value"] for event in iterate(job.old.events, "dataset")] if job.old else []
     before = recorded[-1 if job.is_trained else 0] if recorded else dataset
     if before["fingerprint"] != dataset["fingerprint"]:

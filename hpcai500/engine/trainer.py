@@ -381,7 +381,7 @@ class Trainer:
         start = time.perf_counter()
         self._ranks.phase(TOGETHER if self._sharded else EVALUATING)
         with library_errors(self._place.communicator.library, "an evaluation"), self.evaluation_mode() as model:
-            evaluation = self._workload.evaluate(model, on_batch=lambda samples: self._in_evaluation(epoch, samples))
+            evaluation = self._workload.evaluate(model, lambda samples: self._in_evaluation(epoch, samples))
         seconds = time.perf_counter() - start
         self._require_quality(epoch, evaluation.value)
         self._quality = evaluation.value

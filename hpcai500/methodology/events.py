@@ -109,9 +109,7 @@ class Dataset(Value):
     """`dataset`: the data set."""
 
     # Plug-ins may omit these; `results/verification/run_events.py` checks what our own benchmarks write.
-    sometimes = frozenset(
-        {"root", "content_fingerprint", "synthetic", "classes", "grid", "classes_not_evaluated", "drawn", "unit"}
-    )
+    sometimes = frozenset({"classes", "grid", "classes_not_evaluated", "drawn", "unit"})
 
     root: Text | None = None
     fingerprint: Text

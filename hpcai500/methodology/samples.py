@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 # Benchmarks whose samples are images.
 _OF_IMAGES = ("ic", "ewa")
 _RATE = "images_per_second"
 # `images_per_second` is the rate of samples.
 _TAKEN = ("images", "samples")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,23}")
 _ROUND = 1000
 
 
-def _not_taken(name: str) -> str:
-    if name in _TAKEN:
-        raise ValueError(f"expected the name of what samples hold, got {name}")
+def _is_name(name: str) -> str:
+    if name in _TAKEN or not _NAME.fullmatch(name):
+        # Not a ValueError, of which pydantic's message would begin with "Value error".
+        raise PydanticCustomError(
+            "unit_name",
+            "expected a plural noun of at most 24 lower-case letters, digits and _, which is not images or samples",
+        )
     return name
 
 
@@ -27,7 +34,7 @@ class Unit(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=24), AfterValidator(_not_taken)]
+    name: Annotated[str, AfterValidator(_is_name)]
     per_sample: Annotated[int, Field(ge=1, le=10**9)]
 
     @property

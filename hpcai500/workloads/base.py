@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.comm.torch_backend import open_mesh
-from hpcai500.errors import UsageError
+from hpcai500.errors import RunError, UsageError
 from hpcai500.layers import Recipe
 from hpcai500.progress import Tracker, track
 
@@ -54,7 +55,7 @@ class TrainingBatch:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Quality on the whole evaluation set.
+    """Quality on the whole evaluation set; numbers may be of any type, such as NumPy's or a tensor's.
 
     Attributes:
         value: 0 to 1; of a benchmark with `LossProblem`, any finite value of 0 or more.
@@ -65,6 +66,17 @@ class Evaluation:
     value: float
     samples: int
     per_class: Mapping[str, float | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "value", float(self.value))
+            object.__setattr__(self, "samples", index(self.samples))
+            per_class = {name: None if one is None else float(one) for name, one in self.per_class.items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise RunError(
+                f"{self}: expected a number, an integer, and for each class a number or None: correct the workload"
+            ) from error
+        object.__setattr__(self, "per_class", per_class)
 
 
 def noise(*shape: int, dtype: torch.dtype) -> Tensor:

@@ -401,8 +401,8 @@ _EVIDENCE = "evidence"
 _AT_THE_END = ("steps", "communication", "power")
 # Fields of the event `dataset` that our own benchmarks write beyond those that a plug-in must.
 _OF_DATASET = {
-    "ic": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated"),
-    "ewa": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated", "grid"),
+    "ic": ("classes", "classes_not_evaluated"),
+    "ewa": ("classes", "classes_not_evaluated", "grid"),
 }
 _OF_PACKAGE = ("version", "code_sha256", "core_sha256")
 _OF_NODE = ("host", "processor", "memory", "accelerators", "software", "environment", "preloaded", "container")

@@ -1,0 +1,126 @@
+"""What the author of a plug-in is told of his mistakes: what is wrong, and as soon as it can be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from builders.commands import Ended
+from builders.installed_plugin import Clipped
+
+from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.plugins import function_of
+from hpcai500.recipe import load_recipe
+from hpcai500.workloads import factory
+from hpcai500.workloads.base import Evaluation, Place
+
+SHORT = ("--set", "problem.epochs=1")
+WHO = "clipped: the plug-in hpcai500-clipped 1.0 (entry point hpcai500.workloads: clipped = hpcai500_clipped:PLUGIN)"
+
+
+@contextmanager
+def changed(clipped: Clipped, old: str, new: str, file: str = "work.py") -> Iterator[None]:
+    """The plug-in with another text in its code."""
+    code = clipped.site / "hpcai500_clipped" / file
+    before = code.read_text()
+    assert old in before
+    code.write_text(before.replace(old, new))
+    try:
+        yield
+    finally:
+        code.write_text(before)
+
+
+def error_of(ended: Ended) -> str:
+    (line,) = [line for line in ended.stderr.splitlines() if "error:" in line]
+    assert "Traceback" not in ended.stderr
+    return line
+
+
+def without(*names: str) -> Callable[[Any], object]:
+    def some(workload: Any) -> object:
+        members = {name: getattr(workload, name) for name in dir(workload) if not name.startswith("_")}
+        return SimpleNamespace(**{name: one for name, one in members.items() if name not in names})
+
+    return some
+
+
+def with_(**members: Any) -> Callable[[Any], object]:
+    return lambda workload: SimpleNamespace(**{**vars(without()(workload)), **members})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (without("close"), "its workload, a SimpleNamespace, lacks close;"),
+        (without("steps_per_epoch", "pictures"), "its workload, a SimpleNamespace, lacks steps_per_epoch, pictures;"),
+        (lambda workload: None, "its workload, a NoneType, lacks model, metric, "),
+        (with_(loss=lambda model: 0), "its workload's loss: expected a function with the arguments (model, payload): "),
+        (with_(close=3), "its workload's close: expected a function with the arguments (): "),
+        (with_(optimizer=lambda: 0), "its workload's optimizer: expected a function with the arguments (model): "),
+        (with_(pictures=lambda size=3: {}), None),
+        (without("optimizer", "graphed_parts"), None),
+    ],
+)
+def test_what_the_workload_lacks_is_named_when_it_is_made(
+    here: Clipped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], object], said: str | None
+) -> None:
+    build = function_of("clipped", "workload")
+    function_of("clipped", "make_data")(tmp_path)
+    monkeypatch.setattr("hpcai500_clipped.work.build", lambda recipe, data, place: change(build(recipe, data, place)))
+    make = factory("clipped")
+    recipe, place = load_recipe("clipped/reference"), Place(torch.device("cpu"), torch.float32, 1)
+    if said is None:
+        make(recipe, tmp_path, place)
+        return
+    with pytest.raises(EnvironmentLacksError) as caught:
+        make(recipe, tmp_path, place)
+    assert f"{WHO} is broken: {said}" in str(caught.value)
+
+
+FACTS = '**super().dataset(), "unit": {"name": "numbers", "per_sample": self._recipe.workload.length}'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words", "said"),
+    [
+        ("def build(recipe: ClippedRecipe, data: Path, place: Place)", "def build(recipe: ClippedRecipe, data: Path)",
+         (), "its workload's function: expected a function with the arguments (recipe, data, place): "),
+        (FACTS, '"root": "here", "fingerprint": "f", "training_samples": 80, "evaluation_samples": 30', (),
+         "its workload's dataset() lacks content_fingerprint, synthetic, coverage;"),
+        (FACTS, f'{FACTS}, "training_samples": "many"', (),
+         "its workload's dataset(): training_samples: expected a valid integer, got 'many';"),
+        ('"name": "numbers"', '"name": "Numbers!"', (),
+         "its workload's dataset(): unit.name: expected a plural noun of at most 24 lower-case letters, digits and _, "
+         "which is not images or samples, got 'Numbers!';"),
+    ],
+)  # fmt: skip
+def test_a_mistake_ends_the_run_before_it_trains(
+    clipped: Clipped, tmp_path: Path, old: str, new: str, words: tuple[str, ...], said: str
+) -> None:
+    with changed(clipped, old, new):
+        ended = clipped.run("clipped", "--out", tmp_path / "run", *SHORT, *words)
+    # Of two ranks, one may end because it has heard of the other's error.
+    assert ended.returncode == 69 or (words and ended.returncode == 1), ended.stderr
+    assert f"{WHO} is broken: {said}" in error_of(ended)
+    assert '"epoch_start"' not in (tmp_path / "run" / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("value", [np.float32(0.25), np.float64(0.25), torch.tensor(0.25), 0.25])
+def test_a_quality_may_be_a_number_of_any_type(value: Any) -> None:
+    found = Evaluation(value, np.int64(4), {"one": value, "none": None})
+    assert found == Evaluation(0.25, 4, {"one": 0.25, "none": None})
+    assert {type(found.value), type(found.per_class["one"])} == {float}
+    assert type(found.samples) is int
+
+
+@pytest.mark.parametrize("arguments", [(None, 3), ("much", 3), (0.5, 3.5), (0.5, 3, {"one": "much"}), (0.5, 3, None)])
+def test_what_is_not_a_number_is_refused_at_once(arguments: Any) -> None:
+    with pytest.raises(RunError, match=r"^Evaluation\(value=.*\): expected a number, an integer, and for each class"):
+        Evaluation(*arguments)
