@@ -26,6 +26,7 @@ from hpcai500.engine.ranks import Neighbours, StageGroups
 from hpcai500.errors import CommunicationError, RecipeError
 from hpcai500.layers import Recipe
 from hpcai500.measure.flops import FlopsCount, count_flops
+from hpcai500.plugins import broken_workload
 from hpcai500.workloads.base import Place, Workload
 from hpcai500.workloads.models.parts import Chain, Chained, Part
 
@@ -283,6 +284,7 @@ class StagedModel:
 
     Raises:
         RecipeError: the workload's model cannot be cut, or not into so many stages.
+        EnvironmentLacksError: names in the workload's chain are not those of the parts' modules.
     """
 
     def __init__(
@@ -297,6 +299,8 @@ class StagedModel:
         chain = _chain_of(recipe, workload)
         self._whole, self.groups = whole, groups
         self._column, self.layout = groups.neighbours.column, groups.layout
+        if problem := next(_wrong_names(chain.parts, whole), None):
+            raise broken_workload(recipe.benchmark, f"its workload's chain(): {problem}")
         model, example = workload.counted()
         ranges = cut(work_of(chain.parts, count_flops(model, *example)), self.layout.stages)
         self._stages = [nn.ModuleList(part.module for part in chain.parts[own.start : own.stop]) for own in ranges]
@@ -354,6 +358,22 @@ def _chain_of(recipe: Recipe, workload: Workload) -> Chain:
             "no chain()); use data"
         )
     return workload.chain()
+
+
+def _wrong_names(parts: Sequence[Part], whole: nn.Module) -> Iterator[str]:
+    """What is wrong with the names of `parts`: operations would be counted for another part, or for none."""
+    names = list(whole.named_parameters(remove_duplicate=False))
+    known = {name for name, _ in [*whole.named_modules(), *names]}
+    for number, part in enumerate(parts, 1):
+        if strange := [name for name in part.names if name not in known]:
+            yield f"part {number} names {strange[0]}, which is not in the model"
+        named = {id(one) for full, one in names if any(f"{full}.".startswith(f"{name}.") for name in part.names)}
+        own = {id(one) for one in part.module.parameters()}
+        for full, parameter in names:
+            if id(parameter) in named - own:
+                yield f"part {number} names {full}, which its module lacks"
+            if id(parameter) in own - named:
+                yield f"part {number} has {full}, but does not name its module"
 
 
 def _require_all(whole: nn.Module, stages: list[nn.ModuleList]) -> None:

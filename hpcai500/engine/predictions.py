@@ -25,6 +25,7 @@ from hpcai500.layers import Recipe
 from hpcai500.methodology.ensemble import EVALUATION, OUT_OF_BAG, expected_kinds, vouched
 from hpcai500.methodology.passes import last_pass
 from hpcai500.methodology.sampling import SampleIds, unseen_probe
+from hpcai500.plugins import find_plugin
 from hpcai500.record import Record, read_record
 from hpcai500.workloads.base import Evaluation, Workload
 from hpcai500.workloads.voting import Predictions, voter, write_arrays
@@ -122,11 +123,14 @@ def _out_of_bag_value(recipe: Recipe, quality: Evaluation | None) -> dict[str, A
 def _require_same_quality(found: Evaluation | None, journal: Journal, recipe: Recipe) -> None:
     expected = last_evaluation(read_record(journal.path))
     if found is None or not is_same_quality(found, expected):
-        value = None if found is None else found.value
+        given = "nothing" if found is None else f"{found.value!r} of {found.samples} samples"
+        plugin = find_plugin(recipe.benchmark)
         raise RunError(
-            f"the predictions give {recipe.problem.metric} {value!r}, but the last evaluation gave "
-            f"{expected['value']!r}: this machine or number of ranks does not reproduce it bit for bit; resume where "
-            f"the run was trained, with --resume --out {journal.path}"
+            f"the predictions give {recipe.problem.metric} {given}, but the last evaluation gave {expected['value']!r} "
+            f"of {expected['samples']}: "
+            + (f"either evaluate and predictions of the {plugin.title} disagree, or " if plugin else "")
+            + f"this machine or number of ranks does not reproduce it bit for bit: resume where the run was trained, "
+            f"with --resume --out {journal.path}"
         )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -301,4 +302,9 @@ def optimizer_of(recipe: Recipe, workload: object, model: nn.Module) -> optim.Op
     if lacking or not found <= expected.keys():
         what = f"lacks the parameter {lacking[0]}" if lacking else "has parameters that the model does not train"
         raise broken_workload(recipe.benchmark, f"its workload's optimizer(model) {what}")
+    try:
+        signature(own.step).bind()
+    except TypeError as error:
+        what = f"the step of its workload's optimizer, a {type(own).__name__}, needs arguments"
+        raise broken_workload(recipe.benchmark, f"{what}, but the engine calls step() without a closure") from error
     return own

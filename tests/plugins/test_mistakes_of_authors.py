@@ -85,6 +85,9 @@ def test_what_the_workload_lacks_is_named_when_it_is_made(
 
 
 FACTS = '**super().dataset(), "unit": {"name": "numbers", "per_sample": self._recipe.workload.length}'
+STEP = "def step(self, closure: None = None)"
+NAMES = "Part(module, (name,))"
+IN_STAGES = ("--procs", "2", "--set", "programming.parallel_mode=model", "--set", "programming.stages=2")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,12 @@ FACTS = '**super().dataset(), "unit": {"name": "numbers", "per_sample": self._re
         ('"name": "numbers"', '"name": "Numbers!"', (),
          "its workload's dataset(): unit.name: expected a plural noun of at most 24 lower-case letters, digits and _, "
          "which is not images or samples, got 'Numbers!';"),
+        (STEP, "def step(self, closure: object)", (),
+         "the step of its workload's optimizer, a ClippedAdamW, needs arguments, but the engine calls step() without"),
+        (NAMES, 'Part(module, (f"layer{name}",))', IN_STAGES,
+         "its workload's chain(): part 1 names layer0, which is not in the model;"),
+        (NAMES, 'Part(module, ("0", "1") if name == "1" else (name,))', IN_STAGES,
+         "its workload's chain(): part 2 names 0.0.weight, which its module lacks;"),
     ],
 )  # fmt: skip
 def test_a_mistake_ends_the_run_before_it_trains(
@@ -124,3 +133,22 @@ def test_a_quality_may_be_a_number_of_any_type(value: Any) -> None:
 def test_what_is_not_a_number_is_refused_at_once(arguments: Any) -> None:
     with pytest.raises(RunError, match=r"^Evaluation\(value=.*\): expected a number, an integer, and for each class"):
         Evaluation(*arguments)
+
+
+def test_predictions_that_differ_from_the_evaluation_may_be_the_plug_ins_fault(
+    clipped: Clipped, tmp_path: Path
+) -> None:
+    other = (
+        "def evaluate(self, model, on_batch):\n"
+        "        from hpcai500.workloads.base import Evaluation\n"
+        "        return Evaluation(0.5, 30)\n\n"
+        "    def chain(self)"
+    )
+    with changed(clipped, "def chain(self)", other):
+        ended = clipped.run("clipped", "--out", tmp_path / "run", *SHORT, "--set", "ensemble.members=2")
+    assert ended.returncode == 1
+    line = error_of(ended)
+    assert (
+        "but the last evaluation gave 0.5 of 30: either evaluate and predictions of the plug-in hpcai500-clip" in line
+    )
+    assert "disagree, or this machine or number of ranks does not reproduce it bit for bit" in line
