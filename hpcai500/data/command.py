@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
+from inspect import getfile
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -40,11 +42,23 @@ from hpcai500.streams import prepare_streams, print_error, say, show
 # `data make|check NAME` for the benchmark of a plug-in.
 
 
+# Where a set's manifest has the hash of the file of code that made it.
+_CODE = "code_sha256"
+
+
 def _make(found: Found, chosen: SetOptions) -> int:
     make = function_of(found.name, "make_data")
     parameters = {"benchmark": found.name, "package": found.package, "version": found.version}
+    file = Path(getfile(sys.modules[make.__module__]))
+    code = {_CODE: sha256(file.read_bytes()).hexdigest()}
     with _named_errors(found, "make_data"):
-        is_new = make_once(make, chosen.dir, parameters)
+        is_new = make_once(make, chosen.dir, parameters, code)
+    made_by = claim_folder(chosen.dir, parameters, [], code).get(_CODE)
+    if made_by not in (None, code[_CODE]):
+        say(
+            f"warning: {chosen.dir}: made before {file} was changed: if the set would differ now, remove the folder, "
+            "and it is made anew"
+        )
     sentence = (
         f"{chosen.dir}: {'written' if is_new else 'exists already'}, by the plug-in {found.package} {found.version}"
     )
@@ -52,16 +66,16 @@ def _make(found: Found, chosen: SetOptions) -> int:
     return ExitCode.PASS
 
 
-def make_once(make: Any, root: Path, parameters: Mapping[str, Any]) -> bool:
+def make_once(make: Any, root: Path, parameters: Mapping[str, Any], notes: Mapping[str, Any]) -> bool:
     """Fill a new folder by `make(folder)` and rename it to `root` once it is complete; False if the set exists already.
 
-    A set with other parameters, or that hpcai500 did not make, is left alone.
+    A set with other parameters, or that hpcai500 did not make, is left alone. `notes` as in `claim_folder`.
 
     Raises:
         DataError: `root` is such a set.
         OSError: it cannot be written.
     """
-    if _exists(root, parameters):
+    if _exists(root, parameters, notes):
         return False
     root.absolute().parent.mkdir(parents=True, exist_ok=True)
     with part_folder(root.absolute().parent) as scratch:
@@ -72,21 +86,21 @@ def make_once(make: Any, root: Path, parameters: Mapping[str, Any]) -> bool:
             raise DataError(
                 f"{parameters['package']}: make_data wrote no files; write the set into the folder that it is given"
             )
-        claim_folder(part, parameters, [])
+        claim_folder(part, parameters, [], notes)
         try:
             # This replaces an empty folder, but not a set that another process has just made.
             part.replace(root)
         except OSError:
-            if not _exists(root, parameters):
+            if not _exists(root, parameters, notes):
                 raise
             return False
     return True
 
 
-def _exists(root: Path, parameters: Mapping[str, Any]) -> bool:
+def _exists(root: Path, parameters: Mapping[str, Any], notes: Mapping[str, Any]) -> bool:
     if not (root.is_dir() and any(root.iterdir())):
         return False
-    claim_folder(root, parameters, [] if (root / MANIFEST).exists() else ["files"])
+    claim_folder(root, parameters, [] if (root / MANIFEST).exists() else ["files"], notes)
     return True
 
 

@@ -100,8 +100,13 @@ def _is_abandoned(name: str) -> bool:
 MANIFEST = ".hpcai500-synthetic.json"
 
 
-def claim_folder(root: Path, parameters: Mapping[str, Any], occupied_by: Sequence[str]) -> None:
+def claim_folder(
+    root: Path, parameters: Mapping[str, Any], occupied_by: Sequence[str], notes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Claim `root` for the set with `parameters` (JSON values), or check that it already belongs to it.
+
+    `notes` are written beside the parameters of a new set, and may differ from those of an old one. Returns all that
+    the set's manifest has.
 
     Raises:
         DataError: it holds a set with other parameters, or files of others (`occupied_by`).
@@ -109,21 +114,23 @@ def claim_folder(root: Path, parameters: Mapping[str, Any], occupied_by: Sequenc
     """
     manifest = root / MANIFEST
     ours = json.loads(json.dumps(dict(parameters)))
+    noted = {**ours, **(notes or {})}
     if manifest.exists():
         found = _read(manifest)
-        if found != ours:
+        if {key: value for key, value in found.items() if key in ours or key not in noted} != ours:
             different = [f"{key} {found.get(key)}, not {ours[key]}" for key in ours if found.get(key) != ours[key]]
             raise DataError(
                 f"{root} holds a synthetic set made with {'; '.join(different) or 'other parameters'}: "
                 "choose another folder, or remove this one first"
             )
-        return
+        return found
     if occupied_by:
         raise DataError(
             f"{root} already has {' and '.join(occupied_by)}, not made by this command: choose another folder"
         )
     root.mkdir(parents=True, exist_ok=True)
-    write_unsynced(manifest, (json.dumps(ours, indent=1) + "\n").encode())
+    write_unsynced(manifest, (json.dumps(noted, indent=1) + "\n").encode())
+    return noted
 
 
 def _read(manifest: Path) -> dict[str, object]:

@@ -152,3 +152,14 @@ def test_predictions_that_differ_from_the_evaluation_may_be_the_plug_ins_fault(
         "but the last evaluation gave 0.5 of 30: either evaluate and predictions of the plug-in hpcai500-clip" in line
     )
     assert "disagree, or this machine or number of ranks does not reproduce it bit for bit" in line
+
+
+def test_a_set_whose_code_was_changed_is_kept_with_a_warning(clipped: Clipped, tmp_path: Path) -> None:
+    made = tmp_path / "set"
+    assert "warning" not in clipped.run("data", "make", "clipped", made).stderr
+    assert "warning" not in clipped.run("data", "make", "clipped", made).stderr
+    with changed(clipped, "random.normal(0, 0.7", "random.normal(0, 0.8"):
+        ended = clipped.run("data", "make", "clipped", made)
+    assert ended.returncode == 0
+    assert f"warning: {made}: made before " in ended.stderr
+    assert "work.py was changed: if the set would differ now, remove the folder, and it is made anew" in ended.stderr

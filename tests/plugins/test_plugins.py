@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from importlib import invalidate_caches
 from pathlib import Path
 
@@ -436,7 +437,8 @@ def test_a_set_is_made_once_and_marked_as_made(site: Path, tmp_path: Path, capsy
     assert data("make", "tiny", str(tmp_path / "deep" / "set")) == 0
     assert "written, by the plug-in hpcai500-tiny 1.0" in capsys.readouterr().out
     marks = json.loads((tmp_path / "deep" / "set" / MANIFEST).read_text())
-    assert marks == {"benchmark": "tiny", "package": "hpcai500-tiny", "version": "1.0"}
+    code = sha256((site / "tiny_made" / "data.py").read_bytes()).hexdigest()
+    assert marks == {"benchmark": "tiny", "package": "hpcai500-tiny", "version": "1.0", "code_sha256": code}
     (tmp_path / "deep" / "set" / "set.txt").write_text("changed by hand")
     assert data("make", "tiny", str(tmp_path / "deep" / "set"), "--json") == 0
     assert json.loads(capsys.readouterr().out)["written"] is False
