@@ -139,8 +139,8 @@ def _entries_of(distribution: Distribution) -> Iterable[EntryPoint]:
 
 def _found(entry: EntryPoint) -> Found:
     about: Mapping[str, str | list[str]] = entry.dist.metadata.json if entry.dist else {}
-    package, version, summary = (str(about.get(key, "unknown")) for key in ("name", "version", "summary"))
-    return Found(entry.name, package, version, summary, entry)
+    package, version = (str(about.get(key, "unknown")) for key in ("name", "version"))
+    return Found(entry.name, package, version, str(about.get("summary", "")), entry)
 
 
 def _with_problem(one: Found, everyone: Iterable[Found]) -> Found:

@@ -124,25 +124,6 @@ def report_runs(
 # `hpcai500 ic --estimate` and `ewa --estimate`: estimate time, node-hours and energy of a run.
 
 
-EstimateOption = Annotated[
-    bool,
-    typer.Option(
-        "--estimate",
-        help="Run nothing: estimate time, node-hours and energy of the reference run (or of --recipe). It is "
-        "never scored: exit 0, no RESULT line.",
-    ),
-]
-MachineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--machine",
-        metavar="FILE|NAME",
-        help="With --estimate: a machine file, a shipped one (v100-64) or the output of `hpcai500 micro -o`.  "
-        "[default: time some steps here]",
-    ),
-]
-
-
 def estimate(
     benchmark: str, recipe: str, settings: Sequence[str], machine_name: str | None, procs: int | None, as_json: bool
 ) -> None:
@@ -203,10 +184,27 @@ hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (doc
 """
 
 
-def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Callable[..., None]:
+def benchmark_command(
+    name: str, help_of_recipe: str, help_of_data: str, *, can_be_estimated: bool = True
+) -> Callable[..., None]:
     """The command of the benchmark `name`: run it, or estimate a run."""
     recipe_option = typer.Option(None, help=help_of_recipe, autocompletion=recipes_with)
     data_option = typer.Option(None, help=help_of_data)
+    estimate_option = typer.Option(
+        False,
+        "--estimate",
+        help="Run nothing: estimate time, node-hours and energy of the reference run (or of --recipe). It is never "
+        "scored: exit 0, no RESULT line.",
+        hidden=not can_be_estimated,
+    )
+    machine_option = typer.Option(
+        None,
+        "--machine",
+        metavar="FILE|NAME",
+        help="With --estimate: a machine file, a shipped one (v100-64) or the output of `hpcai500 micro -o`.  "
+        "[default: time some steps here]",
+        hidden=not can_be_estimated,
+    )
 
     def benchmark(
         recipe: str | None = recipe_option,
@@ -220,8 +218,8 @@ def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Call
         procs: Procs = None,
         oversubscribe: Oversubscribe = False,
         power: Power = "auto",
-        estimate_: EstimateOption = False,
-        machine: MachineOption = None,
+        estimate_: bool = estimate_option,
+        machine: str | None = machine_option,
         as_json: Json = False,
     ) -> None:
         from hpcai500.launch.runs import Request, run_benchmark  # keeps `--help` fast
@@ -401,7 +399,12 @@ class Benchmarks(WithPlugins):
         """Like `hpcai500 ic`."""
         about = _HELP.format(name=found.name, package=found.package, version=found.version, summary=found.summary)
         in_short = f"Plug-in {found.package} {found.version}{': cannot be used' if found.problem else '.'}"
-        command = benchmark_command(found.name, "TOML file, or NAME/reference, NAME/smoke.", "Folder of the data set.")
+        command = benchmark_command(
+            found.name,
+            "TOML file, or NAME/reference, NAME/smoke.",
+            "Folder of the data set.",
+            can_be_estimated=False,
+        )
         return command_alone(command, in_short, heading=f"{RUN}: plug-ins", name=found.name, help=about)
 
 

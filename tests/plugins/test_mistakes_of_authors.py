@@ -163,3 +163,18 @@ def test_a_set_whose_code_was_changed_is_kept_with_a_warning(clipped: Clipped, t
     assert ended.returncode == 0
     assert f"warning: {made}: made before " in ended.stderr
     assert "work.py was changed: if the set would differ now, remove the folder, and it is made anew" in ended.stderr
+
+
+def test_help_offers_no_estimate_and_needs_no_description(clipped: Clipped) -> None:
+    metadata = clipped.site / "hpcai500_clipped-1.0.dist-info" / "METADATA"
+    before = metadata.read_text()
+    try:
+        metadata.write_text(before.replace("Summary: A test.\n", ""))
+        shown = clipped.run("clipped", "--help").stdout
+    finally:
+        metadata.write_text(before)
+    assert "of the plug-in hpcai500-clipped 1.0." in " ".join(shown.split())
+    assert "unknown" not in shown
+    assert "--estimate" not in shown
+    assert "--machine" not in shown
+    assert "--estimate" in clipped.run("ic", "--help").stdout
