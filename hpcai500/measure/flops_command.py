@@ -14,6 +14,7 @@ from hpcai500.job_options import FlopsOptions, read_options
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals, leave
 from hpcai500.streams import prepare_streams, print_error, show
+from hpcai500.text import prefix_of, scaled
 
 if TYPE_CHECKING:
     from hpcai500.measure.flops import FlopsCount, Operator
@@ -78,19 +79,21 @@ def _lines(count: FlopsCount, shape: list[int]) -> list[str]:
     from hpcai500.measure.flops import CONVENTION, Operator
 
     width = max(len(operator.name) for operator in count.operators)
-    rows = [
-        f"{'operator':{width}}  {'kind':14}  {'forward':>10}  {'backward':>10}  {'training':>10}   (GFLOP a sample)"
-    ]
-    rows += [_row(operator, width) for operator in count.operators]
+    # One unit for all rows, in which those of a small model are not 0.
+    unit, prefix = min(prefix_of(count.training_flops), (_GIGA, "G"))
+    unit_name = f"({prefix}FLOP a sample)"
+    rows = [f"{'operator':{width}}  {'kind':14}  {'forward':>10}  {'backward':>10}  {'training':>10}   {unit_name}"]
+    rows += [_row(operator, width, unit) for operator in count.operators]
     rows.append("part by part:")
-    rows += [_row(part, width) for part in count.parts]
-    rows.append(_row(Operator("total", CONVENTION, count.forward_flops, count.training_flops), width))
-    rows.append(f"parameters: {count.parameters / 1e6:.3f} M; a sample is {' x '.join(map(str, shape))}")
+    rows += [_row(part, width, unit) for part in count.parts]
+    rows.append(_row(Operator("total", CONVENTION, count.forward_flops, count.training_flops), width, unit))
+    parameters = scaled(count.parameters, "", digits=5).strip()
+    rows.append(f"parameters: {parameters}; a sample is {' x '.join(map(str, shape)) or 1} numbers")
     return rows
 
 
-def _row(operator: Operator, width: int) -> str:
-    forward, training = operator.forward_flops / _GIGA, operator.training_flops / _GIGA
+def _row(operator: Operator, width: int, unit: float) -> str:
+    forward, training = operator.forward_flops / unit, operator.training_flops / unit
     return f"{operator.name:{width}}  {operator.kind:14}  {forward:10.4f}  {training - forward:10.4f}  {training:10.4f}"
 
 

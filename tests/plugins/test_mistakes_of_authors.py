@@ -178,3 +178,11 @@ def test_help_offers_no_estimate_and_needs_no_description(clipped: Clipped) -> N
     assert "--estimate" not in shown
     assert "--machine" not in shown
     assert "--estimate" in clipped.run("ic", "--help").stdout
+
+
+def test_operations_of_a_small_model_are_not_shown_as_zero(clipped: Clipped) -> None:
+    shown = clipped.run("flops", "clipped").stdout.splitlines()
+    assert shown[0].endswith("(kFLOP a sample)")
+    # 12 x 16, 16 x 16 (twice) and 16 x 3 multiply-adds, of two operations each.
+    assert shown[-2].split()[2] == "1.5040"
+    assert shown[-1] == "parameters: 803; a sample is 12 numbers"
