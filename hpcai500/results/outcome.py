@@ -23,6 +23,7 @@ from hpcai500.methodology.samples import IMAGES, Samples
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.record import iterate, json_object, read_record
 from hpcai500.results.score import summarise_trials, why_no_mean
+from hpcai500.results.timeline import bytes_in_words
 from hpcai500.system.container import short_image
 from hpcai500.text import count, next_lines, scaled
 
@@ -155,7 +156,7 @@ def _communication_lines(result: Result) -> Iterator[str]:
         yield f"efficiency  unknown: {result.parallel_efficiency_note}"
     sizes = result.bytes_per_step
     if sizes is not None and sizes.gradient is not None and sizes.sent is not None:
-        yield f"bytes       {scaled(sizes.gradient, 'B')} of gradients a rank and step, {scaled(sizes.sent, 'B')} sent"
+        yield f"bytes       {bytes_in_words(sizes.gradient, sizes.sent)}"
     if result.stragglers:
         yield f"stragglers  {', '.join(result.stragglers[:_MOST_NAMES])}" + (
             f" and {len(result.stragglers) - _MOST_NAMES} more" if len(result.stragglers) > _MOST_NAMES else ""

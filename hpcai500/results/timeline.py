@@ -423,14 +423,20 @@ def _record_lines(value: dict[str, Any]) -> Iterator[str]:
     yield f"overlap                 {_percent(value['overlap'])} of all-reduce time is hidden"
     sizes = value["bytes_per_step"]
     if sizes["gradient"] is not None:
-        gradient, sent = scaled(sizes["gradient"], "B"), scaled(sizes["sent"], "B")
-        yield f"bytes                   {gradient} of gradients a rank and step, {sent} sent"
+        yield f"bytes                   {bytes_in_words(sizes['gradient'], sizes['sent'])}"
     if network := value.get("network"):
         ratio = "" if network["ratio"] is None else f"{network['ratio']:.3f} of the count over {network['over']}: "
         yield f"network counters        {ratio}{network['verdict']}"
     slow = [rank for rank in value["ranks"] if rank["straggler"]]
     names = ", ".join(rank_name(rank) for rank in slow) or ("unknown" if value["stragglers"] is None else "none")
     yield f"stragglers              {names}"
+
+
+def bytes_in_words(gradient: float, sent: float) -> str:
+    """The bytes of gradients that a rank exchanges in a step, and those that it sends for them."""
+    if not gradient:
+        return "no gradients are sent, as each stage is on one rank; what stages pass on is not counted"
+    return f"{scaled(gradient, 'B')} of gradients a rank and step, {scaled(sent, 'B')} sent for them"
 
 
 def _horovod_lines(timeline: HorovodTimeline) -> Iterator[str]:

@@ -186,3 +186,10 @@ def test_operations_of_a_small_model_are_not_shown_as_zero(clipped: Clipped) -> 
     # 12 x 16, 16 x 16 (twice) and 16 x 3 multiply-adds, of two operations each.
     assert shown[-2].split()[2] == "1.5040"
     assert shown[-1] == "parameters: 803; a sample is 12 numbers"
+
+
+def test_stages_without_a_copy_exchange_no_gradients(clipped: Clipped) -> None:
+    record = clipped.trained("stages", SHORT[1], *IN_STAGES[3::2], procs=2)
+    said = "no gradients are sent, as each stage is on one rank; what stages pass on is not counted"
+    assert f"bytes       {said}" in clipped.run("score", record).stdout
+    assert said in clipped.run("timeline", record).stdout

@@ -266,7 +266,7 @@ def test_a_person_and_a_harness_see_what_communication_cost(tmp_path: Path) -> N
     assert lines >= {
         "benchmark   ic, edition v2.0, 2 processes, torch (Gloo)",
         "comm wait   12.5% of training time",
-        "bytes       4 MB of gradients a rank and step, 3 MB sent",
+        "bytes       4 MB of gradients a rank and step, 3 MB sent for them",
         "stragglers  rank 1 on n1",
         "HPCAI500 FOM communication_fraction=0.125 fraction",
         "HPCAI500 FOM sent_bytes_per_step=3e+06 B",

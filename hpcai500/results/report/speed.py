@@ -223,8 +223,8 @@ def communication_section(subject: Subject) -> Section | None:
     text = (
         f"{share(value.get('communication_fraction'))} of step time is spent waiting for the all-reduce; "
         f"{share(value.get('overlap'))} of all-reduce time is hidden behind computation. "
-        f"A rank has {quantity(sizes.get('gradient'), 'B')} of gradients a step "
-        f"and sends {quantity(sizes.get('sent'), 'B')}."
+        f"A rank exchanges {quantity(sizes.get('gradient'), 'B')} of gradients a step "
+        f"and sends {quantity(sizes.get('sent'), 'B')} for them."
     )
     if efficiency is not None:
         text += f" Parallel efficiency, estimated before the clock started: {efficiency:.2f}."
