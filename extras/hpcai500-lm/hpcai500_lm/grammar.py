@@ -81,6 +81,6 @@ def make(folder: Path) -> None:
     write_set(
         folder,
         VOCABULARY,
-        {Part.TRAINING: [np.append(training, end)], Part.EVALUATION: [np.append(evaluation, end)]},
+        {Part.TRAINING: [[training.ravel(), end]], Part.EVALUATION: [[evaluation.ravel(), end]]},
         facts,
     )

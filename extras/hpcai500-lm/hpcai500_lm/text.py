@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 END = "<|end_of_text|>"
 _SHARD_TOKENS = 1 << 27
-_BLOCK_CHARACTERS = 1 << 20
+# Characters, or tokens, that are in memory at a time.
+_BLOCK = 1 << 20
+# Of tokens before their shards are written.
+_SCRATCH = np.dtype(np.uint32)
 _LEAST_VOCABULARY = 257
 
 
@@ -77,15 +81,19 @@ def make(
     files = _text_files(sources)
     found = _loaded(tokenizer) if tokenizer else _trained(files, vocabulary or 0)
     size = found.get_vocab_size()
-    tokens = np.concatenate(list(_encoded(found, files)))
-    cut = len(tokens) - max(1, round(len(tokens) * evaluation))
-    if cut < 1:
-        raise DataError(f"the files have {len(tokens)} tokens: give more text")
-    parts = {Part.TRAINING: tokens[:cut], Part.EVALUATION: tokens[cut:]}
     facts = {"tokenizer": tokenizer.name if tokenizer else "byte-pair", "files": len(files)}
-    write_set(folder, size, {part: _pieces(values) for part, values in parts.items()}, facts)
-    found.save(str(folder / "tokenizer.json"))
-    return {"vocabulary": size, **{part.value: len(values) for part, values in parts.items()}}
+    folder.mkdir(parents=True, exist_ok=True)
+    # Where evaluation begins is known only when all tokens have been counted. They wait in a file without a name, which
+    # goes with the process.
+    with tempfile.TemporaryFile(dir=folder) as scratch:
+        count = sum(scratch.write(tokens.data) for tokens in _encoded(found, files)) // _SCRATCH.itemsize
+        cut = count - max(1, round(count * evaluation))
+        if cut < 1:
+            raise DataError(f"the files have {count} tokens: give more text")
+        found.save(str(folder / "tokenizer.json"))
+        parts = {Part.TRAINING: _shards(scratch, 0, cut), Part.EVALUATION: _shards(scratch, cut, count)}
+        write_set(folder, size, parts, facts)
+    return {"vocabulary": size, "training": cut, "evaluation": count - cut}
 
 
 def _text_files(sources: Sequence[Path]) -> list[Path]:
@@ -106,10 +114,9 @@ def _library() -> Any:
 def _loaded(path: Path) -> Tokenizer:
     if not path.is_file():
         raise UsageError(f"{path}: no such file: give the tokenizer.json of a model, or --vocabulary N to train one")
+    library = _library()
     try:
-        found: Tokenizer = _library().Tokenizer.from_file(str(path))
-    except EnvironmentLacksError:
-        raise
+        found: Tokenizer = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises Exception itself
         raise DataError(f"{path}: not a tokenizer.json: {error}") from error
     return found
@@ -142,23 +149,28 @@ def _encoded(tokenizer: Tokenizer, files: Sequence[Path]) -> Iterator[npt.NDArra
         if sys.stderr.isatty():
             print(f"\rencoding file {number} of {len(files)} ", end="", file=sys.stderr, flush=True)
         for block in _blocks(path):
-            yield np.array(tokenizer.encode(block, add_special_tokens=False).ids, np.uint32)
-        yield np.array(ends[:1], np.uint32)
+            yield np.array(tokenizer.encode(block, add_special_tokens=False).ids, _SCRATCH)
+        yield np.array(ends[:1], _SCRATCH)
     if sys.stderr.isatty():
         print(file=sys.stderr)
 
 
 def _blocks(path: Path) -> Iterator[str]:
-    """The text of a file in blocks of whole lines, so that a large file needs little memory."""
+    """The text of a file in blocks, which end with a line unless it is longer than a block."""
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            while block := stream.read(_BLOCK_CHARACTERS):
-                yield block + stream.readline()
+            while block := stream.read(_BLOCK):
+                yield block + stream.readline(_BLOCK)
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 text (byte {error.start}): convert it with iconv, or leave it out"
-        ) from error
+        raise DataError(f"{path}: not UTF-8 text: convert it with iconv, or leave it out") from error
 
 
-def _pieces(tokens: npt.NDArray[np.uint32]) -> Iterable[npt.NDArray[np.uint32]]:
-    return (tokens[at : at + _SHARD_TOKENS] for at in range(0, len(tokens), _SHARD_TOKENS))
+def _shards(scratch: IO[bytes], begin: int, end: int) -> Iterator[Iterator[npt.NDArray[np.uint32]]]:
+    """Tokens `begin` to `end` of the file: shards of blocks."""
+
+    def blocks(begin: int, end: int) -> Iterator[npt.NDArray[np.uint32]]:
+        for at in range(begin, end, _BLOCK):
+            scratch.seek(at * _SCRATCH.itemsize)
+            yield np.frombuffer(scratch.read(min(_BLOCK, end - at) * _SCRATCH.itemsize), _SCRATCH)
+
+    return (blocks(at, min(at + _SHARD_TOKENS, end)) for at in range(begin, end, _SHARD_TOKENS))

@@ -230,10 +230,12 @@ def _shards(root: Path, index: Path, part: Part, document: Mapping[str, Any], dt
 def write_set(
     folder: Path,
     vocabulary: int,
-    parts: Mapping[Part, Iterable[npt.NDArray[Any]]],
+    parts: Mapping[Part, Iterable[Iterable[npt.NDArray[Any]]]],
     facts: Mapping[str, Any],
 ) -> None:
-    """Write a set into `folder`; each array of a part becomes a shard. The index is written last.
+    """Write a set into `folder`: the shards of each part, and the tokens of each shard, in blocks.
+
+    One block is in memory at a time. The index is written last: a folder without it is no set.
 
     Raises:
         DataError: a part has no tokens.
@@ -244,11 +246,15 @@ def write_set(
     document: dict[str, Any] = {"format": FORMAT, "vocabulary": vocabulary, "dtype": name, "shards": {}}
     for part in Part:
         rows = document["shards"][part] = []
-        for number, tokens in enumerate(parts[part]):
-            content = np.ascontiguousarray(tokens, _TYPES[name])
-            path = folder / f"{part}-{number:05d}.bin"
-            path.write_bytes(content.data)
-            rows.append({"file": path.name, "tokens": len(content), "sha256": hashlib.sha256(content.data).hexdigest()})
+        for number, blocks in enumerate(parts[part]):
+            path, digest, tokens = folder / f"{part}-{number:05d}.bin", hashlib.sha256(), 0
+            with path.open("wb") as stream:
+                for block in blocks:
+                    content = np.ascontiguousarray(block, _TYPES[name])
+                    stream.write(content.data)
+                    digest.update(content.data)
+                    tokens += content.size
+            rows.append({"file": path.name, "tokens": tokens, "sha256": digest.hexdigest()})
         if not rows:
             raise DataError(f"{folder}: the {part} part has no tokens")
     document["facts"] = dict(facts)

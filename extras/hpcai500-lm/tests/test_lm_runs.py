@@ -69,7 +69,7 @@ def lm(hpcai500: Path, tmp_path_factory: pytest.TempPathFactory) -> Commands:
     for name, training, evaluation in (("data", 32, 8), ("large", 256, 16)):
         end = np.array([BEGIN])
         parts = {Part.TRAINING: (training, 1), Part.EVALUATION: (evaluation, 2)}
-        made = {part: [np.append(write_documents(*numbers)[0], end)] for part, numbers in parts.items()}
+        made = {part: [[write_documents(*numbers)[0].ravel(), end]] for part, numbers in parts.items()}
         write_set(work / name, VOCABULARY, made, {})
     return Commands(hpcai500, work)
 

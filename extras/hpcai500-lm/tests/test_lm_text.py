@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hpcai500_lm import text
 from hpcai500_lm.text import END, main
 from hpcai500_lm.tokens import Part, check, open_set
 
@@ -20,8 +22,8 @@ TEXTS = ("the cat sat on the mat. " * 40 + "\n", "größer — 猫 sat on the \U
 def books(tmp_path: Path) -> Path:
     folder = tmp_path / "books"
     folder.mkdir()
-    for number, text in enumerate(TEXTS):
-        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    for number, content in enumerate(TEXTS):
+        (folder / f"{number}.txt").write_text(content, encoding="utf-8")
     return folder
 
 
@@ -39,10 +41,38 @@ def test_a_set_of_text_decodes_to_the_text(books: Path, tmp_path: Path, capsys: 
         for part in Part
         for token in open_set(made).sequences(part, facts[f"{part}_tokens"] - 1).read(np.array([0]))[0].tolist()
     ]
-    assert tokenizer.decode(ids, skip_special_tokens=False) == "".join(text + END for text in TEXTS)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "".join(content + END for content in TEXTS)
     again = tmp_path / "again"
     assert main([str(again), str(books), "--tokenizer", str(made / "tokenizer.json"), "--evaluation", "0.2"]) == 0
     assert open_set(again).fingerprint == open_set(made).fingerprint
+
+
+def test_a_text_of_many_blocks_takes_the_memory_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "_BLOCK", 1 << 10)
+    monkeypatch.setattr(text, "_SHARD_TOKENS", 30_000)
+    words = [str(word) for word in np.random.default_rng(5).integers(10_000, size=30_000)]
+    # One line is much longer than a block.
+    content = " ".join(words[:9000]) + "\n".join(words[9000:])
+    (tmp_path / "long.txt").write_text(content)
+    made = tmp_path / "set"
+    tracemalloc.start()
+    try:
+        assert main([str(made), str(tmp_path / "long.txt"), "--vocabulary", "300"]) == 0
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    shards = open_set(made).shards
+    sizes = {part: [shard.tokens for shard in shards[part]] for part in Part}
+    *full, last = sizes[Part.TRAINING]
+    assert set(full) == {30_000}
+    assert 0 < last <= 30_000
+    count = sum(map(sum, sizes.values()))
+    assert sizes[Part.EVALUATION] == [round(count * 0.01)]
+    tokens = np.concatenate([np.fromfile(shard.path, "<u2") for part in Part for shard in shards[part]])
+    tokenizer = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
+    assert tokenizer.decode(tokens.tolist(), skip_special_tokens=False) == content + END
+    # All tokens together take two bytes each on the disk.
+    assert peak < 2 * count
 
 
 @pytest.mark.parametrize(
@@ -66,10 +96,22 @@ def test_a_mistake_is_told_in_one_line(
 def test_files_that_are_no_text_are_named(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (books / "2.txt").write_bytes(b"abc\xff")
     assert main([str(tmp_path / "set"), str(books), "--vocabulary", "280"]) != 0
-    assert "2.txt: not UTF-8 text (byte 3)" in capsys.readouterr().err
+    assert "2.txt: not UTF-8 text: convert it with iconv" in capsys.readouterr().err
     (tmp_path / "bad.json").write_text(json.dumps({"a": 1}))
     assert main([str(tmp_path / "set"), str(books / "0.txt"), "--tokenizer", str(tmp_path / "bad.json")]) != 0
     assert "not a tokenizer.json" in capsys.readouterr().err
+
+
+def test_a_set_that_was_not_finished_is_none(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "first"), str(books), "--vocabulary", "280"]) == 0
+    (books / "2.txt").write_bytes(b"abc\xff")
+    words = [str(tmp_path / "set"), str(books), "--tokenizer", str(tmp_path / "first" / "tokenizer.json")]
+    assert main(words) != 0
+    assert "2.txt: not UTF-8 text: convert it with iconv" in capsys.readouterr().err
+    assert list((tmp_path / "set").iterdir()) == []
+    (books / "2.txt").unlink()
+    assert main(words) == 0
+    assert open_set(tmp_path / "set").fingerprint == open_set(tmp_path / "first").fingerprint
 
 
 def test_a_set_is_never_overwritten(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

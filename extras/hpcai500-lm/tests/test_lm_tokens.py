@@ -18,7 +18,7 @@ from hpcai500_lm.tokens import INDEX, Part, check, open_set, write_set
 def write(folder: Path, training: list[list[int]], evaluation: list[list[int]], vocabulary: int = 100) -> Path:
     parts = {Part.TRAINING: training, Part.EVALUATION: evaluation}
     write_set(
-        folder, vocabulary, {part: [np.array(one) for one in shards] for part, shards in parts.items()}, {"made": 1}
+        folder, vocabulary, {part: [[np.array(one)] for one in shards] for part, shards in parts.items()}, {"made": 1}
     )
     return folder
 
