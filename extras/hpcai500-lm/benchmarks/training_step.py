@@ -20,11 +20,8 @@ import argparse
 import json
 import os
 import platform
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from itertools import repeat
@@ -34,19 +31,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from hpcai500.comm.connect import connect
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.reducer import Reducer
 from hpcai500.engine.precision import Precision, keep_freed_memory
 from hpcai500.engine.reporting import EpochTally
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
 from hpcai500.engine.warm_up import bucket_candidates, choose_bucket_bytes
-from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.base import Place, TrainingBatch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
+
+from builders.ranks import run_ranks
 
 from hpcai500_lm.model import drawn
 from hpcai500_lm.optimizer import ClippedAdamW
@@ -158,16 +158,15 @@ def seconds_of(step: Step) -> float:
     return time.perf_counter() - start
 
 
-def run_rank(folder: Path, rounds: int, titan_folder: Path | None) -> None:
-    """What each rank does; rank 0 leaves the results."""
+def compared(ranks: Communicator, rounds: int, titan_folder: Path | None) -> list[dict[str, Any]]:
+    """What each rank does: for each case and rival, medians over all rounds."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // RANKS))
     keep_freed_memory()
-    results, ranks = [], None
+    results = []
     for name, shape in CASES.items():
         settings = [f"workload.{key}={value}" for key, value in shape.items()]
         settings += ["communication.backend=torch", f"hardware.accelerators_per_node={RANKS}"]
         recipe = load_recipe("lm/smoke", (*settings, f"hyperparameters.batch_size={BATCH[name]}"))
-        ranks = ranks or connect(recipe, find_placement(os.environ))
         place = Place(torch.device("cpu"), torch.float32, 1, communicator=ranks)
         torch.manual_seed(1)
         blank = Blank(recipe, place)
@@ -200,18 +199,7 @@ def run_rank(folder: Path, rounds: int, titan_folder: Path | None) -> None:
                         "quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
                     }
                 )
-    assert ranks
-    if ranks.rank == 0:
-        (folder / "results.json").write_text(json.dumps(results))
-    ranks.close()
-
-
-def environments() -> list[dict[str, str]]:
-    """Of the ranks, as torchrun sets them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(RANKS)}
-    return [{**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(RANKS)]
+    return results
 
 
 def main() -> None:
@@ -219,19 +207,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25, help="rounds of steps (default 25)")
     parser.add_argument("--titan", type=Path, help="folder with torchtitan")
     parser.add_argument("--json", type=Path, help="write the numbers here as well")
-    parser.add_argument("--as-rank", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.as_rank:
-        run_rank(options.as_rank, options.rounds, options.titan)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--rounds", str(options.rounds), "--as-rank", folder]
-        command += ["--titan", str(options.titan)] if options.titan else []
-        processes = [subprocess.Popen(command, env=environment) for environment in environments()]
-        codes = [process.wait() for process in processes]
-        if any(codes):
-            raise SystemExit("a rank failed; what it wrote is above")
-        results: list[dict[str, Any]] = json.loads((Path(folder) / "results.json").read_text())
+    results = run_ranks(compared, RANKS, options.rounds, options.titan, timeout=3600)[0]
     for row in results:
         low, high = row["quartiles"]
         print(f"{row['case']:12} {row['rival']:11} {row['rival_seconds'] * 1e3:7.1f} ms", end=", ")
