@@ -48,7 +48,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 
 from builders.ranks import run_ranks
 
-from hpcai500_lm.model import drawn
+from hpcai500_lm.model import initialised
 from hpcai500_lm.optimizer import ClippedAdamW
 from hpcai500_lm.workload import LanguageModel
 
@@ -70,7 +70,7 @@ class Blank:
 
     def __init__(self, recipe: Any, place: Place) -> None:
         self._recipe, self._place, self._shape = recipe, place, recipe.workload
-        self.model = drawn(recipe.workload)
+        self.model = initialised(recipe.workload)
         shape = (recipe.hyperparameters.batch_size, recipe.workload.sequence_length + 1)
         tokens = torch.randint(recipe.workload.vocabulary, shape)
         self.payload = tokens[:, :-1], tokens[:, 1:]
@@ -171,7 +171,7 @@ def compared(ranks: Communicator, rounds: int, titan_folder: Path | None) -> lis
         torch.manual_seed(1)
         blank = Blank(recipe, place)
         step, reducer = ours(recipe, place, blank)
-        steps = {"ours": step, "bare": bare(drawn(recipe.workload), blank.payload)}
+        steps = {"ours": step, "bare": bare(initialised(recipe.workload), blank.payload)}
         if titan_folder:
             model = titan(titan_folder, recipe.workload)
             sizes = [sum(weight.numel() for weight in one.parameters()) for one in (model, blank.model)]

@@ -11,8 +11,8 @@ from hpcai500.plugins import Plugin
 from pydantic import Field, model_validator
 
 
-class Transformer(Layer):
-    """Layer 7, the table [workload]: a decoder-only transformer and its sequences."""
+class Shape(Layer):
+    """Layer 7, the table [workload]: sizes of the transformer and its sequences."""
 
     vocabulary: Annotated[int, Field(ge=2, le=2**32)] = Field(description="tokens that the model knows")
     layers: Count = Field(description="blocks of attention and feed-forward network")
@@ -24,11 +24,11 @@ class Transformer(Layer):
     rope_theta: Positive = Field(description="base of the rotary positions")
     norm_epsilon: Positive = Field(description="added to the mean square in RMSNorm")
     sequence_length: Annotated[int, Field(ge=2, le=2**24)] = Field(description="tokens of a sample")
-    recompute_activations: bool = Field(description="keep each block's input only, and compute it again (less memory)")
+    recompute_activations: bool = Field(description="keep only the input of each block, and compute the rest again")
     tail: Literal["pad", "drop"] = Field(description="last batch of an epoch: padded or dropped")
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> Transformer:
+    def _heads_fit(self) -> Shape:
         if self.heads % self.key_value_heads:
             raise ValueError(f"key_value_heads: expected a divisor of heads ({self.heads}), got {self.key_value_heads}")
         return self
@@ -37,7 +37,10 @@ class Transformer(Layer):
 class Policy(Hyperparameters):
     """Layer 8, with the update rule that language models use."""
 
-    optimizer: Literal["adamw"] = Field(description="Adam with decoupled weight decay (Loshchilov and Hutter 2019)")
+    # In place of the rules that hpcai500 has.
+    optimizer: Literal["adamw"] = Field(  # type: ignore[assignment]
+        description="Adam with decoupled weight decay (Loshchilov and Hutter 2019)"
+    )
     largest_norm: NonNegative = Field(description="gradients are scaled down to this norm; 0: never")
 
 
@@ -46,7 +49,7 @@ class LmRecipe(Recipe):
 
     problem: LossProblem
     hyperparameters: Policy
-    workload: Transformer
+    workload: Shape
     programming: ShardedProgramming
 
     @model_validator(mode="after")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,10 +76,9 @@ def make(folder: Path) -> None:
     evaluation, best = write_documents(EVALUATION, seed=2)
     # A document's last token predicts the beginning of the next one.
     end = np.array([BEGIN], np.uint16)
-    facts: dict[str, Any] = {"grammar": "brackets", "best_loss": best}
     write_set(
         folder,
         VOCABULARY,
         {Part.TRAINING: [[training.ravel(), end]], Part.EVALUATION: [[evaluation.ravel(), end]]},
-        facts,
+        {"grammar": "brackets", "best_loss": best},
     )

@@ -1,4 +1,4 @@
-"""A decoder-only transformer as Llama 3 (Grattafiori et al. 2024), and its operations in closed form."""
+"""A decoder-only transformer as Llama 3 (Grattafiori et al. 2024)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hpcai500_lm import Transformer as Shape
+from hpcai500_lm import Shape
 
 # Standard deviation of all matrices (Radford et al. 2019); those that write to the residual stream get less.
 _DEVIATION = 0.02
@@ -40,7 +40,8 @@ class Attention(nn.Module):
         # (samples, heads, length, head_width)
         query, key, value = (one.transpose(1, 2) for one in (rotated(query, table), rotated(key, table), value))
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=self.is_grouped)
-        return self.output(mixed.transpose(1, 2).reshape(samples, length, -1))
+        outputs: Tensor = self.output(mixed.transpose(1, 2).reshape(samples, length, -1))
+        return outputs
 
 
 class FeedForward(nn.Module):
@@ -53,8 +54,9 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(shape.hidden_width, shape.width, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(…, width) -> the same."""
-        return self.down(F.silu(self.gate(inputs)) * self.up(inputs))
+        """(samples, length, width) -> the same."""
+        outputs: Tensor = self.down(F.silu(self.gate(inputs)) * self.up(inputs))
+        return outputs
 
 
 class Block(nn.Module):
@@ -71,12 +73,14 @@ class Block(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """(samples, length, width) -> the same."""
         if self._recompute and self.training:
-            return checkpoint(self._forward, inputs, use_reentrant=False)
+            outputs: Tensor = checkpoint(self._forward, inputs, use_reentrant=False)
+            return outputs
         return self._forward(inputs)
 
     def _forward(self, inputs: Tensor) -> Tensor:
         inputs = inputs + self.attention(self.attention_norm(inputs))
-        return inputs + self.feed_forward(self.feed_forward_norm(inputs))
+        outputs: Tensor = inputs + self.feed_forward(self.feed_forward_norm(inputs))
+        return outputs
 
 
 class Transformer(nn.Module):
@@ -93,10 +97,11 @@ class Transformer(nn.Module):
         values = self.embedding(tokens)
         for block in self.blocks:
             values = block(values)
-        return self.output(self.norm(values))
+        logits: Tensor = self.output(self.norm(values))
+        return logits
 
 
-def drawn(shape: Shape, after: Callable[[nn.Module], None] = lambda part: None) -> Transformer:
+def initialised(shape: Shape, after: Callable[[nn.Module], None] = lambda part: None) -> Transformer:
     """A model on the host with weights from torch's generator, made part by part.
 
     `after` is called with the embedding, each block, the last norm and the output, as soon as each has its weights. It
@@ -127,6 +132,7 @@ def rotary_table(length: int, head_width: int, theta: float, device: torch.devic
 
     (length, 1, head_width / 2), complex64.
     """
+    # Evaluation calls this, too, and what inference mode makes is of no use in training.
     with torch.inference_mode(False):
         rates = theta ** (-torch.arange(0, head_width, 2, dtype=torch.float64, device=device) / head_width)
         angles = torch.arange(length, dtype=torch.float64, device=device)[:, None, None] * rates
@@ -137,26 +143,3 @@ def rotated(heads: Tensor, table: Tensor) -> Tensor:
     """Rotate each pair of neighbours of heads (samples, length, heads, head_width) by its position's angle."""
     pairs = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * table).flatten(-2).to(heads.dtype)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Operations in closed form.
-
-
-def parameters_in_products(shape: Shape) -> int:
-    """Weights that every token is multiplied by: all matrices but the embedding, which is a look-up."""
-    attention = shape.width * shape.head_width * 2 * (shape.heads + shape.key_value_heads)
-    feed_forward = 3 * shape.width * shape.hidden_width
-    return shape.layers * (attention + feed_forward) + shape.width * shape.vocabulary
-
-
-def training_flops(shape: Shape) -> tuple[int, int]:
-    """FLOPs of one sequence, forward and backward: (of the weights, of attention).
-
-    A multiply-add is two operations, and a backward pass takes twice the forward pass: 6 for each weight and token
-    (Kaplan et al. 2020), and for attention 12 x length^2 x heads x head_width in each layer, of the whole square of
-    scores, as is usual, although half of it is masked (Chowdhery et al. 2022, appendix B). Recomputing does not count.
-    """
-    weights = 6 * parameters_in_products(shape) * shape.sequence_length
-    attention = 12 * shape.layers * shape.sequence_length**2 * shape.heads * shape.head_width
-    return weights, attention

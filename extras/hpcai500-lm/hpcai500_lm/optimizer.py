@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch.distributed.tensor import DTensor
 
 from hpcai500_lm import LmRecipe
 
-_LEAST_NORM = 1e-6
+# Added to the norm, as torch's clip_grad_norm_ does.
+_EPSILON = 1e-6
 
 
 class ClippedAdamW(torch.optim.AdamW):
@@ -25,15 +26,11 @@ class ClippedAdamW(torch.optim.AdamW):
 
     def __init__(self, model: nn.Module, recipe: LmRecipe, place: Place) -> None:
         policy = recipe.hyperparameters
-        decays = {True: policy.weight_decay, False: policy.weight_decay if policy.weight_decay_on == "all" else 0.0}
+        matrices = [weight for weight in model.parameters() if weight.dim() > 1]
+        norms = [weight for weight in model.parameters() if weight.dim() == 1]
+        of_norms = policy.weight_decay if policy.weight_decay_on == "all" else 0.0
         super().__init__(
-            [
-                {
-                    "params": [weight for weight in model.parameters() if (weight.dim() > 1) is matrix],
-                    "weight_decay": decay,
-                }
-                for matrix, decay in decays.items()
-            ],
+            [{"params": matrices, "weight_decay": policy.weight_decay}, {"params": norms, "weight_decay": of_norms}],
             lr=policy.base_learning_rate,
             betas=(policy.beta1, policy.beta2),
             eps=policy.epsilon,
@@ -42,7 +39,7 @@ class ClippedAdamW(torch.optim.AdamW):
         self._largest, self._stages = policy.largest_norm, place.stages
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
+    def step(self, closure: Any = None) -> Any:
         """Scale the gradients, then update the weights."""
         if self._largest:
             weights = (weight for group in self.param_groups for weight in group["params"])
@@ -50,7 +47,7 @@ class ClippedAdamW(torch.optim.AdamW):
             squared = squared_norm(gradients)
             if self._stages:
                 self._stages.all_reduce(squared)
-            scale = (self._largest / (squared.sqrt() + _LEAST_NORM)).clamp(max=1.0)
+            scale = (self._largest / (squared.sqrt() + _EPSILON)).clamp(max=1.0)
             torch._foreach_mul_([one.to_local() if isinstance(one, DTensor) else one for one in gradients], scale)
         return super().step(closure)
 

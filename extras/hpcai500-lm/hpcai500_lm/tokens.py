@@ -23,7 +23,7 @@ from hpcai500.errors import DataError
 
 FORMAT = "hpcai500-lm-tokens-1"
 INDEX = "index.json"
-_TYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+_TYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _SHARD = re.compile(r"[A-Za-z0-9_][\w.-]*\.bin")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # Read on every rank at the start, to find a copy of the set that differs: this many bytes at so many places of a shard.

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 from hpcai500.data.samplers import SampleIds
-from hpcai500.layers import Recipe
 from hpcai500.workloads.base import Evaluation
 from hpcai500.workloads.voting import SAMPLES, Form, Predictions, places_of, require
+
+from hpcai500_lm import LmRecipe
 
 TARGETS, SCORES = "targets", "scores"
 # The tokens that came next, and the logarithm of the probability that the member gave each of them.
@@ -29,9 +30,9 @@ def sums_of(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     return np.array([math.fsum(row) for row in scores.tolist()], np.float64)
 
 
-def voter(recipe: Recipe, samples: SampleIds) -> MeanProbability:
+def voter(recipe: LmRecipe, samples: SampleIds) -> MeanProbability:
     """The voter for members of `recipe`; a mixture's probability of a token is the mean of its members'."""
-    return MeanProbability(samples, recipe.workload.sequence_length)  # type: ignore[attr-defined]
+    return MeanProbability(samples, recipe.workload.sequence_length)
 
 
 class MeanProbability:

@@ -19,12 +19,11 @@ from hpcai500.workloads.models.parts import Chain
 from hpcai500.workloads.models.parts import Part as Link
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 
-from hpcai500_lm import LmRecipe
-from hpcai500_lm import Transformer as Shape
-from hpcai500_lm.model import Block, Transformer, drawn
+from hpcai500_lm import LmRecipe, Shape
+from hpcai500_lm.model import Block, Transformer, initialised
 from hpcai500_lm.optimizer import ClippedAdamW
 from hpcai500_lm.tokens import Part, Sequences, open_set
 from hpcai500_lm.voting import SCORES, TARGETS, loss_of, sums_of
@@ -42,9 +41,15 @@ def build(recipe: LmRecipe, data: Path, place: Place) -> LanguageModel:
 
 
 def counted(recipe: LmRecipe, classes: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """The model and one sequence, on torch's `meta` device: shapes alone, so that 70 billion weights take no memory."""
-    del classes  # the vocabulary is the recipe's
-    return _shapes(recipe), (torch.zeros(1, recipe.workload.sequence_length, dtype=torch.int64, device="meta"),)
+    """The model and one sequence, on torch's `meta` device: shapes alone, so that 70 billion weights take no memory.
+
+    `classes` is for classifiers.
+    """
+    shape = recipe.workload
+    with torch.device("meta"):
+        # Recomputed activations are not operations of the model.
+        model = Transformer(shape.model_copy(update={"recompute_activations": False}))
+        return model, (torch.zeros(1, shape.sequence_length, dtype=torch.int64),)
 
 
 def _sharded(shape: Shape, place: Place) -> Transformer:
@@ -60,21 +65,16 @@ def _sharded(shape: Shape, place: Place) -> Transformer:
 
     def shard(part: nn.Module) -> None:
         if isinstance(part, Block) and place.tensor_ranks > 1:
-            plan = {name: ColwiseParallel() for name in columns} | {name: RowwiseParallel() for name in rows}
+            plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in columns}
+            plan |= {name: RowwiseParallel() for name in rows}
             parallelize_module(part, mesh["tensor"], plan)
         if isinstance(part, Block) and replicas > 1:
             fully_shard(part, mesh=mesh["samples"], mp_policy=policy)
 
-    model = drawn(shape, after=shard)
+    model = initialised(shape, after=shard)
     if replicas > 1:
         fully_shard(model, mesh=mesh["samples"], mp_policy=policy)
     return model
-
-
-def _shapes(recipe: LmRecipe) -> Transformer:
-    # Recomputed activations are not operations of the model.
-    with torch.device("meta"):
-        return Transformer(recipe.workload.model_copy(update={"recompute_activations": False}))
 
 
 class LanguageModel:
@@ -100,7 +100,7 @@ class LanguageModel:
         )
         self.steps_per_epoch = self._shares.steps_per_epoch
         in_shards = recipe.is_sharded and place.world_size > 1
-        self.model: nn.Module = _sharded(self._shape, place) if in_shards else drawn(self._shape)
+        self.model: nn.Module = _sharded(self._shape, place) if in_shards else initialised(self._shape)
         self.model.to(place.device)
         self._held: list[Payload] = []
 
@@ -146,7 +146,7 @@ class LanguageModel:
                 wait_seconds=time.perf_counter() - start,
             )
 
-    def loss(self, model: nn.Module, payload: Any) -> Tensor:
+    def loss(self, model: nn.Module, payload: Payload) -> Tensor:
         tokens, targets = self._on_device(payload)
         return _loss(model(tokens), targets)
 
@@ -157,7 +157,7 @@ class LanguageModel:
         share = torch.from_numpy(np.concatenate([*rows, np.empty(0)]))
         sums = gather_rows(share[:, None], ranks)
         found = None if sums is None else loss_of(sums[:, 0].numpy(), self._shape.sequence_length)
-        whole: Evaluation = ranks.broadcast_object(found) if ranks.size > 1 else found
+        whole: Evaluation = ranks.broadcast_object(found)
         return whole
 
     def predictions(
@@ -171,7 +171,7 @@ class LanguageModel:
         ranks = self._place.evaluation_ranks
         scores = gather_rows(torch.cat([*(scores for _, scores in found), empty]), ranks)
         targets = gather_rows(torch.cat([*(targets for targets, _ in found), empty.long()]), ranks)
-        if scores is None or targets is None:
+        if self._place.rank != 0 or scores is None or targets is None:
             return {}
         return {"samples": ids, TARGETS: targets.numpy(), SCORES: scores.numpy()}
 
@@ -226,9 +226,10 @@ class LanguageModel:
 
 
 def _loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of logits (N, length, vocabulary), in nats a token."""
+    """The mean loss of all tokens, in nats; logits (N, length, vocabulary), targets (N, length)."""
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each token (N, length), in nats."""
     return F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from hpcai500_lm import Shape
+
 
 def logits(
     weights: Mapping[str, Tensor], tokens: Tensor, *, heads: int, shared: int, theta: float, epsilon: float
@@ -94,3 +96,26 @@ class AdamW:
                 weight.sub_(rate * (self.decay if weight.dim() > 1 else 0.0) * weight)
                 weight.sub_(rate * first / (second.sqrt() + self.epsilon))
                 weight.grad = None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Operations in closed form.
+
+
+def weights_in_products(shape: Shape) -> int:
+    """Weights that every token is multiplied by: all matrices but the embedding, which is a look-up."""
+    attention = shape.width * shape.head_width * 2 * (shape.heads + shape.key_value_heads)
+    feed_forward = 3 * shape.width * shape.hidden_width
+    return shape.layers * (attention + feed_forward) + shape.width * shape.vocabulary
+
+
+def training_flops(shape: Shape) -> int:
+    """FLOPs of one sequence, forward and backward.
+
+    A multiply-add is two operations, and a backward pass takes twice the forward pass: 6 for each weight and token
+    (Kaplan et al. 2020), and for attention 12 x length^2 x heads x head_width in each layer, of the whole square of
+    scores, as is usual, although half of it is masked (Chowdhery et al. 2022, appendix B). Recomputing does not count.
+    """
+    weights = 6 * weights_in_products(shape) * shape.sequence_length
+    attention = 12 * shape.layers * shape.sequence_length**2 * shape.heads * shape.head_width
+    return weights + attention

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.nn import functional as F
 
-from hpcai500_lm import Transformer as Shape
-from hpcai500_lm.model import Transformer, drawn, parameters_in_products, training_flops
+from hpcai500_lm import Shape
+from hpcai500_lm.model import Transformer, initialised
 
 SMALL: dict[str, Any] = {
     "vocabulary": 37,
@@ -38,7 +38,7 @@ def shape(**changes: Any) -> Shape:
 
 def model_of(options: Shape) -> Transformer:
     torch.manual_seed(3)
-    return drawn(options)
+    return initialised(options)
 
 
 def tokens_of(options: Shape, samples: int = 3) -> torch.Tensor:
@@ -100,7 +100,7 @@ def test_operations_in_closed_form_equal_a_walk_over_the_graph(
     with torch.device("meta"):
         model = Transformer(options)
     count = count_flops(model, torch.zeros(2, length, dtype=torch.int64, device="meta"))
-    assert count.training_flops == sum(training_flops(options))
+    assert count.training_flops == plain.training_flops(options)
     assert count.forward_flops * 3 == count.training_flops
 
 
@@ -114,7 +114,7 @@ def test_the_reference_has_the_published_sizes() -> None:
             model = Transformer(options)
         assert sum(weight.numel() for weight in model.parameters()) == expected
         norms = options.width * (2 * options.layers + 1)
-        assert parameters_in_products(options) == expected - norms - options.vocabulary * options.width
+        assert plain.weights_in_products(options) == expected - norms - options.vocabulary * options.width
 
 
 def test_heads_that_cannot_be_shared_are_refused() -> None:

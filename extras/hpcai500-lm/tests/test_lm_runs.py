@@ -20,9 +20,9 @@ import torch
 from hpcai500.data.samplers import epoch_order
 from hpcai500.record import read_record
 
-from hpcai500_lm import Transformer as Shape
+from hpcai500_lm import Shape
 from hpcai500_lm.grammar import BEGIN, LENGTH, VOCABULARY, write_documents
-from hpcai500_lm.model import drawn
+from hpcai500_lm.model import initialised
 from hpcai500_lm.tokens import Part, write_set
 
 TINY: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "key_value_heads": 2, "head_width": 4, "hidden_width": 24}
@@ -85,7 +85,7 @@ def losses_in_plain_torch(data: Path) -> tuple[list[float], list[float]]:
     """Of each epoch of `STEPS` steps: the mean loss of its steps, and the loss on the evaluation set after it."""
     torch.manual_seed(SEED)
     options: dict[str, Any] = {"rope_theta": 10_000.0, "norm_epsilon": 1e-5, "sequence_length": LENGTH}
-    model = drawn(Shape(vocabulary=VOCABULARY, recompute_activations=False, tail="pad", **options, **TINY))
+    model = initialised(Shape(vocabulary=VOCABULARY, recompute_activations=False, tail="pad", **options, **TINY))
     weights = {name: one.detach().clone().requires_grad_() for name, one in model.named_parameters()}
     rule = plain.AdamW(weights, betas=(0.9, 0.95), epsilon=1e-8, decay=0.1, largest=1.0)
 
