@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from hpcai500.data.samplers import epoch_order
+from hpcai500.methodology.passes import last_pass
 from hpcai500.record import read_record
 
 from hpcai500_lm import Shape
@@ -152,6 +153,11 @@ def whole(lm: Commands) -> str:
             "--set hyperparameters.batch_size=8 --procs 2 --set programming.parallel_mode=sharded",
         ),
         (
+            "sharded-fused",
+            "--set hyperparameters.batch_size=8 --procs 2 --set programming.parallel_mode=sharded "
+            "--set framework.fused_optimizer=true",
+        ),
+        (
             "tensor",
             "--set hyperparameters.batch_size=16 --procs 2 --set programming.parallel_mode=sharded "
             "--set programming.tensor_ranks=2",
@@ -167,16 +173,22 @@ def test_every_way_to_share_the_work_gives_the_same_model(lm: Commands, whole: s
 
 
 def kill_after_checkpoint(lm: Commands, words: Sequence[str], name: str) -> None:
-    """Start a run, and kill all its processes soon after its first checkpoint."""
+    """Start or resume a run, and kill all its processes soon after its next checkpoint."""
+    journal = lm.work / name / "events.jsonl"
+
+    def checkpoints() -> int:
+        return journal.read_text().count('"checkpoint"') if journal.is_file() else 0
+
+    before = checkpoints()
     started = subprocess.Popen(
         [lm.program, *words], cwd=lm.work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    journal = lm.work / name / "events.jsonl"
-    while not (journal.is_file() and '"checkpoint"' in journal.read_text()):
+    while checkpoints() == before:
         assert started.poll() is None, "the run ended before it was killed"
         time.sleep(0.02)
     os.killpg(started.pid, signal.SIGKILL)
     started.wait()
+    assert not lm.values(name, "run_stop")
 
 
 @pytest.mark.slow
@@ -187,7 +199,6 @@ def test_a_killed_run_is_resumed_bit_by_bit(lm: Commands, ranks: int, mode: str)
     undisturbed, killed = f"undisturbed-{mode}-{ranks}", f"killed-{mode}-{ranks}"
     lm.good(*lm.words(undisturbed, "large", **settings), *several)
     kill_after_checkpoint(lm, [*lm.words(killed, "large", **settings), *several], killed)
-    assert not lm.values(killed, "run_stop")
     lm.good("lm", "--resume", "--out", killed, *several)
     assert lm.values(killed, "run_resume")
     last = [{key: lm.values(run, key)[-1] for key in ("replicas", "eval_accuracy")} for run in (undisturbed, killed)]
@@ -196,6 +207,26 @@ def test_a_killed_run_is_resumed_bit_by_bit(lm: Commands, ranks: int, mode: str)
     if mode == "data":
         expected, found = lm.weights(undisturbed), lm.weights(killed)
         assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.slow
+def test_a_killed_sharded_run_goes_on_with_another_number_of_ranks(lm: Commands) -> None:
+    settings = {"problem__epochs": 8, "hyperparameters__batch_size": 8, "programming__parallel_mode": "sharded"}
+    lm.good(*lm.words("undisturbed", "large", **settings), "--procs", "2")
+    kill_after_checkpoint(lm, [*lm.words("moved", "large", **settings), "--procs", "2"], "moved")
+    kill_after_checkpoint(lm, ["lm", "--resume", "--out", "moved", "--procs", "1"], "moved")
+    lm.good("lm", "--resume", "--out", "moved", "--procs", "2")
+    assert [value["world_size"] for value in lm.values("moved", "run_resume")] == [1, 2]
+    losses = [
+        [
+            event["value"]["loss"]
+            for _, event in sorted(last_pass(read_record(lm.work / run).events, "epoch_stop").items())
+        ]
+        for run in ("undisturbed", "moved")
+    ]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    qualities = [lm.values(run, "eval_accuracy")[-1]["value"] for run in ("undisturbed", "moved")]
+    assert qualities[1] == pytest.approx(qualities[0], abs=1e-5)
 
 
 # ----------------------------------------------------------------------------------------------------
