@@ -19,7 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from builders import evidence
 from builders.commands import ThreadsAtExit, python_with
-from builders.plugins import PACKAGE, install_blocks
+from builders.plugins import install
 from builders.ranks import Ended, start, started
 from test_many_ranks import COMMAND, wait_for
 
@@ -44,13 +44,15 @@ SAMPLES = 70
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of processes that find the plug-in."""
-    return install_blocks(tmp_path_factory.mktemp("site"))
+    folder = tmp_path_factory.mktemp("site")
+    install("blocks", folder)
+    return {"PYTHONPATH": str(folder)}
 
 
 @pytest.fixture(scope="module")
-def points(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def points(site: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("points") / "data"
-    runpy.run_path(str(PACKAGE / "data.py"))["make"](folder)
+    runpy.run_path(str(Path(site["PYTHONPATH"]) / "hpcai500_blocks" / "data.py"))["make"](folder)
     return folder
 
 
@@ -394,7 +396,8 @@ def test_a_workload_that_distributes_its_model_wrongly_is_refused_at_the_start(
 @pytest.fixture
 def blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recipe]:
     """`blocks("table.key=value", …)` is a recipe of the plug-in, which this process finds."""
-    monkeypatch.syspath_prepend(install_blocks(tmp_path / "here")["PYTHONPATH"])
+    install("blocks", tmp_path / "here")
+    monkeypatch.syspath_prepend(tmp_path / "here")
     return lambda *settings: load_recipe("blocks/reference", settings)
 
 

@@ -1,4 +1,4 @@
-"""The plug-in `clipped` (builders/installed_plugin.py), installed once."""
+"""The plug-in `clipped` (builders/plugins.py), installed once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from builders.installed_plugin import Clipped, install
+from builders.commands import python_with
+from builders.plugins import Clipped, install
 
 
 @pytest.fixture(scope="session")
 def clipped(tmp_path_factory: pytest.TempPathFactory) -> Clipped:
     """In an environment of its own."""
-    return install(tmp_path_factory.mktemp("clipped"))
+    work = tmp_path_factory.mktemp("clipped")
+    site = work / "site"
+    install("clipped", site)
+    return Clipped(site, python_with(work / "python", site), work)
 
 
 @pytest.fixture

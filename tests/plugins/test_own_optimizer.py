@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders.installed_plugin import Clipped
+from builders.plugins import Clipped
 from builders.runs import last_weights, same_weights
 from torch import Tensor, nn
 

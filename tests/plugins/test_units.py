@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.installed_plugin import Clipped
+from builders.plugins import Clipped
 
 from hpcai500.results.watch import watch_of
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hpcai500_clipped import ClippedRecipe
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -18,7 +19,6 @@ from hpcai500.comm.communicator import Communicator
 from hpcai500.workloads.base import Place, TrainingBatch
 from hpcai500.workloads.models.parts import Chain, Part
 from hpcai500.workloads.simple import ArrayClassifier, Arrays
-from hpcai500_clipped import ClippedRecipe
 
 # `EPOCH:STEP` after which the process sends itself SIGINT.
 STOP = "CLIPPED_STOP"
