@@ -122,7 +122,7 @@ class EpochTally:
         self.padded_samples += batch.padded
         self.warnings += batch.warnings
         self.indexed_samples += batch.indexed
-        self.data_wait_seconds += batch.wait_seconds
+        self.data_wait_seconds += batch.wait_seconds or 0.0
         self.coverage = self.coverage.add(batch.samples)
 
     def spend(self, compute_seconds: float, communication_wait_seconds: float = 0.0) -> None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -30,6 +30,7 @@ from hpcai500.layers import Recipe
 from hpcai500.measure.convolutions import to_memory_format
 from hpcai500.methodology.passes import better_of, reaches
 from hpcai500.optim.schedules import LearningRate
+from hpcai500.plugins import broken_workload
 from hpcai500.workloads.base import Place, Workload
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ class Trainer:
         self._tally = EpochTally()
         self.attribution = Attribution()
         self._last_loss: float | None = None
+        # Of the latest epoch, over all ranks.
+        self._mean_loss: float | None = None
         # (step, what) of this rank's first value that is not finite. Gradients are only suspected: they count once a
         # loss or the weights are not finite either.
         self._suspected: tuple[int, str] | None = None
@@ -263,7 +266,9 @@ class Trainer:
         self._require_finite(epoch, self._not_finite)
         self._tally.seconds += time.perf_counter() - before
         self.attribution.add(self._tally)
-        self._journal.event("epoch_stop", {"epoch": epoch, **self._whole_tally().summary()})
+        summary = self._whole_tally().summary()
+        self._mean_loss = summary["loss"]
+        self._journal.event("epoch_stop", {"epoch": epoch, **summary})
 
     def _update(self, epoch: int, batches: Any) -> None:
         number = (epoch - 1) * self._steps + self._step
@@ -391,15 +396,24 @@ class Trainer:
             value["per_class"] = dict(evaluation.per_class)
         self._journal.event("eval_accuracy", {**value, "seconds": round(seconds, 6)})
         self._journal.event("eval_stop", {"epoch": epoch})
-        self._console.epoch_done(self._status(epoch), self._tally.seconds + seconds, evaluation.per_class)
+        status = replace(self._status(epoch), loss=self._mean_loss)
+        self._console.epoch_done(status, self._tally.seconds + seconds, evaluation.per_class)
         return evaluation.value
 
     def _require_quality(self, epoch: int, value: float) -> None:
-        """Require a quality that records can hold; it is the same on all ranks, so that all of them raise the error.
+        """Require a quality that records can hold, the same on all ranks, so that all of them raise the error.
 
         Raises:
+            EnvironmentLacksError: ranks have different values.
             RunError: it is not finite, or outside the range of its problem.
         """
+        values = self._place.communicator.gather_objects(repr(value))
+        if different := [rank for rank, other in enumerate(values) if other != values[0]]:
+            raise broken_workload(
+                self._recipe.benchmark,
+                f"its workload's evaluate gives {values[0]} on rank 0, but {values[different[0]]} on rank "
+                f"{different[0]}, and must give the same on all ranks",
+            )
         is_loss = better_of(self._recipe.problem.model_dump()) == "lower"
         if 0 <= value <= 1 or (is_loss and 0 <= value < math.inf):
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +114,7 @@ class Updater:
         losses = []
         for turn in range(self.passes):
             self.phase(READING)
-            batch = next(batches)
+            batch = _next(batches)
             self.phase(self.passing)
             if self.graphs:
                 self.graphs.pass_begins()
@@ -196,7 +196,7 @@ class StagedUpdater(Updater):
         if not self.pipe.is_first:
             return None
         self.phase(READING)
-        batch = next(batches)
+        batch = _next(batches)
         self.phase(COMPUTING)
         return batch
 
@@ -263,7 +263,7 @@ class ShardedUpdater(Updater):
         if self.counts_samples:
             tally.add(batch)
         else:
-            tally.data_wait_seconds += batch.wait_seconds
+            tally.data_wait_seconds += batch.wait_seconds or 0.0
 
     def _summed(self, status: list[float]) -> list[float]:
         start = time.perf_counter()
@@ -273,6 +273,13 @@ class ShardedUpdater(Updater):
         self._agreed_seconds = time.perf_counter() - start
         sums: list[float] = numbers.tolist()
         return sums
+
+
+def _next(batches: Iterator[TrainingBatch]) -> TrainingBatch:
+    """The next batch, with the time that this took if the workload does not say how long it waited."""
+    start = time.perf_counter()
+    batch = next(batches)
+    return batch if batch.wait_seconds is not None else replace(batch, wait_seconds=time.perf_counter() - start)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class TrainingBatch:
             batch is requested.
         warnings: samples that decoded with warnings.
         indexed: samples that were decoded with a seek index.
-        wait_seconds: time spent waiting for this batch.
+        wait_seconds: time spent waiting for this batch; None: how long taking it from `training_batches` took.
     """
 
     samples: np.ndarray[Any, np.dtype[np.int64]]
@@ -50,7 +50,7 @@ class TrainingBatch:
     payload: Any
     warnings: int = 0
     indexed: int = 0
-    wait_seconds: float = 0.0
+    wait_seconds: float | None = None
 
 
 @dataclass(frozen=True)

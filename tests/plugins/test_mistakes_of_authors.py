@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from builders.commands import Ended
-from builders.installed_plugin import Clipped
+from builders.plugins import Clipped
 
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.plugins import function_of
 from hpcai500.recipe import load_recipe
+from hpcai500.record import read_record
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Evaluation, Place
 
@@ -152,6 +153,37 @@ def test_predictions_that_differ_from_the_evaluation_may_be_the_plug_ins_fault(
         "but the last evaluation gave 0.5 of 30: either evaluate and predictions of the plug-in hpcai500-clip" in line
     )
     assert "disagree, or this machine or number of ranks does not reproduce it bit for bit" in line
+
+
+def test_an_evaluation_that_differs_between_ranks_ends_the_run(clipped: Clipped, tmp_path: Path) -> None:
+    other = (
+        "def evaluate(self, model, on_batch):\n"
+        "        from hpcai500.workloads.base import Evaluation\n"
+        "        return Evaluation(0.5 + 0.25 * self._place.rank, 30)\n\n"
+        "    def chain(self)"
+    )
+    with changed(clipped, "def chain(self)", other):
+        ended = clipped.run("clipped", "--out", tmp_path / "run", *SHORT, "--procs", "2")
+    assert (
+        f"{WHO} is broken: its workload's evaluate gives 0.5 on rank 0, but 0.75 on rank 1, and must give"
+        in error_of(ended)
+    )
+    assert ended.returncode in (1, 69)
+
+
+def test_waiting_that_a_workload_does_not_report_is_measured(clipped: Clipped) -> None:
+    slow = (
+        "def training_batches(self, epoch, first_step):\n"
+        "        import time\n"
+        "        for batch in super().training_batches(epoch, first_step):\n"
+        "            time.sleep(0.02)\n"
+        "            yield batch\n\n"
+        "    def chain(self)"
+    )
+    with changed(clipped, "def chain(self)", slow):
+        events = read_record(clipped.trained("slow", SHORT[1])).events
+    (trained,) = (event["value"] for event in events if event["key"] == "epoch_stop")
+    assert trained["data_wait_seconds"] >= 0.02 * trained["steps"] > 0
 
 
 def test_a_set_whose_code_was_changed_is_kept_with_a_warning(clipped: Clipped, tmp_path: Path) -> None:
