@@ -490,6 +490,10 @@ def _loss(ranks: Ranks, relay: SignalRelay) -> Loss | None:
     return None if relay.has_signal else find_loss({rank: process.end for rank, process in enumerate(ranks)})
 
 
+# Codes of ranks that may only have lost another one.
+_SECONDARY = (ExitCode.RUN_FAILED, -signal.SIGALRM)
+
+
 def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
     """Wait until no rank is busy; returns (rank, code) of the failure to report."""
     failure: tuple[int, int] | None = None
@@ -504,14 +508,15 @@ def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
             say(f"{_running(ranks)} killed (SIGKILL)")
             _send(ranks, signal.SIGKILL)
             _end_within(ranks, float("inf"))
-    return failure
+        return failure
+    # The first to end may be one that has only heard of the failure.
+    return _failure(ranks) if failure and failure[1] in _SECONDARY else failure
 
 
 def _failure(ranks: Ranks) -> tuple[int, int] | None:
     """The failure to report: one by a signal or with its own reason comes before those that only lost a neighbour."""
     codes = [(rank, code) for rank, process in enumerate(ranks) if (code := _code(process))]
-    secondary = (ExitCode.RUN_FAILED, -signal.SIGALRM)
-    return min(codes, key=lambda it: (it[1] in secondary, it[1] > 0, it[0]), default=None)
+    return min(codes, key=lambda it: (it[1] in _SECONDARY, it[1] > 0, it[0]), default=None)
 
 
 def _code(process: RankProcess) -> int:

@@ -85,6 +85,11 @@ def wait_for_file(path: Path) -> str:
     raise AssertionError(f"{path} never came")
 
 
+def test_a_rank_with_its_own_reason_is_reported_though_another_that_heard_of_it_ended_first() -> None:
+    code = "here(rank)\nif rank == 0:\n    sys.exit(1)\nwait_for_end(0)\ntime.sleep(0.5)\nsys.exit(69)"
+    assert ranks(code) == 69
+
+
 def test_ranks_find_their_places_and_meet_at_the_socket_that_rank_0_inherits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
