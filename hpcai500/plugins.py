@@ -50,8 +50,8 @@ class Plugin:
         voter: `(recipe, samples) -> hpcai500.workloads.voting.Voter`: combines the predictions of an ensemble's
             members; by default, softmax outputs are averaged.
         model: `(recipe, classes) -> (model, example inputs)`, without data: for `hpcai500 flops` and `scale --predict`.
-        make_data: `(folder) -> None`: writes the synthetic set into a folder that does not exist or already holds the
-            set, for `hpcai500 data make` and for runs without --data. It must give the same files each time.
+        make_data: `(folder) -> None`: writes the synthetic set into an empty folder, for `hpcai500 data make` and for
+            runs without --data. It must write the same files each time.
         check_data: `(folder) -> mapping`: reads all of a data set and returns facts about it, for `hpcai500 data
             check`; raises `hpcai500.errors.DataError` if it is broken.
     """
