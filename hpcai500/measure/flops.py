@@ -13,12 +13,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.module_tracker import ModuleTracker
 
 CONVENTION = "analytic"
 
@@ -99,73 +99,58 @@ _COUNTERS: dict[Any, tuple[str, Callable[[tuple[Any, ...], Any], int]]] = {
 }
 
 
+_NO_MODULE = "(model)"
+
+
 class _Counter(TorchDispatchMode):
     """Counts each convolution and matrix product that reaches torch's dispatcher, by its module."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.tracker = ModuleTracker()
         self.forward: dict[str, int] = defaultdict(int)
         self.backward: dict[str, int] = defaultdict(int)
         self.kinds: dict[str, str] = {}
-        self._operands = _Operands()
+        self._names: dict[nn.Module, str] = {}
+        # The modules whose forward pass is under way, from the outermost to the innermost.
+        self._entered = [_NO_MODULE]
+        # The module of each step of the backward pass, by torch's number for it.
+        self._owners: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        self._hooks = [
+            register_module_forward_pre_hook(self._enter_module),
+            register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter_module(self, module: nn.Module, inputs: Any) -> None:
+        self._names = self._names or {one: name for name, one in module.named_modules()}
+        self._entered.append(self._names.get(module) or self._entered[-1])
+
+    def _leave_module(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self._entered.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         if counter := _COUNTERS.get(func._overloadpacket):
             kind, count = counter
-            operands = [argument for argument in args if isinstance(argument, Tensor)]
-            if self.tracker.is_bw:
-                name = self._operands.owner(operands, output)
-                self.backward[name] += count(args, output)
+            step = torch._C._current_autograd_node()  # none in the forward pass
+            # A backward pass records no gradients, unless it computes a forward pass again.
+            if torch.is_grad_enabled() or len(self._entered) > 1:
+                name = self._entered[-1]
+                # autograd has just numbered the step that will compute this product's gradients.
+                self._owners.setdefault(torch._C._autograd._get_sequence_nr() - 1, name)
             else:
-                name = max(self.tracker.parents - {"Global"}, key=len, default="").partition(".")[2] or _NO_MODULE
-                self._operands.add(name, operands)
-                self.forward[name] += count(args, output)
+                name = self._owners.get(step._sequence_nr(), _NO_MODULE)
+            (self.backward if step else self.forward)[name] += count(args, output)
             self.kinds[name] = kind if self.kinds.get(name, kind) == kind else "mixed"
         return output
-
-
-_NO_MODULE = "(model)"
-
-
-class _Operands:
-    """The operands of each module's products in the forward pass; each backward product uses one of them again.
-
-    They identify the module of a backward product. torch's own tracker infers it from when gradients arrive, which is
-    wrong for modules that return several tensors, such as a feature pyramid.
-    """
-
-    def __init__(self) -> None:
-        self._owners: dict[int, list[tuple[str, list[tuple[int, ...]]]]] = defaultdict(list)
-        # Kept alive, so that no other tensor gets the same number.
-        self._alive: list[Tensor] = []
-
-    def add(self, name: str, operands: list[Tensor]) -> None:
-        shapes = [_ordered(operand) for operand in operands]
-        for operand in operands:
-            self._owners[_storage(operand)].append((name, shapes))
-        self._alive += operands
-
-    def owner(self, operands: list[Tensor], output: Any) -> str:
-        """The module whose operand is among `operands`; of several with the same input, the one with fitting shapes."""
-        shapes = [_ordered(tensor) for tensor in (*operands, *_tensors(output))]
-        fits = [
-            (sum(shape in shapes for shape in of_module), name)
-            for operand in operands
-            for name, of_module in self._owners.get(_storage(operand), [])
-        ]
-        return max(fits, key=lambda fit: fit[0], default=(0, _NO_MODULE))[1]
-
-
-def _storage(tensor: Tensor) -> int:
-    """A number that a tensor shares with its views, and with no other living tensor."""
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _ordered(tensor: Tensor) -> tuple[int, ...]:
-    """The sorted shape, since backward passes transpose."""
-    return tuple(sorted(tensor.shape))
 
 
 def count_flops(model: nn.Module, *inputs: Tensor) -> FlopsCount:
@@ -179,7 +164,7 @@ def count_flops(model: nn.Module, *inputs: Tensor) -> FlopsCount:
     """
     samples = inputs[0].shape[0]
     counter = _Counter()
-    with counter.tracker, counter:
+    with counter:
         step_on_meta(model, *inputs)
     names = [*counter.forward, *(name for name in counter.backward if name not in counter.forward)]
     operators = tuple(
@@ -198,7 +183,7 @@ def step_on_meta(model: nn.Module, *inputs: Tensor) -> None:
     """Do a forward and backward pass of a copy of `model` without data, for a dispatch mode that watches operations."""
     shadow = _on_meta(model)
     outputs = [leaf for leaf in _tensors(shadow(*(_empty(one) for one in inputs))) if leaf.requires_grad]
-    # One scalar, since torch's tracker does not see modules whose output is the root of the backward pass.
+    # One scalar, so that one backward pass goes through each module once.
     torch.stack([output.sum().float() for output in outputs]).sum().backward()
 
 

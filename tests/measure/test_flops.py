@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from hpcai500.job_options import FlopsOptions, as_argument
@@ -65,6 +67,71 @@ class Attention(nn.Module):
         return torch.bmm(torch.softmax(torch.bmm(tokens, tokens.transpose(1, 2)), -1), tokens)
 
 
+class SharedInput(nn.Module):
+    """Three projections of one input, two of them of one shape, and their attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(48, 8 * 12)
+        self.query, self.key, self.value = nn.Linear(12, 12), nn.Linear(12, 6), nn.Linear(12, 6)
+
+    def forward(self, images: Tensor) -> Tensor:
+        inputs = self.embed(images.flatten(1)).view(-1, 8, 12)
+        query, key, value = self.query(inputs).unflatten(2, (2, 6)), self.key(inputs), self.value(inputs)
+        return torch.softmax(torch.einsum("bihc,bjc->bhij", query, key), -1) @ value.unsqueeze(1)
+
+
+class SharedBranch(nn.Module):
+    """A block and its projection, as in ResNet, of one shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 1)
+        self.block = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+        self.downsample = nn.Conv2d(4, 8, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        inputs = torch.relu(self.stem(images))
+        return torch.relu(self.block(inputs) + self.downsample(inputs))
+
+
+class Recomputed(nn.Module):
+    """Keeps the input of its block only, and computes the block again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(48, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def block(self, inputs: Tensor) -> Tensor:
+        hidden = torch.relu(self.second(inputs))
+        return self.third(hidden @ hidden.t() @ inputs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return checkpoint(self.block, self.first(images.flatten(1)), use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "first"), [(SharedInput(), "embed"), (SharedBranch(), "stem")], ids=["attention", "branches"]
+)
+def test_layers_that_share_an_input_each_have_their_own_backward_pass(model: nn.Module, first: str) -> None:
+    count = count_flops(model, torch.empty(2, 3, 4, 4))
+    of_name = {row.name: (row.training_flops - row.forward_flops) / row.forward_flops for row in count.operators}
+    assert of_name.pop(first) == 1
+    assert set(of_name.values()) == {2}
+    assert math.fsum(row.training_flops for row in count.operators) == count.training_flops
+
+
+def test_what_a_backward_pass_computes_again_counts_for_the_layer_that_computes_it() -> None:
+    count = count_flops(Recomputed(), torch.empty(2, 3, 4, 4))
+    # The last product is not computed again, since no gradient needs it.
+    assert {row.name: row.training_flops / row.forward_flops for row in count.operators} == {
+        "first": 2,
+        "second": 4,
+        "(model)": 4,
+        "third": 3,
+    }
+
+
 def frozen() -> nn.Module:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 2))
     model[0].requires_grad_(False)
@@ -82,8 +149,9 @@ def frozen() -> nn.Module:
         frozen,
         Tied,
         Attention,
+        Recomputed,
     ],
-    ids=["strided", "transposed", "dilated", "linear", "resnet", "frozen", "tied", "attention"],
+    ids=["strided", "transposed", "dilated", "linear", "resnet", "frozen", "tied", "attention", "recomputed"],
 )
 def test_any_model_counts_as_torchs_own_counter_counts_it(build: Callable[[], nn.Module]) -> None:
     model, images = build(), torch.randn(2, 3, 4, 4)
