@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,18 +81,51 @@ def _plain(flops: float) -> int | float:
 def _lines(count: FlopsCount, shape: list[int]) -> list[str]:
     from hpcai500.measure.flops import CONVENTION, Operator
 
-    width = max(len(operator.name) for operator in count.operators)
+    operators = _folded(count.operators)
+    width = max(len(operator.name) for operator in operators)
     # One unit for all rows, in which those of a small model are not 0.
     unit, prefix = min(prefix_of(count.training_flops), (_GIGA, "G"))
     unit_name = f"({prefix}FLOP a sample)"
     rows = [f"{'operator':{width}}  {'kind':14}  {'forward':>10}  {'backward':>10}  {'training':>10}   {unit_name}"]
-    rows += [_row(operator, width, unit) for operator in count.operators]
+    rows += [_row(operator, width, unit) for operator in operators]
     rows.append("part by part:")
     rows += [_row(part, width, unit) for part in count.parts]
     rows.append(_row(Operator("total", CONVENTION, count.forward_flops, count.training_flops), width, unit))
     parameters = scaled(count.parameters, "", digits=5).strip()
     rows.append(f"parameters: {parameters}; a sample is {' x '.join(map(str, shape)) or 1} numbers")
     return rows
+
+
+def _folded(operators: Iterable[Operator]) -> list[Operator]:
+    """The operators; those of equal blocks that follow each other, such as layer3.1 to layer3.5, as one, their sum."""
+    blocks = [(*block, list(inside)) for block, inside in groupby(operators, lambda one: _block(one.name)[:2])]
+
+    def form(numbered: tuple[int, tuple[str, int, list[Operator]]]) -> object:
+        place, (head, number, inside) = numbered
+        sizes = [(_block(one.name)[2], one.kind, one.forward_flops, one.training_flops) for one in inside]
+        return head, number - place, sizes
+
+    rows: list[Operator] = []
+    for _, group in groupby(enumerate(blocks), form):
+        equal = [block for _, block in group]
+        head, first, inside = equal[0]
+        times = len(equal)
+        rows += [
+            replace(
+                one,
+                name=f"{head}{first}-{equal[-1][1]}{_block(one.name)[2]} x {times}" if times > 1 else one.name,
+                forward_flops=times * one.forward_flops,
+                training_flops=times * one.training_flops,
+            )
+            for one in inside
+        ]
+    return rows
+
+
+def _block(name: str) -> tuple[str, int, str]:
+    """What is before and after the first number in the name of a module: layer3.1.conv2 -> layer3. 1 .conv2"""
+    number = re.search(r"(?:(?<=\.)|^)\d+(?=\.|$)", name)
+    return (name[: number.start()], int(number[0]), name[number.end() :]) if number else (name, -1, "")
 
 
 def _row(operator: Operator, width: int, unit: float) -> str:

@@ -186,11 +186,19 @@ def test_the_command_prints_one_json_document(capsys: pytest.CaptureFixture[str]
     assert sum(part["training_flops"] for part in document["parts"]) == document["training_flops"]
 
 
-def test_the_command_prints_a_table_with_a_total(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_table_with_a_row_for_equal_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([as_argument(FlopsOptions("ic/reference"))]) == 0
     out = capsys.readouterr().out
-    assert "layer4.2.conv3" in out
     assert "parameters: 25.557 M" in out
+    of_name = {line.split("  ")[0]: line.split()[-3:] for line in out.splitlines()[1 : out.count("\n") - 1]}
+    # 2 K^2 Cin Cout H W, and 5 of the 6 blocks of layer 3 are equal: the first one reads 512 channels.
+    assert float(of_name["layer3.1-5.conv1 x 5"][0]) == pytest.approx(5 * 2 * 1024 * 256 * 14 * 14 / 1e9, abs=1e-4)
+    assert "layer3.0.conv1" in of_name
+    assert "layer3.1.conv1" not in of_name
+    rows = [name for name in of_name if name.startswith("layer3.")]
+    for column in range(3):
+        total = math.fsum(float(of_name[name][column]) for name in rows)
+        assert total == pytest.approx(float(of_name["layer3"][column]), abs=1e-3)
 
 
 def test_classes_are_those_of_the_data_that_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
