@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,40 @@ def test_a_campaign_and_its_submission_have_its_mean(clipped: Clipped, campaign:
     assert [name for name, severity in findings.items() if severity == "fail"] == ["signature"]
     (passed,) = (one["evidence"] for one in json.loads(checked.stdout)["findings"] if one["name"] == "events")
     assert " rates," in passed
+
+
+CONTRACT = """
+title = "Numbers"
+[require]
+rankable = false
+[[criteria]]
+metric = "numbers_per_second"
+reference = {least}
+unit = "numbers/s"
+lower = 0.0
+[[criteria]]
+metric = "variation of numbers_per_second"
+reference = 50
+unit = "%"
+upper = 0.0
+"""
+
+
+def test_a_contract_limits_the_rate_of_what_samples_hold(clipped: Clipped, campaign: Path, tmp_path: Path) -> None:
+    mean = statistics.mean(result_of(campaign / f"trial-0{trial}")["units_per_second"] for trial in (1, 2))
+    path = tmp_path / "contract.toml"
+    for factor, verdict in ((0.99, "pass"), (1.01, "FAIL")):
+        path.write_text(CONTRACT.format(least=factor * mean))
+        (line, other) = [
+            line for line in clipped.run("accept", path, campaign).stdout.splitlines() if "numbers_per_second" in line
+        ][:2]
+        assert line.endswith(verdict), line
+        assert " numbers/s " in line
+        assert "variation of numbers_per_second" in other
+    path.write_text(CONTRACT.format(least=mean).replace("numbers", "words"))
+    ended = clipped.run("accept", path, campaign)
+    assert ended.returncode == 64
+    assert "trial-01 are images_per_second and numbers_per_second" in ended.stderr
 
 
 def test_a_rate_that_was_changed_in_the_result_is_found(clipped: Clipped) -> None:

@@ -119,7 +119,15 @@ def test_an_efficiency_has_an_upper_limit_of_its_own_unless_the_contract_gives_o
         (HEAD + "criteria = []", r"my.toml:2: criteria: expected \[\[criteria\]\], one table or more"),
         (
             HEAD + CRITERION.replace("vflops", "vflop"),
-            r"my.toml:3: \[\[criteria\]\] 1 \(vflop\).metric: no metric is .*; did you mean vflops\? allowed",
+            r"my.toml:3: \[\[criteria\]\] 1 \(vflop\).metric: no metric is .*; did you mean vflops or flops\? "
+            r"quality is the metric of the recipe, such as top1 or a loss; hpcai500 accept --example lists all names$",
+        ),
+        (HEAD + CRITERION.replace("vflops", "validation_loss"), r"called 'validation_loss'; quality is the metric of"),
+        (HEAD + CRITERION.replace("vflops", "samples_per_second"), r"; did you mean images_per_second\? "),
+        (HEAD + CRITERION.replace("vflops", "tokens_per_second"), r"measured in tokens/s; allowed: tokens/s; got"),
+        (
+            HEAD + CRITERION.replace("vflops", "quality").replace("PFLOPS", "nats"),
+            r"quality is measured in fraction; allowed: fraction, %; got 'nats'; for a loss, add better = \"lower\"",
         ),
         (
             HEAD + CRITERION + "lowr = 0.0",

@@ -18,6 +18,7 @@ from hpcai500.job_options import COLLECTIVES
 from hpcai500.methodology.goodput import FIGURES, figure
 from hpcai500.methodology.passes import Better
 from hpcai500.methodology.result import Result
+from hpcai500.methodology.samples import Unit
 from hpcai500.methodology.statistics import Limits, Statistic
 from hpcai500.methodology.storage import CHECKPOINTS, SAMPLES
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY
@@ -35,6 +36,7 @@ Kind = Literal["run", "variation", "micro", "efficiency"]
 EFFICIENCY = "parallel_efficiency"
 VARIATION = "variation of "
 QUALITY = "quality"
+RATE = "_per_second"
 
 
 @dataclass(frozen=True)
@@ -143,17 +145,29 @@ def find_metric(name: str) -> Metric:
     """Return the metric `name`.
 
     Raises:
-        ValueError: there is none; the message lists all metrics.
+        ValueError: there is none; the message has those with similar names.
     """
-    if name in METRICS:
-        return METRICS[name]
-    near = difflib.get_close_matches(name, METRICS, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    runs = ", ".join(name for name, *_ in _RUN)
+    if metric := METRICS.get(name) or _rate(name):
+        return metric
+    near = difflib.get_close_matches(name, METRICS, n=3, cutoff=0.7)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
-        f"no metric is called {name!r}; {hint}allowed: {runs}; {VARIATION}NAME for each of these; {EFFICIENCY}; "
-        f"{', '.join((*MICRO_UNITS, *_STORAGE))}"
+        f"no metric is called {name!r}; {hint}{QUALITY} is the metric of the recipe, such as top1 or a loss; "
+        "hpcai500 accept --example lists all names"
     )
+
+
+def _rate(name: str) -> Metric | None:
+    """The rate, or its variation, of what the samples of a plug-in hold: `tokens_per_second`; None for other names."""
+    rate = name.removeprefix(VARIATION)
+    try:
+        unit = Unit(name=rate.removesuffix(RATE), per_sample=1)
+    except ValidationError:
+        return None
+    if unit.metric != rate:
+        return None
+    like = METRICS[name.replace(rate, "images_per_second")]
+    return replace(like, name=name, unit=like.unit.replace("images", unit.name))
 
 
 def value_of(metric: Metric, result: Result) -> float | None:
@@ -161,6 +175,8 @@ def value_of(metric: Metric, result: Result) -> float | None:
     name = metric.name.removeprefix(VARIATION)
     if name in FIGURES:
         return figure(result.goodput, name)
+    if name in result.rates:
+        return result.rates[name]
     value: float | None = result.quality.achieved if name == QUALITY else getattr(result, name)
     return value
 
@@ -170,7 +186,7 @@ def value_of(metric: Metric, result: Result) -> float | None:
 
 
 _MULTIPLES = {prefix: factor for factor, prefix in PREFIXES}
-# For each unit of a metric: other units that a contract may use, with their size in the metric's unit.
+# For each unit of a metric that has others, which a contract may use: their size in the metric's unit.
 _NAMES: dict[str, dict[str, float]] = {
     "FLOPS": {f"{prefix}FLOPS": factor for prefix, factor in _MULTIPLES.items()},
     "FLOPS/W": {f"{prefix}FLOPS/W": factor for prefix, factor in _MULTIPLES.items()},
@@ -179,22 +195,17 @@ _NAMES: dict[str, dict[str, float]] = {
     "W": {"kW": 1e3, "MW": 1e6},
     "s": {"us": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0},
     "fraction": {"%": 0.01},
-    "1": {},
-    "images/s": {},
-    "samples/s": {},
-    "files/s": {},
-    "accelerators": {},
 }
 
 
 def unit_names(base: str) -> list[str]:
     """All units that a contract may use for `base`, `base` itself first."""
-    return [base, *_NAMES[base]]
+    return [base, *_NAMES.get(base, {})]
 
 
 def unit_factor(name: str, base: str) -> float | None:
     """How many `base` one `name` is; None if it is not a multiple of it."""
-    return 1.0 if name == base else _NAMES[base].get(name)
+    return 1.0 if name == base else _NAMES.get(base, {}).get(name)
 
 
 def shown(value: float, base: str, unit: str | None = None) -> str:
@@ -209,9 +220,9 @@ def shown(value: float, base: str, unit: str | None = None) -> str:
         return _digits(value)
     if base == "s":
         return duration(value)
-    if base in ("images/s", "samples/s", "files/s", "accelerators"):
-        return f"{_digits(value)} {base}"
-    return scaled(value, "B/s" if base == "bytes/s" else base)
+    if base in _NAMES:
+        return scaled(value, "B/s" if base == "bytes/s" else base)
+    return f"{_digits(value)} {base}"
 
 
 def _digits(value: float) -> str:
@@ -393,9 +404,10 @@ class CriterionTable(_Table):
             raise ValueError(f"better: only for {QUALITY}; for {name} leave it out")
         if unit_factor(self.unit, metric.unit) is None:
             of_loss = f'{name} of a loss, where better = "lower",' if metric is LOSS else name
+            or_loss = '; for a loss, add better = "lower", with unit = "1"' if metric is METRICS[QUALITY] else ""
             raise ValueError(
                 f"unit: {of_loss} is measured in {metric.unit}; allowed: {', '.join(unit_names(metric.unit))}; "
-                f"got {self.unit!r}"
+                f"got {self.unit!r}{or_loss}"
             )
         needed = "lower" if metric.better == "higher" else "upper"
         if getattr(self, needed) is None:

@@ -20,7 +20,17 @@ from hpcai500.methodology.trials import summarise
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.plugins import known_benchmarks, not_known
 from hpcai500.record import Record, last_hash
-from hpcai500.results.acceptance.contract import COMPARED, LOSS, QUALITY, CriterionTable, Metric, RequireTable, value_of
+from hpcai500.results.acceptance.contract import (
+    COMPARED,
+    LOSS,
+    QUALITY,
+    RATE,
+    VARIATION,
+    CriterionTable,
+    Metric,
+    RequireTable,
+    value_of,
+)
 from hpcai500.results.acceptance.evidence import Evidence, Run, Verdict, last_value, read_evidence
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.scaling import read_scaling
@@ -147,7 +157,7 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
 
     Raises:
         UsageError: a file is wrong; or the criterion does not say which benchmark it means, means an unknown one, or
-            has the direction of another quality.
+            has the direction of another quality, or a rate that a run lacks.
         WrongAnswerError: a file contradicts its records.
     """
     metric, evidence = criterion.subject, sources.evidence
@@ -171,6 +181,8 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
         return Measured(missing=f"no finished run{of}{on}: make runs, and give their records")
     if metric.name == QUALITY:
         _require_direction(criterion, runs)
+    if metric.name.endswith(RATE):
+        _require_rate(criterion, runs)
     return of_each(metric, runs) if metric.kind == "run" else _variation(metric, runs)
 
 
@@ -186,6 +198,13 @@ def _require_direction(criterion: CriterionTable, runs: Sequence[Run]) -> None:
             else 'remove better = "lower", and give lower instead of upper'
         )
         raise UsageError(f"{criterion.name}: {quality.better} is better for {quality.metric} of {run.name}: {fix}")
+
+
+def _require_rate(criterion: CriterionTable, runs: Sequence[Run]) -> None:
+    """Refuse a rate of what the samples of another benchmark hold."""
+    for run in runs:
+        if criterion.subject.name.removeprefix(VARIATION) not in run.result.rates:
+            raise UsageError(f"{criterion.name}: the rates of {run.name} are {' and '.join(run.result.rates)}")
 
 
 def of_each(metric: Metric, runs: Sequence[Run]) -> Measured:
