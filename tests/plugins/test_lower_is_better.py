@@ -349,6 +349,7 @@ def test_its_report_has_the_target_and_the_reason(curves: Curves, ran: Path, tmp
         assert text in page
     reached = sum(value <= 0.13 for value in evaluated(ran))
     assert page.count(" ✓</td>") == reached < 8
+    assert "Every field has the value of the reference of curves." in page
     assert "(target 0.13 or less)" in curves.good("watch", ran)
 
 

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcai500.errors import UsageError
+from hpcai500.errors import HpcAi500Error
 from hpcai500.methodology.goodput import Goodput, goodput
 from hpcai500.methodology.nodes import NodeDifference, node_differences
 from hpcai500.methodology.passes import Better, better_of, goal, reaches
 from hpcai500.methodology.result import Result
-from hpcai500.recipe import every_field, recipes_folder, reference_recipe, table_differences, tables_hash
+from hpcai500.plugins import known_benchmarks
+from hpcai500.recipe import every_field, reference_recipe, table_differences, tables_hash
 from hpcai500.record import Event, line_hash
 from hpcai500.results.report.blocks import (
     Block,
@@ -540,12 +541,12 @@ def _differences(tables: Mapping[str, Any], reference: Mapping[str, Any], benchm
 
 
 def _reference(benchmark: str) -> Mapping[str, Any] | None:
-    if not benchmark.isidentifier() or not (recipes_folder() / benchmark / "reference.toml").is_file():
+    if benchmark not in known_benchmarks():
         return None
     try:
         return reference_recipe(benchmark).model_dump(mode="json")
-    except UsageError:
-        # A site's own folder of recipes may be older than this version: the page then has no reference.
+    except HpcAi500Error:
+        # The folder of recipes of a site, or a plug-in, may be older than this version: the page has no reference then.
         return None
 
 
