@@ -18,7 +18,7 @@ from builders.commands import python_with
 from builders.ranks import clean_environment
 
 from hpcai500.methodology.passes import target_checkpoint
-from hpcai500.record import iterate, read_record
+from hpcai500.record import Event, iterate, read_record
 
 INIT = '''\
 """Fits a curve by least squares; must not import torch."""
@@ -349,8 +349,23 @@ def test_its_report_has_the_target_and_the_reason(curves: Curves, ran: Path, tmp
         assert text in page
     reached = sum(value <= 0.13 for value in evaluated(ran))
     assert page.count(" ✓</td>") == reached < 8
+    assert re.findall(r'<div class="tile[^"]*"><dt>(.*?)</dt>', page)[:2] == ["Quality, mse", "Time"]
     assert "Every field has the value of the reference of curves." in page
     assert "(target 0.13 or less)" in curves.good("watch", ran)
+
+
+def test_the_axis_of_its_quality_begins_near_the_values(curves: Curves, ran: Path, tmp_path: Path) -> None:
+    record = shutil.copytree(ran, tmp_path / "near")
+
+    def bring_near(events: list[Event]) -> None:
+        for value in values(events, "eval_accuracy"):
+            value["value"] = 0.13 + 0.001 * value["epoch"]
+
+    edit_record(record, bring_near)
+    curves.run("report", record, "-o", tmp_path / "near.html")
+    drawn = (tmp_path / "near.html").read_text().partition("Quality (mse) by epoch</title>")[2].partition("</svg>")[0]
+    ticks = [float(text) for text in re.findall(r'text-anchor="end" class="tick">([\d.]+)<', drawn)]
+    assert min(ticks) > 0.12, ticks
 
 
 def test_its_export_and_its_mean_are_without_vflops(curves: Curves, campaign: Path) -> None:

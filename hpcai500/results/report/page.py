@@ -231,7 +231,7 @@ def _verdict_sentence(subject: Subject) -> str:
 
 
 def score_tiles(subject: Subject) -> Tiles:
-    """VFLOPS, quality, time, FLOPS, energy; for a run without a result, its progress."""
+    """VFLOPS, quality, time, FLOPS, energy; for a run without a result, its progress. A loss has no VFLOPS."""
     result = subject.result
     return Tiles(list(_of_result(subject, result) if result else _of_unfinished(subject)))
 
@@ -240,7 +240,8 @@ def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
     quality = result.quality
     reached = quality.is_reached
     valid = f"valid FLOPS: FLOPS x quality factor {plain(result.penalty_coefficient)}"
-    yield Tile("VFLOPS", quantity(result.vflops, "FLOPS"), result.why_no_vflops or valid)
+    if quality.better == "higher":
+        yield Tile("VFLOPS", quantity(result.vflops, "FLOPS"), result.why_no_vflops or valid)
     yield Tile(
         f"Quality, {quality.metric}",
         plain(quality.achieved, ".4f"),
@@ -291,7 +292,8 @@ def _of_unfinished(subject: Subject) -> Iterator[Tile]:
         (int(epoch) for value in subject.values("epoch_stop") if (epoch := number(value.get("epoch")))), default=0
     )
     last = subject.last("eval_accuracy")
-    yield Tile("VFLOPS", UNKNOWN, "no score before the last epoch", "soft")
+    if better_of(problem) == "higher":
+        yield Tile("VFLOPS", UNKNOWN, "no score before the last epoch", "soft")
     metric = short(last.get("metric") or problem.get("metric") or "", 30)
     yield Tile(f"Quality so far, {metric}", plain(last.get("value"), ".4f"), f"target {wanted}")
     yield Tile("Epochs trained", f"{done} of {plain(epochs, '.0f')}", f"ended as: {subject.record.status}")

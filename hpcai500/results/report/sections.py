@@ -75,7 +75,7 @@ def training_section(subject: Subject) -> Section:
     problem = table(subject.record.tables.get("problem"))
     metric, target = short(problem.get("metric", "quality"), 30), number(problem.get("target_quality"))
     better = better_of(problem)
-    charts = [_quality_chart(metric, target, better, evaluations), _loss_chart(epochs)]
+    charts = [_quality_chart(metric, target, better, evaluations), _loss_chart(better, epochs)]
     blocks: list[Block] = [Charts([chart for chart in charts if chart])]
     last = evaluations[max(evaluations)] if evaluations else {}
     if classes := table(last.get("per_class")):
@@ -90,9 +90,11 @@ def _quality_chart(
     points = _points(evaluations, "value")
     if not points:
         return None
-    highest = max([quality for _, quality in points] + ([target] if target is not None else []))
-    is_share = better == "higher" and highest > 0.5
-    axis = Axis(metric, 0.0, 1.0) if is_share else spanning(metric, [highest * 1.05])
+    values = [quality for _, quality in points] + ([target] if target is not None else [])
+    if better == "lower":
+        axis = spanning(metric, values, zero=False)
+    else:
+        axis = Axis(metric, 0.0, 1.0) if max(values) > 0.5 else spanning(metric, [max(values) * 1.05])
     text = f"{metric} is {points[-1][1]:.4f} after epoch {points[-1][0]:g}" + (
         "." if target is None else f"; the target is {goal(target, better)}."
     )
@@ -107,24 +109,24 @@ def _quality_chart(
     return Chart("Quality", drawing, text, [Key(metric, 1, "line")])
 
 
-def _loss_chart(epochs: Mapping[int, Mapping[str, Any]]) -> Chart | None:
+def _loss_chart(better: Better, epochs: Mapping[int, Mapping[str, Any]]) -> Chart | None:
     points = _points(epochs, "loss")
     if not points:
         return None
     losses = [loss for _, loss in points]
     text = f"The mean training loss is {losses[-1]:.4g} in epoch {points[-1][0]:g}, from {losses[0]:.4g}."
-    drawing = Plot(
-        "Training loss by epoch", text, _epoch_axis(points), spanning("loss", losses), [Line(points, 4, marked=True)]
-    ).draw()
+    # As the quality beside it, if that is a loss too.
+    axis = spanning("loss", losses, zero=better == "higher")
+    drawing = Plot("Training loss by epoch", text, _epoch_axis(points), axis, [Line(points, 4, marked=True)]).draw()
     return Chart("Loss", drawing, text, [Key("mean loss of the training steps", 4, "line")])
 
 
 def curves_section(sides: Sequence[tuple[str, Subject]]) -> Section | None:
     """Quality and loss by epoch of several runs, (name, run), in one chart each; None if there are none."""
     problem = table(sides[0][1].record.tables.get("problem"))
-    metric = short(problem.get("metric", "quality"), 30)
+    metric, better = short(problem.get("metric", "quality"), 30), better_of(problem)
     charts = [
-        _overlaid(title, axis, [(name, _points(_last_pass(subject, event), key)) for name, subject in sides])
+        _overlaid(title, axis, better, [(name, _points(_last_pass(subject, event), key)) for name, subject in sides])
         for title, axis, event, key in (
             ("Quality", metric, "eval_accuracy", "value"),
             ("Loss", "loss", "epoch_stop", "loss"),
@@ -134,7 +136,9 @@ def curves_section(sides: Sequence[tuple[str, Subject]]) -> Section | None:
     return Section("Quality and loss", [Charts(drawn)]) if drawn else None
 
 
-def _overlaid(title: str, axis: str, curves: Sequence[tuple[str, list[tuple[float, float]]]]) -> Chart | None:
+def _overlaid(
+    title: str, axis: str, better: Better, curves: Sequence[tuple[str, list[tuple[float, float]]]]
+) -> Chart | None:
     known = [(colour, name, points) for colour, (name, points) in enumerate(curves, 1) if points]
     if not known:
         return None
@@ -144,7 +148,7 @@ def _overlaid(title: str, axis: str, curves: Sequence[tuple[str, list[tuple[floa
         f"{title} by epoch",
         f"{text}.",
         _epoch_axis(together),
-        spanning(axis, [value for _, value in together]),
+        spanning(axis, [value for _, value in together], zero=better == "higher"),
         [Line(points, colour, marked=True) for colour, _, points in known],
     ).draw()
     return Chart(title, drawing, f"{text}.", [Key(name, colour, "line") for colour, name, _ in known])
