@@ -19,7 +19,8 @@ from hpcai500.results.report.blocks import Block, Cell, Row, Section, Table, Tex
 from hpcai500.results.report.reading import Subject, read_subject
 from hpcai500.results.report.sections import curves_section
 from hpcai500.results.score import expand, metric_title, why_no_mean
-from hpcai500.text import UNKNOWN, duration, listed, plain, quantity, share, short, table, tables
+from hpcai500.system.tables import plugin_words
+from hpcai500.text import UNKNOWN, aligned, duration, listed, plain, quantity, share, short, table, tables
 
 Better = Literal["higher", "lower", ""]
 # Names of the sides compared with A: a page has colours for six curves.
@@ -257,7 +258,7 @@ def _world(subject: Subject) -> tuple[Any, ...]:
         table(installation.get("image")).get("content_sha256"),
         package.get("code_sha256"),
         package.get("core_sha256"),
-        [one.get("code_sha256") for one in tables(installation.get("plugins"))] or None,
+        "; ".join(plugin_words(one) for one in tables(installation.get("plugins"))) or None,
     )
 
 
@@ -288,8 +289,11 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield f"  {one.layer} {one.field:36} {_value(one.reference):28} {_value(one.value)}"
     yield ""
     yield "systems differ in" if comparison.system else "systems are the same, as far as the records show"
-    for field, a, b in comparison.system[:_MOST_ROWS]:
-        yield f"  {short(_words(field), 60):38} {short(a, 26):28} {short(b, 26)}"
+    rows = [
+        (f"  {short(_words(field), 60):37}", f"{short(a, 40):27}", short(b, 40))
+        for field, a, b in comparison.system[:_MOST_ROWS]
+    ]
+    yield from aligned(rows)
     if comparison.numbers:
         yield ""
         yield f"{'':34} {'A':>22} {comparison.name:>22} {f'{comparison.name}/A':>8}"

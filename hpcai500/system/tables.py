@@ -271,8 +271,12 @@ def system_rows(nodes: Sequence[Node], installation: Mapping[str, Any] | None) -
     yield "image", short_image(image) if image else "none"
     yield "code", known(package.get("revision"), (package.get("code_sha256") or UNKNOWN)[:12])
     for plugin in found.get("plugins") or []:
-        code = (plugin.get("code_sha256") or UNKNOWN)[:12]
-        yield "plug-in", known(plugin.get("package"), plugin.get("version"), code)
+        yield "plug-in", plugin_words(plugin)
+
+
+def plugin_words(plugin: Mapping[str, Any]) -> str:
+    """`hpcai500-lm, 0.1.0, b405e6600d0e`: package, version and the beginning of the hash of its code."""
+    return known(plugin.get("package"), plugin.get("version"), (plugin.get("code_sha256") or UNKNOWN)[:12])
 
 
 def network_rows(node: Node) -> Iterator[Row]:

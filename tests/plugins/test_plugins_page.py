@@ -154,6 +154,11 @@ def test_a_record_says_which_plug_in_ran_and_a_changed_one_is_noticed(
     said = difference(read_record(ran), read_record(tmp_path / "other"))
     assert said is not None
     assert said.endswith("plug-in differ")
+    shown = spirals.run("compare", ran, tmp_path / "other").stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("  plug-in")]
+    plugins = [read_record(path).system["installation"]["plugins"][0] for path in (ran, tmp_path / "other")]
+    words = [f"hpcai500-spirals, 1.0, {one['code_sha256'][:12]}" for one in plugins]
+    assert re.split(r"\s{2,}", line.strip()) == ["plug-in", *words]
 
 
 def test_a_campaign_tells_of_a_plug_in_that_is_not_the_planned_one(spirals: Installed, tmp_path: Path) -> None:

@@ -155,6 +155,11 @@ def other_core(told: dict[str, Any]) -> None:
     told["installation"]["package"].update(core_sha256="c" * 64)
 
 
+def plugin(told: dict[str, Any]) -> None:
+    about = {"name": "spirals", "package": "hpcai500-spirals", "version": "1.0", "code_sha256": "7" * 64}
+    told["installation"].update(plugins=[about])
+
+
 def other_sources(opened: Path) -> None:
     (opened / "code/hpcai500/comm/reducer.py").write_text("changed = True\n")
 
@@ -188,6 +193,9 @@ FOUND: dict[str, tuple[Callable[[Path], None], str, str, str]] = {
     "other software": (
         last(change=node(lambda told: told["software"].update(torch="9.0"))), "fail", "same-system",
         "trial-03 ran on another system than trial-01: software versions"),
+    "another plug-in": (
+        last(change=system(plugin)), "fail", "same-system",
+        "trial-01: plug-in: hpcai500-spirals, 1.0, 777777777777…, then none"),
     "another kernel, which is for people": (
         last(change=node(lambda told: told.update(kernel="6.0"))), "warning", "same-system",
         "kernel: 5.14.0-503.el9.x86_64 on trial-01, trial-02; 6.0 on trial-03"),

@@ -5,6 +5,7 @@ docs/verification.md has a row for each name of a finding.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from hpcai500.results.submission.manifest import CAMPAIGN, FileEntry
 from hpcai500.results.verification.context import NO_STANDING, Changed, Context, Scored
 from hpcai500.results.verification.facts import codes_of, is_of_our_version, nodes, on_first_system, values
 from hpcai500.results.verification.finding import SHORT_STARTS, Finding, fail, note, skipped, warning
+from hpcai500.text import listed, short
 
 # ----------------------------------------------------------------------------------------------------
 # Attempts and journal: every started run is present, and the journal was started before the first.
@@ -472,7 +474,8 @@ def check_systems(context: Context) -> Iterator[Finding]:
         changed = sorted(key for key in first | identity if first.get(key) != identity.get(key))
         if changed:
             wrong = True
-            both = "; ".join(f"{key}: {_cut(identity.get(key))}, then {_cut(first.get(key))}" for key in changed)
+            shown = ((key, _in_words(identity.get(key)), _in_words(first.get(key))) for key in changed)
+            both = "; ".join(f"{key}: {here}, then {there}" for key, here, there in shown)
             yield fail(_SYSTEMS, f"{name} ran on another system than {names[0]}: {both}")
     yield from _other_differences(context)
     if not wrong:
@@ -521,9 +524,9 @@ def _other_differences(context: Context) -> Iterator[Finding]:
         yield warning(_SYSTEMS, f"between trials, on their first node: {one.sentence()}")
 
 
-def _cut(value: object, longest: int = 80) -> str:
-    text = str(value)
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+def _in_words(value: object) -> str:
+    """Part of a system's identity in one line, with the beginning of each hash."""
+    return short(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", listed(value)), 80)
 
 
 _CEILINGS = "ceilings-agree"
