@@ -25,7 +25,7 @@ from hpcai500.record import iterate, json_object, read_record
 from hpcai500.results.score import summarise_trials, why_no_mean
 from hpcai500.results.timeline import bytes_in_words
 from hpcai500.system.container import short_image
-from hpcai500.text import count, next_lines, scaled
+from hpcai500.text import aligned, count, next_lines, scaled
 
 # ----------------------------------------------------------------------------------------------------
 # One result as text, and as stable lines.
@@ -237,9 +237,12 @@ def mean_lines(summaries: Mapping[str, TrialSummary], samples: Samples) -> Itera
     dropped = any(summary.dropped_lowest is not None for summary in summaries.values())
     averaged = "without the highest and the lowest run" if dropped else "of all runs"
     yield f"all trials  mean {averaged}; variation: standard deviation / mean of all runs"
-    for name, summary in summaries.items():
-        variation = "unknown" if summary.variation is None else f"{summary.variation:.2%}"
-        yield f"  {name:24} {with_unit(name, summary.mean, samples):16}  variation {variation}  ({summary.runs} runs)"
+    rows: list[tuple[str, ...]] = []
+    for name, one in summaries.items():
+        variation = "unknown" if one.variation is None else f"{one.variation:.2%}"
+        mean = f"{with_unit(name, one.mean, samples):16}"
+        rows.append((f"  {name:23}", mean, f"variation {variation}  ({one.runs} runs)"))
+    yield from aligned(rows)
 
 
 def trial_lines(summaries: Mapping[str, TrialSummary], quality: Quality, samples: Samples) -> Iterator[str]:

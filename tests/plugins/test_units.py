@@ -106,6 +106,12 @@ upper = 0.0
 """
 
 
+def test_the_status_of_a_campaign_is_in_columns(clipped: Clipped, campaign: Path) -> None:
+    lines = clipped.run("campaign", "status", campaign).stdout.splitlines()
+    columns = {line.index("variation ") for line in lines if line.endswith(" runs)")}
+    assert len(columns) == 1
+
+
 def test_a_contract_limits_the_rate_of_what_samples_hold(clipped: Clipped, campaign: Path, tmp_path: Path) -> None:
     mean = statistics.mean(result_of(campaign / f"trial-0{trial}")["units_per_second"] for trial in (1, 2))
     path = tmp_path / "contract.toml"
