@@ -511,9 +511,8 @@ def reasons_against(
         *_lost_reasons(outcomes),
         *folder_reasons(campaign),
         *_unlike_reasons(outcomes),
-        *_shared_reasons(campaign, outcomes),
     ]
-    return tuple(dict.fromkeys(reasons))
+    return tuple(dict.fromkeys([*reasons, *_shared_reasons(campaign, outcomes, reasons)]))
 
 
 def in_order(campaign: Campaign) -> list[Attempt]:
@@ -624,14 +623,15 @@ def _unlike_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"{attempt.name}: its recipe or events are malformed: {type(error).__name__} {error}"
 
 
-def _shared_reasons(campaign: Campaign, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Reasons against finished runs; one that holds for all of them, as most do, is given once."""
+def _shared_reasons(campaign: Campaign, outcomes: Sequence[Outcome], given: Collection[str]) -> Iterator[str]:
+    """Reasons against finished runs, without those `given` for the campaign; one that holds for all runs comes once."""
     by_reason: dict[str, list[str]] = {}
     done = [one for one in outcomes if one.attempt.status == "done" and one.result]
     for outcome in done:
         assert outcome.result
         for reason in (*_code_reasons(campaign, outcome), *outcome.result.reasons):
-            by_reason.setdefault(reason, []).append(outcome.attempt.name)
+            if reason not in given:
+                by_reason.setdefault(reason, []).append(outcome.attempt.name)
     for reason, names in by_reason.items():
         if len(names) == len(done) > 1:
             yield f"all {len(done)} finished runs: {reason}"

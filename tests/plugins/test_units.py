@@ -106,10 +106,11 @@ upper = 0.0
 """
 
 
-def test_the_status_of_a_campaign_is_in_columns(clipped: Clipped, campaign: Path) -> None:
+def test_the_status_of_a_campaign_is_in_columns_and_gives_each_reason_once(clipped: Clipped, campaign: Path) -> None:
     lines = clipped.run("campaign", "status", campaign).stdout.splitlines()
     columns = {line.index("variation ") for line in lines if line.endswith(" runs)")}
     assert len(columns) == 1
+    assert sum("has no benchmark clipped" in line for line in lines) == 1
 
 
 def test_a_contract_limits_the_rate_of_what_samples_hold(clipped: Clipped, campaign: Path, tmp_path: Path) -> None:
