@@ -29,7 +29,7 @@ from hpcai500.engine.run_power import RunPower
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.trainer import Trainer
 from hpcai500.engine.warm_up import WarmUpTimes, facts
-from hpcai500.errors import DataError, HpcAi500Error, RecipeError, RecordError, RunError
+from hpcai500.errors import DataError, EnvironmentLacksError, HpcAi500Error, RecipeError, RecordError, RunError
 from hpcai500.hosts import Placement
 from hpcai500.layers import Recipe
 from hpcai500.measure.flops import CONVENTION, count_flops
@@ -42,11 +42,12 @@ from hpcai500.record import Record, RecordWriter, iterate, read_record
 from hpcai500.run_progress import PROGRESS, parse_progress
 from hpcai500.streams import say
 from hpcai500.system.container import find_container
+from hpcai500.system.doctor import host_memory_bytes, model_memory_check
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.power import AUTO, PowerChoice
 from hpcai500.system.process import age_seconds, job_times, owner_of
 from hpcai500.system.software import version_document
-from hpcai500.workloads import dataset_of, factory
+from hpcai500.workloads import dataset_of, factory, model_of
 from hpcai500.workloads.base import Place, Workload
 
 # ----------------------------------------------------------------------------------------------------
@@ -337,6 +338,34 @@ def _out_of_memory_reported() -> Iterator[None]:
         ) from error
 
 
+def _require_memory(recipe: Recipe, ranks: Ranks) -> None:
+    """Refuse a model that this host's memory cannot hold, for which the kernel would kill the rank without a message.
+
+    All ranks call it together.
+
+    Raises:
+        EnvironmentLacksError: with what it needs, what the host has, and what to do.
+    """
+    if recipe.accelerator.device != "cpu":
+        return
+    hosts = ranks.world.hosts
+    weights = ranks.world.broadcast_object(_weights_of(recipe) if ranks.leads else None)
+    here = hosts.count(hosts[ranks.world.rank])
+    if weights is None:
+        return
+    found = model_memory_check(recipe, weights, here, len(hosts), host_memory_bytes())
+    if found.status == "fail":
+        raise EnvironmentLacksError(found.sentence)
+
+
+def _weights_of(recipe: Recipe) -> int | None:
+    """Number of the model's weights; None if they cannot be counted without the data."""
+    # A plug-in needs no `model`, and an error of another's must not end a run, which does not use it.
+    with suppress(Exception):
+        return sum(parameter.numel() for parameter in model_of(recipe)[0].parameters())
+    return None
+
+
 def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     started = time.perf_counter()
     recipe, journal = job.recipe, job.journal
@@ -346,6 +375,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     precision = Precision(recipe.accelerator.precision, device, stages=groups.neighbours.column if groups else None)
     cores = ranks.cores()
     torch.set_num_threads(recipe.os.threads or cores)
+    _require_memory(recipe, ranks)
     torch.manual_seed(recipe.hyperparameters.seed)
     power = RunPower(job.power, ranks.world, journal.path, on_gpu=device.type == "cuda")
     if not job.is_trained:

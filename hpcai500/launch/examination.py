@@ -25,6 +25,7 @@ from hpcai500.system.accelerator import find_traces
 from hpcai500.system.checks import (
     CHECK_SECONDS,
     DISK,
+    MODEL_MEMORY,
     READING,
     START_SECONDS,
     Check,
@@ -93,7 +94,7 @@ def examine_command(patient: Patient, launcher: Launcher) -> Findings:
         _require_fit(load_machine(patient.machine), (setting.recipe if setting else None), launcher)
     looked_at = _looked_at(patient, setting)
     planned = plan(looked_at)
-    left_out = [name for name in (READING, DISK) if setting is None and name in planned.names]
+    left_out = [name for name in (READING, MODEL_MEMORY, DISK) if setting is None and name in planned.names]
     names = [name for name in planned.names if name not in left_out]
     not_measured = skipped(left_out, "only for a benchmark: hpcai500 doctor ic …, hpcai500 doctor ewa …")
     log, ended_by = (

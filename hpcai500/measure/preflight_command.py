@@ -107,7 +107,8 @@ def _costs(recipe: Recipe) -> Costs:
 
     model, example = model_of(recipe)
     pixels = math.prod(REFERENCE_GRID) if recipe.benchmark == "ewa" else None
-    return Costs(count_flops(model, *example).training_flops, state_bytes(model), pixels)
+    count = count_flops(model, *example)
+    return Costs(count.training_flops, state_bytes(model), count.parameters, pixels)
 
 
 def _progress(names: Sequence[str]) -> Callable[[str], None]:

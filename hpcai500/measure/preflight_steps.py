@@ -21,7 +21,7 @@ from hpcai500.measure.read_speed import Need, check_reading, choose, read
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.system import checks
 from hpcai500.system.checks import Check
-from hpcai500.system.doctor import Subject, examine, free_bytes, space_check
+from hpcai500.system.doctor import Subject, examine, free_bytes, host_memory_bytes, model_memory_check, space_check
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,13 @@ class Costs:
     Attributes:
         sample_flops: operations of training on one sample.
         checkpoint_bytes: size of one checkpoint.
+        weights: number of the model's.
         pixels: of that sample, where samples of the data may have another number; None if the recipe fixes it.
     """
 
     sample_flops: float
     checkpoint_bytes: int
+    weights: int
     pixels: int | None = None
 
 
@@ -88,6 +90,7 @@ class Steps:
             checks.CONVOLUTIONS: self._convolutions,
             checks.ALL_REDUCE: self._all_reduce,
             checks.READING: self._reading,
+            checks.MODEL_MEMORY: self._model_memory,
             checks.DISK: self._disk,
             checks.POWER: self._power,
         }
@@ -200,6 +203,21 @@ class Steps:
         sample_flops = None if isinstance(costs, str) or mine is None else _sample_flops(costs, mine.pixels)
         need = Need(recipe.benchmark, data, flops, sample_flops)
         return check_reading(readings, need)
+
+    def _model_memory(self) -> Check:
+        costs, hosts = self._model_costs(), self._world.hosts
+        if isinstance(costs, str):
+            return Check(checks.MODEL_MEMORY, "skip", f"the model cannot be built: {costs}")
+
+        def ask() -> Check:
+            ranks = hosts.count(hosts[self._world.rank])
+            return model_memory_check(self._stage.recipe, costs.weights, ranks, len(hosts), host_memory_bytes())
+
+        answers = ask_hosts(self._world, ask)
+        if failed := failures(checks.MODEL_MEMORY, answers, "could not look at its memory", "see its output above"):
+            return failed
+        found = [check for _, check in values(answers)]
+        return next((check for check in found if check.status == "fail"), found[0])
 
     def _disk(self) -> Check:
         costs = self._model_costs()

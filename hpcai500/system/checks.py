@@ -185,12 +185,16 @@ GEMM = "GEMM"
 CONVOLUTIONS = "convolutions"
 ALL_REDUCE = "all-reduce"
 READING = "reading"
+MODEL_MEMORY = "model memory"
 DISK = "disk"
 POWER = "power"
 # Time limits of one check, and of the start of all ranks: importing torch from a busy file system is slow.
 CHECK_SECONDS, START_SECONDS = 180.0, 300.0
 # In the order in which they run, and in which problems should be fixed.
-MEASURED = (RANKS, VERSIONS, NODES, CLOCKS, DEVICES, GEMM, CONVOLUTIONS, ALL_REDUCE, READING, DISK, POWER)
+MEASURED = (
+    *(RANKS, VERSIONS, NODES, CLOCKS, DEVICES, GEMM, CONVOLUTIONS, ALL_REDUCE, READING, MODEL_MEMORY, DISK),
+    POWER,
+)
 
 # If one of these fails, no rank can begin.
 _NEEDED = ("temporary", "backend", "launcher", "accelerator")

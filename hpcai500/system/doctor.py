@@ -23,7 +23,7 @@ from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.layers import Recipe
 from hpcai500.streams import say
 from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_check, ask_driver, find_traces
-from hpcai500.system.checks import DISK, Check
+from hpcai500.system.checks import DISK, MODEL_MEMORY, Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
 from hpcai500.system.devices import PCI_DEVICES, PciDevice, gpus_of, visible_gpus
 from hpcai500.system.looking import link_name, memory_limit, numbers_of, read
@@ -380,6 +380,41 @@ def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
     return Check("memory", "pass", f"{limit_bytes / 1e9:.3g} GB for this job, of {total_bytes / 1e9:.3g} GB")
 
 
+# A weight, its gradient and two numbers of the optimizer, in float32.
+_BYTES_A_WEIGHT = 16
+
+
+def host_memory_bytes() -> int:
+    """What this job may use of the host's memory."""
+    total = _total_memory_bytes()
+    return min(memory_limit() or total, total)
+
+
+def _total_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def model_memory_check(recipe: Recipe, weights: int, ranks: int, world_size: int, memory_bytes: int) -> Check:
+    """Whether a model of `weights` fits into `memory_bytes` of a host that has `ranks` of the job's `world_size`.
+
+    Only what every training holds counts: no activations, batches or libraries.
+    """
+    if recipe.accelerator.device != "cpu":
+        return Check(MODEL_MEMORY, "skip", "only for jobs on CPUs")
+    parts = world_size if recipe.is_sharded else recipe.programming.stages
+    needed = _BYTES_A_WEIGHT * weights * ranks // parts
+    detail = (
+        f"training needs at least {size(needed)} on a host with {count(ranks, 'rank')}, which has "
+        f"{size(memory_bytes)}: {_BYTES_A_WEIGHT} bytes for each of {weights / 1e6:.4g} million weights"
+    )
+    if parts > 1:
+        detail += f", divided among {parts} ranks"
+    if needed <= memory_bytes:
+        return Check(MODEL_MEMORY, "pass", detail)
+    instead = "more hosts" if parts > 1 else "fewer ranks on each host" if ranks > 1 else "a host with more memory"
+    return Check(MODEL_MEMORY, "fail", detail, f"use {instead}, or a smaller model")
+
+
 # ----------------------------------------------------------------------------------------------------
 # GPUs: whether the cores of ranks are near them, and whether copies between them and adapters can be direct.
 
@@ -679,13 +714,12 @@ def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: 
         placement = Placement(0, 1, 0, 1, "none", None, None)  # the check of the launcher reports it
     device, cores = recipe.accelerator.device if recipe else None, os.sched_getaffinity(0)
     ranks = max(placement.local_size or 1, recipe.hardware.accelerators_per_node if recipe else 1)
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     shared = Path("/dev/shm")  # noqa: S108
     return [
         cores_check(len(cores), os.cpu_count() or 1, ranks, placement.launcher),
         affinity_check(device, environment, placement, ranks, cores),
         gpudirect_check(device),
-        memory_check(memory_limit(), memory_bytes),
+        memory_check(memory_limit(), _total_memory_bytes()),
         shared_memory_check(shutil.disk_usage(shared).total if shared.is_dir() else None, ranks, container),
     ]
 

@@ -14,7 +14,7 @@ from builders.runs import train_arguments
 
 from hpcai500 import train
 from hpcai500.comm.communicator import LocalCommunicator
-from hpcai500.engine import checkpoints, evidence
+from hpcai500.engine import checkpoints, evidence, job
 from hpcai500.engine.measurement import report_end
 from hpcai500.engine.trainer import Trainer
 from hpcai500.errors import ExitCode, RunError
@@ -61,6 +61,19 @@ def test_cuda_without_a_device_is_an_error_and_never_a_silent_cpu_run(
     assert code == 69
     assert "or run on the CPU: --set accelerator.device=cpu" in capsys.readouterr().err
     assert read_record(path).status == "error"
+
+
+def test_a_model_that_the_host_cannot_hold_is_refused_before_it_is_made(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job, "host_memory_bytes", lambda: 10**6)  # a host with so little memory cannot exist here
+    code, path = run()
+    assert code == 69
+    error = capsys.readouterr().err
+    assert "on a host with 1 rank, which has 1 MB: 16 bytes for each of " in error
+    assert error.endswith("million weights; use a host with more memory, or a smaller model\n")
+    assert error.split("error: ")[1].strip() in (path / "ERROR").read_text()
+    assert not list(iterate(read_record(path).events, "model"))
 
 
 @pytest.mark.parametrize(

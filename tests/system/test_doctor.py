@@ -287,6 +287,29 @@ def test_memory_is_said_and_never_judged_but_for_what_ranks_share() -> None:
     assert doctor.shared_memory_check(None, 8, None).status == "skip"
 
 
+@pytest.mark.parametrize(
+    ("settings", "ranks", "world_size", "memory_gb", "detail", "fix"),
+    [
+        ((), 1, 1, 15, "16 GB on a host with 1 rank, which has 15 GB: 16 bytes for each of 1000 million weights",
+         "use a host with more memory, or a smaller model"),
+        ((), 2, 4, 31, "32 GB on a host with 2 ranks", "use fewer ranks on each host, or a smaller model"),
+        (("programming.stages=4",), 2, 4, 7, "8 GB on a host with 2 ranks", "use more hosts, or a smaller model"),
+    ],
+)  # fmt: skip
+def test_a_model_that_a_host_cannot_hold_fails_with_what_it_needs(
+    settings: tuple[str, ...], ranks: int, world_size: int, memory_gb: int, detail: str, fix: str
+) -> None:
+    ways = ("communication.backend=torch", f"hardware.accelerators_per_node={world_size}") if world_size > 1 else ()
+    stages = ("programming.parallel_mode=model",) if settings else ()
+    its = recipe(*ways, *stages, *settings)
+    check = doctor.model_memory_check(its, 10**9, ranks, world_size, memory_gb * 10**9)
+    assert (check.status, check.fix) == ("fail", fix)
+    assert detail in check.detail
+    assert doctor.model_memory_check(its, 10**9, ranks, world_size, (memory_gb + 1) * 10**9).status == "pass"
+    on_gpu = its.model_copy(update={"accelerator": its.accelerator.model_copy(update={"device": "cuda"})})
+    assert doctor.model_memory_check(on_gpu, 10**9, ranks, world_size, 1).status == "skip"
+
+
 # --- cores near GPUs; the made-up machine has 8 of them, at NUMA nodes 3, 3, 1, 1, 7, 7, 5, 5
 
 

@@ -172,7 +172,8 @@ def test_a_data_set_is_read_and_what_is_broken_in_it_fails_the_command(images: P
     assert [name for name in checks if name in MEASURED] == list(MEASURED)
     assert checks["GEMM"]["detail"].startswith("right; ")
     assert checks["disk"]["detail"].startswith(f"{tmp_path} has ")
-    assert "hpcai500: doctor: GEMM (6 of 11)" in ended.stderr
+    assert checks["model memory"]["status"] == "pass"
+    assert "hpcai500: doctor: GEMM (6 of 12)" in ended.stderr
     # Nothing is left behind: neither record nor cache.
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
