@@ -413,6 +413,11 @@ def wait_for(child: subprocess.Popen[bytes]) -> int:
         raise
 
 
+_OUT_OF_MEMORY = (
+    ", perhaps because the host ran out of memory (`dmesg`): use a smaller hyperparameters.batch_size, or more hosts"
+)
+
+
 def checked_code(code: int, name: str) -> int:
     """The exit code for our `code` of a child (negative for a signal); prints which signal killed `name`.
 
@@ -427,6 +432,8 @@ def checked_code(code: int, name: str) -> int:
     if code == -signal.SIGALRM:
         return ExitCode.RUN_FAILED
     if code < 0:
-        say(f"error: {name} was killed by {signal.Signals(-code).name}")
+        # The kernel kills without a message where memory runs out.
+        why = _OUT_OF_MEMORY if code == -signal.SIGKILL else ""
+        say(f"error: {name} was killed by {signal.Signals(-code).name}{why}")
         return ExitCode.RUN_FAILED
     return code

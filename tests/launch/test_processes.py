@@ -141,10 +141,17 @@ sys.exit(1)
     assert (tmp_path / "last-words").read_text() == "bye"
 
 
+# The kernel kills without a message where memory runs out.
+MEMORY = (
+    ", perhaps because the host ran out of memory (`dmesg`): use a smaller hyperparameters.batch_size, or more hosts"
+)
+
+
 @pytest.mark.parametrize(
     ("number", "first", "told"),
     [
-        ("SIGKILL", True, "rank 1 was lost\nhpcai500: error: rank 0 was killed by SIGKILL\n"),
+        ("SIGKILL", True, f"rank 1 was lost\nhpcai500: error: rank 0 was killed by SIGKILL{MEMORY}\n"),
+        ("SIGUSR1", True, "rank 1 was lost\nhpcai500: error: rank 0 was killed by SIGUSR1\n"),
         ("SIGALRM", True, "rank 1 was lost\n"),
         ("SIGALRM", False, "rank 1 was lost\n"),
     ],
@@ -235,7 +242,7 @@ def test_a_single_job_ends_when_its_command_is_killed(tmp_path: Path) -> None:
 def test_a_single_job_gives_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_to_end(python("import sys; sys.exit(5)")) == 5
     assert run_to_end(python("import os; os.kill(os.getpid(), 9)")) == 1
-    assert capfd.readouterr().err == "hpcai500: error: the job was killed by SIGKILL\n"
+    assert capfd.readouterr().err == f"hpcai500: error: the job was killed by SIGKILL{MEMORY}\n"
 
 
 @pytest.mark.parametrize("size", [1, 2])
