@@ -249,7 +249,9 @@ class _LocalLauncher:
     def check(self, recipe: Recipe, jobs: int) -> None:
         _check_size(recipe, self.size)
         self._refuse_other_nodes(recipe)
-        require_room(self.size or recipe.world_size, recipe.accelerator.device)
+        # A recipe that states its ranks refuses another --procs.
+        option = "--procs " if self.size else "--set hardware.accelerators_per_node="
+        require_room(self.size or recipe.world_size, recipe.accelerator.device, option)
 
     def run(
         self,
@@ -353,24 +355,28 @@ class _OuterLauncher:
         self._server.end(code)
 
 
-def require_room(size: int, device: str = "cpu") -> None:
+def require_room(size: int, device: str = "cpu", option: str = "--procs ") -> None:
     """Refuse more ranks on this host than it has devices, or cores unless --oversubscribe lets them share.
+
+    `option` is the one for fewer ranks, without their number.
 
     Raises:
         UsageError: with the largest possible number.
     """
     devices = len(visible_devices(os.environ))
     if device == "cuda" and 0 < devices < size:
-        raise UsageError(f"{size} ranks, but {devices} CUDA device{'s' if devices > 1 else ''} here: --procs {devices}")
+        raise UsageError(f"{size} ranks, but {devices} CUDA device{'s' if devices > 1 else ''} here: {option}{devices}")
     cores = len(os.sched_getaffinity(0))
     if size > cores and not os.environ.get(OVERSUBSCRIBE):
-        raise UsageError(f"{_shared(size, cores)}, or add --oversubscribe ({OVERSUBSCRIBE}=1) to run them anyway")
+        raise UsageError(
+            f"{_shared(size, cores, option)}, or add --oversubscribe ({OVERSUBSCRIBE}=1) to run them anyway"
+        )
 
 
-def _shared(size: int, cores: int) -> str:
+def _shared(size: int, cores: int, option: str = "--procs ") -> str:
     return (
         f"{size} ranks share {cores} core{'s' if cores > 1 else ''}: this shows that they work, not how fast they are; "
-        f"--procs {cores} gives each its own core"
+        f"{option}{cores} gives each its own core"
     )
 
 

@@ -51,7 +51,7 @@ from hpcai500.recipe import default_recipe, load_recipe, parse_resolved
 from hpcai500.record import json_object
 from hpcai500.streams import say
 from hpcai500.system.accelerator import find_traces
-from hpcai500.system.doctor import Subject, require_healthy
+from hpcai500.system.doctor import Subject, device_first, require_healthy
 
 # ----------------------------------------------------------------------------------------------------
 # Running one measuring module.
@@ -424,13 +424,15 @@ def run_profile(
     """
     name = recipe or default_recipe(benchmark, has_data=data is not None)
     setting = setting_for(launcher, name, overrides)
-    launcher.check(setting.recipe, 1)
+    folder = out or Path("runs") / f"profile-{benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    subject = Subject(setting.recipe, data, folder, sys.argv[1:])
+    with device_first(subject):
+        launcher.check(setting.recipe, 1)
     if setting.recipe.benchmark != benchmark:
         raise UsageError(
             f"{name}: a recipe of {setting.recipe.benchmark}; run `hpcai500 profile {setting.recipe.benchmark} …`"
         )
-    folder = out or Path("runs") / f"profile-{benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    require_healthy(Subject(setting.recipe, data, folder, sys.argv[1:]))
+    require_healthy(subject)
     new_folder(folder)
     limit_seconds = _PROFILING_LIMIT_SECONDS + _STEP_SECONDS * (steps or 0)
     chosen = nullcontext(data) if data else data_for_measuring(setting.recipe, is_shared=not launcher.is_local)

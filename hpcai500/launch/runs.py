@@ -40,7 +40,7 @@ from hpcai500.recipe import default_recipe, load_recipe, read_resolved, rulebook
 from hpcai500.record import is_being_written, iterate, read_record, require_unused
 from hpcai500.restarts import Restarts
 from hpcai500.streams import say
-from hpcai500.system.doctor import Subject, require_healthy
+from hpcai500.system.doctor import Subject, device_first, require_healthy
 from hpcai500.system.power import parse_power
 from hpcai500.system.process import JOB_TIMES
 from hpcai500.text import next_lines
@@ -84,10 +84,12 @@ def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
     name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
     overrides = [*request.overrides, *launcher.fit(name, request.overrides)]
     recipe = load_recipe(name, overrides)
-    launcher.check(recipe, request.trials)
-    _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
     folder = request.out or _RUNS / f"{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
+    subject = Subject(recipe, request.data, folder, sys.argv[1:])
+    with device_first(subject):
+        launcher.check(recipe, request.trials)
+    _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
+    require_healthy(subject)
     if request.trials > 1:
         campaign = create_campaign(folder, recipe, request.trials, request.data)
         say(f"{folder}: a campaign of {request.trials} runs, identity {campaign.identity}")
@@ -374,7 +376,11 @@ def run_campaign(
     recipe = read_resolved(campaign.path / RECIPE)
     done = {attempt.trial: attempt for attempt in campaign.done()}
     left = [trial for trial in trials if trial.trial not in done]
-    launcher.check(recipe, len(left))
+    planned = campaign.start["data"]
+    data = data or (Path(planned) if planned else None)
+    subject = Subject(recipe, data, folder, sys.argv[1:])
+    with device_first(subject):
+        launcher.check(recipe, len(left))
     if not left:
         yield from (Outcome(campaign.record(done[trial.trial]), ExitCode.PASS) for trial in trials)
         return
@@ -383,9 +389,7 @@ def run_campaign(
             f"{folder}: {plugin['package']} {plugin['version']} is installed with other code than this campaign was "
             "planned with, so that its runs get no mean: plan a new campaign, or install that code again"
         )
-    planned = campaign.start["data"]
-    data = data or (Path(planned) if planned else None)
-    require_healthy(Subject(recipe, data, folder, sys.argv[1:]))
+    require_healthy(subject)
     how = Invocation(["hpcai500", *sys.argv[1:]], find_placement(os.environ).launcher, os.environ.get("SLURM_JOB_ID"))
     rules = rulebook(campaign.edition, campaign.benchmark)
     work = _Work(launcher, recipe, data or make_data(recipe, folder), power, how, rules, restarts)

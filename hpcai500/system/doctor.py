@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, islice
@@ -22,6 +23,7 @@ from hpcai500.hosts import RENDEZVOUS, LauncherName, Placement, find_placement
 from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.layers import Recipe
 from hpcai500.streams import say
+from hpcai500.system.accelerator import NAME as ACCELERATOR
 from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_check, ask_driver, find_traces
 from hpcai500.system.checks import DISK, MODEL_MEMORY, Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
@@ -667,12 +669,29 @@ def require_healthy(subject: Subject) -> None:
     for check in checks:
         if check.status == "warn":
             _warn(check.sentence)
-    errors = [check for check in checks if check.status == "fail"]
+    # Without its device no run starts, whatever else is mended.
+    errors = sorted((check for check in checks if check.status == "fail"), key=lambda it: it.name != ACCELERATOR)
     if not errors:
         return
     more = f" (and {len(errors) - 1} more: see `{_doctor_line(subject)}`)" if errors[1:] else ""
     kind = DataError if errors[0].name == DATA else EnvironmentLacksError
     raise kind(f"{errors[0].sentence}{more}")
+
+
+@contextmanager
+def device_first(subject: Subject) -> Iterator[None]:
+    """Where the block refuses the ranks of `subject` and its device is missing, report that: fewer ranks do not help.
+
+    Raises:
+        EnvironmentLacksError: instead of the block's UsageError.
+    """
+    try:
+        yield
+    except UsageError:
+        missing = next((it for it in examine(subject) if it.name == ACCELERATOR and it.status == "fail"), None)
+        if missing:
+            raise EnvironmentLacksError(missing.sentence) from None
+        raise
 
 
 # What doctor takes of the options of other commands; those after which a value follows.

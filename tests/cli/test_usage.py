@@ -33,7 +33,7 @@ HERE = "srun, mpirun or torchrun (docs/launching.md), or try it on this host wit
 MISTAKES_OF_RUNS = [
     ("ic --recipe nope.toml", "nope.toml: no such recipe file; hpcai500 comes with ewa/ensemble"),
     ("ic --set problem.epochs=many", "--set problem.epochs: [problem] epochs: expected a valid integer"),
-    ("ic --recipe ic/reference", "the recipe trains on imagenet-1k; give its folder with --data DIR"),
+    ("ic --recipe ic/reference --set accelerator.device=cpu", "trains on imagenet-1k; give its folder with --data DIR"),
     ("ic --data nowhere --set accelerator.device=cpu", "nowhere"),
     ("ic --resume", "no unfinished ic run to resume; name its record: --resume --out DIR"),
     ("ic --resume --trials 2", "leave out --recipe, --set, --input and --trials"),
@@ -154,7 +154,7 @@ def test_a_launcher_whose_variables_are_no_ranks_is_told_as_a_json_document(
         (["--recipe", "nope"], "nope: no such recipe file"),
         (["--set", "hardware.nodes=4"], "torchrun: 2 ranks, but the recipe's hardware is 4 x 1"),
         (
-            ["--data", ".", "--trials", "3", "--set", "communication.backend=horovod"],
+            ["--recipe", "ic/smoke", "--trials", "3", "--set", "communication.backend=horovod"],
             "--trials: Horovod starts only once under one torchrun",
         ),
     ],

@@ -380,6 +380,15 @@ def test_more_ranks_than_cores_are_refused_unless_a_flag_allows_it_and_more_than
         require_room(3, "cuda")
 
 
+def test_ranks_that_a_recipe_states_become_fewer_by_its_own_field() -> None:
+    # `--procs` with another number than the recipe's is refused.
+    cores = len(os.sched_getaffinity(0))
+    settings = ["communication.backend=torch", f"hardware.accelerators_per_node={cores + 1}"]
+    launcher = launcher_of(Placement(0, 1, 0, 1, "none", None, None), None)
+    with pytest.raises(UsageError, match=f"--set hardware.accelerators_per_node={cores} gives each its own core"):
+        launcher.check(load_recipe("ic/smoke", settings), 1)
+
+
 @pytest.mark.parametrize(
     "command",
     ["ic", "ewa", "micro copy", "profile ic --recipe ic/smoke", "system", "doctor --quick",

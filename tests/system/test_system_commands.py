@@ -224,6 +224,15 @@ def test_a_run_that_cannot_be_is_refused_before_anything_is_made(typed: Typed, t
     assert not list(tmp_path.iterdir())
 
 
+@without_devices
+@pytest.mark.parametrize("command", ["ic", "profile ic"])
+def test_a_missing_device_is_told_before_what_would_not_help(typed: Typed, command: str) -> None:
+    settings = ("accelerator.device=cuda", "communication.backend=torch", "hardware.accelerators_per_node=1000")
+    ended = typed(*command.split(), "--data", "nowhere", *(word for text in settings for word in ("--set", text)))
+    assert ended.returncode == 69
+    assert "error: accelerator.device is cuda, but " in ended.stderr
+
+
 def test_of_several_errors_the_first_is_told_and_the_others_counted(tmp_path: Path) -> None:
     """A missing data set is a mistake of the user."""
     with pytest.raises(DataError, match=r"no such folder; give the folder of synthetic-shapes with --data DIR$"):
