@@ -26,6 +26,7 @@ from hpcai500.system.checks import (
     CHECK_SECONDS,
     DISK,
     MODEL_MEMORY,
+    RANKS,
     READING,
     START_SECONDS,
     Check,
@@ -78,7 +79,18 @@ def look(patient: Patient, procs: int | None = None) -> list[Check]:
     """
     if procs is not None:
         require_room(procs)
-    return _looked_at(patient, _setting(patient, lambda: launcher_of(find_placement(os.environ), procs)))
+
+    def launcher() -> Launcher:
+        return launcher_of(find_placement(os.environ), procs)
+
+    setting = _setting(patient, launcher)
+    looked_at = _looked_at(patient, setting)
+    if setting is not None and why_unplaced() is None:
+        try:
+            launcher().check(setting.recipe, 1)
+        except UsageError as error:
+            return [*looked_at, _refused(error)]
+    return looked_at
 
 
 def examine_command(patient: Patient, launcher: Launcher) -> Findings:
@@ -101,10 +113,17 @@ def examine_command(patient: Patient, launcher: Launcher) -> Findings:
         _measure(patient, setting or _of_machine(looked_at, launcher), names, launcher) if names else (Told(), None)
     )
     if isinstance(ended_by, UsageError):
-        measured: Sequence[Check] = skipped(names, f"not measured: {ended_by}")
+        rest = [name for name in names if name != RANKS]
+        measured: Sequence[Check] = [_refused(ended_by), *skipped(rest, f"not measured: first fix `{RANKS}`")]
     else:
         measured = concluded(log, names, str(ended_by) if ended_by else None)
     return Findings(in_order([*looked_at, *measured, *not_measured, *planned.skipped]), log.stopped)
+
+
+def _refused(error: UsageError) -> Check:
+    """The failure where a run would refuse its ranks with `error`."""
+    detail, _, fix = str(error).partition("; ")
+    return Check(RANKS, "fail", detail, fix or None)
 
 
 def _require_fit(machine: Machine, recipe: Recipe | None, launcher: Launcher) -> None:
@@ -131,7 +150,11 @@ def _looked_at(patient: Patient, setting: Setting | None) -> list[Check]:
 def _measure(
     patient: Patient, setting: Setting, names: Sequence[str], launcher: Launcher
 ) -> tuple[Told, HpcAi500Error | str | None]:
-    """The log of the ranks, and how they failed, if they did."""
+    """The log of the ranks, and how they failed, if they did; a UsageError if a run would refuse them."""
+    try:
+        launcher.check(setting.recipe, 1)
+    except UsageError as error:
+        return Told(), error
     with scratch_folder(os.environ, Path.cwd()) as folder:
         log = Path(folder, "checks.jsonl")
         options = PreflightOptions(

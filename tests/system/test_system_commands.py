@@ -133,12 +133,26 @@ def test_where_the_launcher_tells_nonsense_no_rank_is_started(typed: Typed, monk
     assert "RANK=3" in checks_of(ended)["GEMM"]["detail"]
 
 
-def test_a_recipe_for_other_nodes_is_looked_at_here_and_not_measured(typed: Typed) -> None:
-    nodes = ["--set", "hardware.nodes=2", "--set", "communication.backend=torch"]
-    ended = typed("doctor", "ic", *ON_CPU, *nodes, "--json")
-    assert ended.returncode == 0
-    assert checks_of(ended)["GEMM"]["status"] == "skip"
-    assert "hardware.nodes is 2: start the command on all of them with srun" in checks_of(ended)["GEMM"]["detail"]
+@pytest.mark.parametrize(
+    ("ranks", "detail", "fix"),
+    [
+        ("nodes=2", "hardware.nodes is 2: start the command on all of them with srun", ""),
+        ("accelerators_per_node=1000", "1000 ranks share ", "--set hardware.accelerators_per_node="),
+    ],
+)
+def test_ranks_that_a_run_refuses_fail_once_and_nothing_is_measured(
+    typed: Typed, ranks: str, detail: str, fix: str
+) -> None:
+    settings = ["--set", f"hardware.{ranks}", "--set", "communication.backend=torch"]
+    ended = typed("doctor", "ic", *ON_CPU, *settings, "--json")
+    assert (ended.returncode, ended.stderr) == (69, "")
+    checks = checks_of(ended)
+    assert [name for name, check in checks.items() if check["status"] == "fail"] == ["ranks"]
+    assert checks["ranks"]["detail"].startswith(detail)
+    assert (checks["ranks"]["fix"] or "").startswith(fix)
+    assert {checks[name]["detail"] for name in MEASURED[1:]} == {"not measured: first fix `ranks`"}
+    quick = checks_of(typed("doctor", "ic", *ON_CPU, *settings, "--json", "--quick"))
+    assert quick["ranks"] == checks["ranks"]
 
 
 def test_a_broken_environment_or_torch_is_told_without_importing_it(tmp_path: Path) -> None:
