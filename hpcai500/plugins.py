@@ -368,7 +368,8 @@ def may_be_benchmark(name: str) -> bool:
 
 def not_known(benchmark: object) -> str:
     """Why a name is refused, and what to do."""
-    return (
-        f"expected one of {', '.join(known_benchmarks())}, got {benchmark!r}; for the benchmark of a plug-in, install "
-        "its package (docs/plugins.md)"
-    )
+    return f"expected one of {', '.join(known_benchmarks())}, got {benchmark!r}, which {PERHAPS_MISSING}"
+
+
+# Of a name that is unknown here.
+PERHAPS_MISSING = "may be a plug-in that is not installed in this Python (docs/plugins.md)"

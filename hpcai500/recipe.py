@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,15 @@ from pydantic import ValidationError
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
 from hpcai500.methodology.conduct import ranks_per_replica
-from hpcai500.plugins import known_benchmarks, load_plugin, not_known, recipe_type, usable_plugins
+from hpcai500.plugins import (
+    PERHAPS_MISSING,
+    known_benchmarks,
+    load_plugin,
+    may_be_benchmark,
+    not_known,
+    recipe_type,
+    usable_plugins,
+)
 from hpcai500.toml_source import Source, explain, merged, parse_tables, read_source
 
 # ----------------------------------------------------------------------------------------------------
@@ -101,10 +110,18 @@ def find_recipe(name: str | Path) -> Path:
     plugin = load_plugin(benchmark) if slash else None
     if plugin is not None and (plugin.recipes / f"{stem}.toml").is_file():
         return plugin.recipes / f"{stem}.toml"
+    if re.fullmatch(r"[\w-]+/[\w-]+", str(name)) and _may_be_missing(benchmark):
+        raise RecipeError(f"{name}: no such recipe file; {benchmark} {PERHAPS_MISSING}")
     known = shipped_recipes()
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise RecipeError(f"{name}: no such recipe file; {hint}hpcai500 comes with {', '.join(known)}")
+
+
+def _may_be_missing(benchmark: str) -> bool:
+    """Whether `benchmark` is perhaps a plug-in that is not installed, and neither a folder nor a misspelt benchmark."""
+    near = difflib.get_close_matches(benchmark, known_benchmarks())
+    return not near and may_be_benchmark(benchmark) and not Path(benchmark).is_dir()
 
 
 def shipped_recipes() -> list[str]:

@@ -16,7 +16,7 @@ import typer
 from hpcai500 import __version__, streams
 from hpcai500.cli.data import app as data
 from hpcai500.cli.ensemble import app as ensemble
-from hpcai500.cli.options import add_command, field_of, new_group
+from hpcai500.cli.options import USAGE_ERROR, add_command, field_of, new_group
 from hpcai500.cli.procure import accept, rank, track
 from hpcai500.cli.prove import replicate, submit, verify
 from hpcai500.cli.run import RUN, Benchmarks, add_benchmarks, demo, failing, report_runs, score, watch
@@ -258,8 +258,6 @@ _INTERRUPTED = 128 + signal.SIGINT
 def run() -> int:
     """Run the command that the process was started for; returns its exit code."""
     prepare_streams()
-    # The base class of typer's usage errors is private in some versions and click's in others; this subclass is public.
-    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     try:
         code = _refuse_dead_paths(sys.argv[1:]) or app(standalone_mode=False) or ExitCode.PASS
         if code == _INTERRUPTED:
@@ -269,7 +267,7 @@ def run() -> int:
     except HpcAi500Error as error:
         print_error(error)
         return error.exit_code
-    except usage_error as error:
+    except USAGE_ERROR as error:
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context else ""
         print_error(f"{_suggested_setting(error, sys.argv[1:]) or _reason(error)}{hint}")

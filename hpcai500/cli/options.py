@@ -100,6 +100,10 @@ class Group(TyperGroup):
                 formatter.write_dl(rows, col_max=20)
 
 
+# The base class of typer's usage errors is private in some versions and click's in others; this subclass is public.
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+
+
 class WithPlugins(Group):
     """Our commands, then those of plug-ins, which are searched only for a list of commands or an unknown name."""
 
@@ -123,6 +127,18 @@ class WithPlugins(Group):
             return command
         found = find_plugin(cmd_name)
         return None if found is None else self.command_of(found)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As usual; the error for an unknown name that resembles none says that it may be a plug-in."""
+        from hpcai500.plugins import PERHAPS_MISSING, may_be_benchmark  # only if the name is not ours
+
+        try:
+            return super().resolve_command(ctx, args)
+        except USAGE_ERROR as error:
+            problem: Any = error
+            if args and may_be_benchmark(args[0]) and "Did you mean" not in problem.message:
+                problem.message = f"{problem.message.rstrip('.')}: it {PERHAPS_MISSING}"
+            raise
 
 
 def add_command(

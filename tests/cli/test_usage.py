@@ -34,6 +34,7 @@ MISTAKES_OF_RUNS = [
     ("ic --recipe nope.toml", "nope.toml: no such recipe file; hpcai500 comes with ewa/ensemble"),
     ("ic --set problem.epochs=many", "--set problem.epochs: [problem] epochs: expected a valid integer"),
     ("ic --recipe ic/reference --set accelerator.device=cpu", "trains on imagenet-1k; give its folder with --data DIR"),
+    ("ic --recipe big/smoke", "no such recipe file; big may be a plug-in that is not installed in this Python"),
     ("ic --data nowhere --set accelerator.device=cpu", "nowhere"),
     ("ic --resume", "no unfinished ic run to resume; name its record: --resume --out DIR"),
     ("ic --resume --trials 2", "leave out --recipe, --set, --input and --trials"),
@@ -60,6 +61,8 @@ MISTAKES = [
     ("ic --trials 0", "--trials"),
     ("flops icc", "icc"),
     ("data chek ic x", "No such command 'chek'. Did you mean 'check'?"),
+    ("big", "No such command 'big': it may be a plug-in that is not installed in this Python (docs/plugins.md) (see "),
+    ("data make big d", "No such command 'big': it may be a plug-in that is not installed"),
     # Options that are fields of a recipe.
     ("ic --epochs 2", "No such option: --epochs. Did you mean `--set problem.epochs=2`? (see "),
     ("ewa --batch-size=32 --json", "Did you mean `--set hyperparameters.batch_size=32`?"),

@@ -321,7 +321,7 @@ def test_what_a_plug_in_leaves_out_is_told_with_its_package(site: Path) -> None:
 def test_a_benchmark_that_nobody_brings_is_told_with_those_that_are_there(site: Path) -> None:
     write_package(site, "tiny", "tiny_known")
     with pytest.raises(
-        UsageError, match=r"^flops: expected one of ic, ewa, tiny, got 'big'; for the benchmark of a plug-in"
+        UsageError, match=r"^flops: expected one of ic, ewa, tiny, got 'big', which may be a plug-in that is not"
     ):
         require_benchmark("big", "flops")
     require_benchmark("tiny", "flops")
@@ -382,7 +382,7 @@ def test_a_record_s_recipe_is_read_where_the_plug_in_is_installed_and_told_where
     (site / "tiny_recorded-1.0.dist-info" / "entry_points.txt").unlink()
     with pytest.raises(
         RecipeError,
-        match=r"recipe\.toml: benchmark: expected one of ic, ewa, got 'tiny'; for the benchmark of a plug-in",
+        match=r"recipe\.toml: benchmark: expected one of ic, ewa, got 'tiny', which may be a plug-in that is not",
     ):
         parse_resolved(text, "recipe.toml")
 
