@@ -291,7 +291,7 @@ def _predict(
     as_json: bool,
 ) -> None:
     from hpcai500.hosts import find_placement
-    from hpcai500.launch.measuring import count_step, planned_recipe  # keeps `--help` fast
+    from hpcai500.launch.measuring import count_step, planned_recipe, require_data_parallel  # keeps `--help` fast
     from hpcai500.methodology.cost import StepFacts
     from hpcai500.results.given_files import given_machine
     from hpcai500.results.prediction import classes_of, measured_points, predict_scaling, write_prediction
@@ -307,6 +307,7 @@ def _predict(
     recipe = planned_recipe(name, settings, 2, machine.accelerators_per_node)
     if recipe.benchmark != benchmark:
         raise UsageError(f"{name}: a recipe of {recipe.benchmark}, not of {benchmark}")
+    require_data_parallel(recipe, "a prediction")
     runs = read_runs(records)
     measured = measured_points(runs, machine)
     classes = classes_of(runs[0].record) if runs else None

@@ -484,7 +484,7 @@ def planned_on(
     """
     nodes, per_node = planned_layout(name, overrides, machine.nodes, machine.accelerators_per_node)
     recipe = planned_recipe(name, overrides, nodes, per_node)
-    _require_data_parallel(benchmark, name, recipe)
+    _require_plannable(benchmark, name, recipe)
     return recipe, count_step(placement, name, overrides)
 
 
@@ -495,7 +495,7 @@ def planned_here(benchmark: str, name: str, overrides: Sequence[str], launcher: 
         UsageError: there is no such recipe, or it does not fit them.
     """
     setting = setting_for(launcher, name, overrides)
-    _require_data_parallel(benchmark, name, setting.recipe)
+    _require_plannable(benchmark, name, setting.recipe)
     return setting
 
 
@@ -509,13 +509,22 @@ def measured_here(setting: Setting, launcher: Launcher) -> dict[str, Any]:
     return measure(launcher, "measure.step_command", setting, StepOptions(_STEPS, _SECONDS))
 
 
-def _require_data_parallel(benchmark: str, name: str, recipe: Recipe) -> None:
+def _require_plannable(benchmark: str, name: str, recipe: Recipe) -> None:
     if recipe.benchmark != benchmark:
         raise UsageError(
             f"{name}: a recipe of {recipe.benchmark}; type `hpcai500 {recipe.benchmark} --estimate --recipe {name}`"
         )
+    require_data_parallel(recipe, "an estimate")
+
+
+def require_data_parallel(recipe: Recipe, what: str) -> None:
+    """Refuse a recipe that divides its model among ranks, which the cost model does not know.
+
+    Raises:
+        UsageError: it does; the message says that `what` is impossible.
+    """
     if recipe.programming.parallel_mode != "data":
         raise UsageError(
-            f"programming.parallel_mode: an estimate needs data, got {recipe.programming.parallel_mode}: change it, or "
+            f"programming.parallel_mode: {what} needs data, got {recipe.programming.parallel_mode}: change it, or "
             "measure a run"
         )

@@ -82,6 +82,10 @@ MISTAKES = [
     ("ic --estimate --recipe ic/smoke", "whose size is unknown before a run"),
     ("scale --predict 64 ic", "--predict needs a machine: "),
     ("scale --predict 64 ic --machine v100-64 --procs 1,2", "leave out --procs"),
+    (
+        "scale --predict 64 ic --machine v100-64 --set programming.parallel_mode=mixed --set programming.stages=2",
+        "programming.parallel_mode: a prediction needs data, got mixed: change it, or measure a run",
+    ),
     ("scale --predict 64 ic ewa --machine v100-64", "expected one benchmark"),
     ("scale ic --machine v100-64", "add --predict"),
     # Profiles.
