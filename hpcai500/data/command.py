@@ -5,6 +5,7 @@ Progress goes to stderr, the result to stdout: a table for people, or exactly on
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -51,8 +52,14 @@ def _make(found: Found, chosen: SetOptions) -> int:
     parameters = {"benchmark": found.name, "package": found.package, "version": found.version}
     file = Path(getfile(sys.modules[make.__module__]))
     code = {_CODE: sha256(file.read_bytes()).hexdigest()}
-    with _named_errors(found, "make_data"):
-        is_new = make_once(make, chosen.dir, parameters, code)
+    try:
+        with _named_errors(found, "make_data"):
+            is_new = make_once(make, chosen.dir, parameters, code)
+    except OSError as error:
+        raise DataError(
+            f"cannot write the synthetic set: {error.filename or chosen.dir}: {error.strerror or error}; choose a "
+            "folder with space that you may write to"
+        ) from error
     made_by = claim_folder(chosen.dir, parameters, [], code).get(_CODE)
     if made_by not in (None, code[_CODE]):
         say(
@@ -98,6 +105,8 @@ def make_once(make: Any, root: Path, parameters: Mapping[str, Any], notes: Mappi
 
 
 def _exists(root: Path, parameters: Mapping[str, Any], notes: Mapping[str, Any]) -> bool:
+    if root.exists() and not root.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(root))
     if not (root.is_dir() and any(root.iterdir())):
         return False
     claim_folder(root, parameters, [] if (root / MANIFEST).exists() else ["files"], notes)

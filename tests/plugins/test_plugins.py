@@ -456,6 +456,20 @@ def test_a_set_that_could_not_be_made_leaves_nothing_and_is_told_with_its_place(
     assert not (tmp_path / "set").exists()
 
 
+@pytest.mark.parametrize("folder", ["file", "file/set"])
+def test_where_no_folder_can_be_nothing_is_made(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    module = f"tiny_filed_{len(folder)}"
+    tiny(site, module, "def make(folder):\n    return 1 / 0\n")
+    (tmp_path / "file").touch()
+    assert data("make", "tiny", str(tmp_path / folder)) == 64
+    assert capsys.readouterr().err == (
+        f"hpcai500: error: cannot write the synthetic set: {tmp_path / 'file'}: File exists; choose a folder with "
+        "space that you may write to\n"
+    )
+
+
 def test_data_of_others_and_of_another_version_are_left_alone(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
