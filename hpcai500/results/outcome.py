@@ -16,7 +16,7 @@ from typing import Any
 
 from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.campaign.standing import Standing, standing
-from hpcai500.errors import ExitCode, RecordError
+from hpcai500.errors import ExitCode, HpcAi500Error, RecordError
 from hpcai500.methodology.goodput import FIGURES, Goodput, figure, total
 from hpcai500.methodology.result import Quality, Result
 from hpcai500.methodology.samples import IMAGES, Samples
@@ -430,7 +430,7 @@ def _after(record: Path) -> Iterator[Step]:
     benchmark, root = benchmark_of(record), record.parent
     if benchmark is None:
         return
-    if (before := _earlier(record, benchmark)) is not None:
+    if (before := _earlier(record, benchmark)) is not None and _compare(before, record):
         yield ("compare", before, record), "with the run before it"
     folders = (root / f"{benchmark}-campaign{number}" for number in ("", *(f"-{count}" for count in range(2, 1000))))
     folder = next((one for one in folders if not one.exists()), None)
@@ -466,6 +466,16 @@ def _earlier(record: Path, benchmark: str) -> Path | None:
         return None
     newest_first = (folder for _, folder in sorted(found, reverse=True))
     return next((folder for folder in newest_first if benchmark_of(folder) == benchmark), None)
+
+
+def _compare(before: Path, record: Path) -> bool:
+    """Whether `hpcai500 compare` finds that the two runs did the same work."""
+    from hpcai500.results.compare import compare_records  # its pages are needed only here
+
+    try:
+        return compare_records(before, record).comparable
+    except HpcAi500Error:
+        return False
 
 
 def _passed(result: Result | None) -> bool:

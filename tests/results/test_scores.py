@@ -137,6 +137,13 @@ def test_a_run_names_the_commands_to_type_next_and_the_run_before_it(tmp_path: P
     assert not list(CommandOutcome([RunOutcome(second, error="broken")]).next_lines())
 
 
+@pytest.mark.parametrize("setting", ["problem.target_quality=0.2", "accelerator.loader=memory"])
+def test_a_run_before_it_that_did_other_work_is_not_offered_for_a_comparison(tmp_path: Path, setting: str) -> None:
+    first, second = write_record(tmp_path / "first", setting), write_record(tmp_path / "second")
+    os.utime(first / "DONE", (1, 1))
+    assert "compare" not in " ".join(CommandOutcome([RunOutcome(second, score_record(second))]).next_lines())
+
+
 def test_a_campaign_is_gone_on_with_before_it_is_submitted(rankable: Path, unfinished: Path) -> None:
     def next_of(folder: Path) -> str:
         runs = [RunOutcome(record, score_record(record)) for record in expand([folder])]
