@@ -49,7 +49,8 @@ class Plugin:
         workload: `(recipe, data, place) -> Workload`, a `hpcai500.workloads.base.WorkloadFactory`.
         voter: `(recipe, samples) -> hpcai500.workloads.voting.Voter`: combines the predictions of an ensemble's
             members; by default, softmax outputs are averaged.
-        model: `(recipe, classes) -> (model, example inputs)`, without data: for `hpcai500 flops` and `scale --predict`.
+        model: `(recipe, classes) -> (model, example inputs)`, without data: for `hpcai500 flops`, `scale --predict` and
+            the check before a run that memory can hold it. A large model is built on torch's meta device.
         make_data: `(folder) -> None`: writes the synthetic set into an empty folder, for `hpcai500 data make` and for
             runs without --data. It must write the same files each time.
         check_data: `(folder) -> mapping`: reads all of a data set and returns facts about it, for `hpcai500 data
