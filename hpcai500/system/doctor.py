@@ -382,8 +382,8 @@ def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
     return Check("memory", "pass", f"{limit_bytes / 1e9:.3g} GB for this job, of {total_bytes / 1e9:.3g} GB")
 
 
-# A weight, its gradient and two numbers of the optimizer, in float32.
-_BYTES_A_WEIGHT = 16
+# A weight, its gradient and one number of the optimizer, in float32; Adam has two.
+_BYTES_A_WEIGHT = 12
 
 
 def host_memory_bytes() -> int:

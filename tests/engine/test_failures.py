@@ -70,7 +70,7 @@ def test_a_model_that_the_host_cannot_hold_is_refused_before_it_is_made(
     code, path = run()
     assert code == 69
     error = capsys.readouterr().err
-    assert "on a host with 1 rank, which has 1 MB: 16 bytes for each of " in error
+    assert "on a host with 1 rank, which has 1 MB: 12 bytes for each of " in error
     assert error.endswith("million weights; use a host with more memory, or a smaller model\n")
     assert error.split("error: ")[1].strip() in (path / "ERROR").read_text()
     assert not list(iterate(read_record(path).events, "model"))

@@ -290,10 +290,10 @@ def test_memory_is_said_and_never_judged_but_for_what_ranks_share() -> None:
 @pytest.mark.parametrize(
     ("settings", "ranks", "world_size", "memory_gb", "detail", "fix"),
     [
-        ((), 1, 1, 15, "16 GB on a host with 1 rank, which has 15 GB: 16 bytes for each of 1000 million weights",
+        ((), 1, 1, 11, "12 GB on a host with 1 rank, which has 11 GB: 12 bytes for each of 1000 million weights",
          "use a host with more memory, or a smaller model"),
-        ((), 2, 4, 31, "32 GB on a host with 2 ranks", "use fewer ranks on each host, or a smaller model"),
-        (("programming.stages=4",), 2, 4, 7, "8 GB on a host with 2 ranks", "use more hosts, or a smaller model"),
+        ((), 2, 4, 23, "24 GB on a host with 2 ranks", "use fewer ranks on each host, or a smaller model"),
+        (("programming.stages=4",), 2, 4, 5, "6 GB on a host with 2 ranks", "use more hosts, or a smaller model"),
     ],
 )  # fmt: skip
 def test_a_model_that_a_host_cannot_hold_fails_with_what_it_needs(
