@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +24,33 @@ _SHARD_TOKENS = 1 << 27
 _BLOCK = 1 << 20
 # Of tokens before their shards are written.
 _SCRATCH = np.dtype(np.uint32)
-_LEAST_VOCABULARY = 257
+# A tokenizer's training reserves memory for its largest vocabulary.
+_LEAST_VOCABULARY, _LARGEST_VOCABULARY = 257, 1_000_000
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports mistakes as hpcai500 does: in one line, with its exit code."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; {self.prog} --help shows what it takes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make a set as the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hpcai500-lm-tokens",
         description="Make a token set of text files, for `hpcai500 lm --data SET`. Each file is a document.",
         epilog="example: hpcai500-lm-tokens set/ books/*.txt --vocabulary 8192; then hpcai500 lm --recipe lm/gpt2 "
         "--data set/ --set workload.vocabulary=8192",
     )
     parser.add_argument("set", type=Path, help="folder to write; it must not have a set yet")
-    parser.add_argument("files", type=Path, nargs="+", help="text files (UTF-8), or folders of *.txt files")
-    tokenizer = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument(
+        "files",
+        type=Path,
+        nargs="+",
+        help="text files (UTF-8) of any name; of a folder, all *.txt files in and below it",
+    )
+    tokenizer = parser.add_mutually_exclusive_group()
     tokenizer.add_argument(
         "--tokenizer", type=Path, help="tokenizer.json of the `tokenizers` library, as models come with"
     )
@@ -45,8 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--evaluation", type=float, default=0.01, help="share of the tokens, the last ones, for evaluation"
     )
-    options = parser.parse_args(arguments)
     try:
+        options = parser.parse_args(arguments)
+        # Not by argparse, which would report this before an option that it does not know.
+        if options.tokenizer is None and options.vocabulary is None:
+            parser.error("give --vocabulary N to train a tokenizer, or --tokenizer tokenizer.json of a model")
         made = make(options.set, options.files, options.tokenizer, options.vocabulary, options.evaluation)
     except HpcAi500Error as error:
         print(f"hpcai500-lm-tokens: error: {error}", file=sys.stderr)
@@ -78,6 +94,8 @@ def make(
         raise UsageError(f"--evaluation: expected more than 0 and less than 1, got {evaluation:g}")
     if (folder / INDEX).exists():
         raise UsageError(f"{folder}: has a set already: give another folder, or remove it")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: is a file: first give the folder to write, and then the text files")
     files = _text_files(sources)
     found = _loaded(tokenizer) if tokenizer else _trained(files, vocabulary or 0)
     size = found.get_vocab_size()
@@ -97,9 +115,14 @@ def make(
 
 
 def _text_files(sources: Sequence[Path]) -> list[Path]:
-    files = [path for source in sources for path in (sorted(source.rglob("*.txt")) if source.is_dir() else [source])]
-    if not files:
-        raise DataError(f"{', '.join(map(str, sources))}: no *.txt file in it")
+    files: list[Path] = []
+    for source in sources:
+        found = sorted(source.rglob("*.txt")) if source.is_dir() else [source]
+        if not found:
+            raise DataError(
+                f"{source}: no *.txt file in it: of a folder, only those are read; name other files themselves"
+            )
+        files += found
     return files
 
 
@@ -124,9 +147,10 @@ def _loaded(path: Path) -> Tokenizer:
 
 def _trained(files: Sequence[Path], vocabulary: int) -> Tokenizer:
     """Byte-level byte-pair encoding (Sennrich et al. 2016), which can encode any text."""
-    if vocabulary < _LEAST_VOCABULARY:
+    if not _LEAST_VOCABULARY <= vocabulary <= _LARGEST_VOCABULARY:
         raise UsageError(
-            f"--vocabulary: expected at least {_LEAST_VOCABULARY} (all bytes, and the end), got {vocabulary}"
+            f"--vocabulary: expected {_LEAST_VOCABULARY} (all bytes, and the end) to {_LARGEST_VOCABULARY}, "
+            f"got {vocabulary}"
         )
     library = _library()
     found: Tokenizer = library.Tokenizer(library.models.BPE())

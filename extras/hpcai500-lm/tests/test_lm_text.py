@@ -76,21 +76,37 @@ def test_a_text_of_many_blocks_takes_the_memory_of_one(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("words", "message"),
     [
-        (["--vocabulary", "100"], 64, "--vocabulary: expected at least 257"),
-        (["--vocabulary", "280", "--evaluation", "1.5"], 64, "--evaluation: expected more than 0 and less than 1"),
-        (["--tokenizer", "absent.json"], 64, "absent.json: no such file"),
+        (["--vocabulary", "100"], "--vocabulary: expected 257 (all bytes, and the end) to 1000000, got 100"),
+        (["--vocabulary", "5000000000"], "--vocabulary: expected 257 (all bytes, and the end) to 1000000, got 5000"),
+        (["--vocabulary", "280", "--evaluation", "1.5"], "--evaluation: expected more than 0 and less than 1"),
+        (["--tokenizer", "absent.json"], "absent.json: no such file"),
+        (["--vocabulry", "1000"], "unrecognized arguments: --vocabulry"),
+        (["--vocabulary", "many"], "--vocabulary: invalid int value: 'many'"),
+        ([], "give --vocabulary N to train a tokenizer, or --tokenizer tokenizer.json of a model"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(
-    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    assert main([str(tmp_path / "set"), str(books), *words]) == code
+    assert main([str(tmp_path / "set"), str(books), *words]) == 64
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 1
     assert message in errors[0]
     assert not (tmp_path / "set").exists()
+
+
+def test_a_folder_to_write_that_is_a_file_or_a_folder_of_other_files_is_named(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(books / "0.txt"), str(books / "1.txt"), "--vocabulary", "280"]) == 64
+    assert "0.txt: is a file: first give the folder to write, and then the text files" in capsys.readouterr().err
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "one.md").write_text("text")
+    assert main([str(tmp_path / "set"), str(books), str(tmp_path / "pages"), "--vocabulary", "280"]) == 64
+    assert "pages: no *.txt file in it: of a folder, only those are read" in capsys.readouterr().err
+    assert main([str(tmp_path / "set"), str(tmp_path / "pages" / "one.md"), "--vocabulary", "280"]) == 0
 
 
 def test_files_that_are_no_text_are_named(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
