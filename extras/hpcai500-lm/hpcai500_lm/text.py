@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -26,6 +28,7 @@ _BLOCK = 1 << 20
 _SCRATCH = np.dtype(np.uint32)
 # A tokenizer's training reserves memory for its largest vocabulary.
 _LEAST_VOCABULARY, _LARGEST_VOCABULARY = 257, 1_000_000
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -126,6 +129,14 @@ def _text_files(sources: Sequence[Path]) -> list[Path]:
     return files
 
 
+def _megabytes(files: Sequence[Path]) -> float:
+    return sum(path.stat().st_size for path in files) / 1e6
+
+
+def _say(line: str) -> None:
+    print(f"hpcai500-lm-tokens: {line}", file=sys.stderr, flush=True)
+
+
 def _library() -> Any:
     try:
         import tokenizers
@@ -162,21 +173,31 @@ def _trained(files: Sequence[Path], vocabulary: int) -> Tokenizer:
         initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=sys.stderr.isatty(),
     )
-    found.train_from_iterator((block for path in files for block in _blocks(path)), trainer)
+    # Nothing is written yet, so Ctrl-C may end the process at once: the library would answer it only minutes later.
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        _say(f"training a tokenizer of {vocabulary} entries on {_megabytes(files):.1f} MB of text")
+        found.train_from_iterator((block for path in files for block in _blocks(path)), trainer)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if (size := found.get_vocab_size()) < vocabulary:
+        _say(f"the tokenizer has {size} entries, not {vocabulary}: with them, each word of the text is one token")
     return found
 
 
 def _encoded(tokenizer: Tokenizer, files: Sequence[Path]) -> Iterator[npt.NDArray[np.uint32]]:
     """The tokens of each file, and an end token behind each file if the tokenizer has one."""
     ends = [number for name in (END, "<|endoftext|>", "</s>") if (number := tokenizer.token_to_id(name)) is not None]
-    for number, path in enumerate(files, start=1):
-        if sys.stderr.isatty():
-            print(f"\rencoding file {number} of {len(files)} ", end="", file=sys.stderr, flush=True)
+    total, done, said = _megabytes(files), 0.0, time.monotonic()
+    _say(f"tokenizing {total:.1f} MB of text")
+    for path in files:
         for block in _blocks(path):
             yield np.array(tokenizer.encode(block, add_special_tokens=False).ids, _SCRATCH)
+            done += len(block.encode()) / 1e6
+            if time.monotonic() - said >= _SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                _say(f"tokenized {done:.1f} of {total:.1f} MB")
         yield np.array(ends[:1], _SCRATCH)
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
 
 
 def _blocks(path: Path) -> Iterator[str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from hpcai500_lm import text
 from hpcai500_lm.text import END, main
 from hpcai500_lm.tokens import Part, check, open_set
 
+PACKAGE = Path(text.__file__).parents[1]
 tokenizers = pytest.importorskip("tokenizers")
 
 TEXTS = ("the cat sat on the mat. " * 40 + "\n", "größer — 猫 sat on the \U0001f600 mat\n" * 30)
@@ -47,8 +51,35 @@ def test_a_set_of_text_decodes_to_the_text(books: Path, tmp_path: Path, capsys: 
     assert open_set(again).fingerprint == open_set(made).fingerprint
 
 
-def test_a_text_of_many_blocks_takes_the_memory_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vocabulary_that_the_text_does_not_fill_is_reported(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path / "set"), str(books), "--vocabulary", "5000"]) == 0
+    size = open_set(tmp_path / "set").vocabulary
+    said = capsys.readouterr()
+    assert f"the tokenizer has {size} entries, not 5000" in said.err
+    assert f"--set workload.vocabulary={size}" in said.out
+
+
+def test_ctrl_c_ends_the_training_of_a_tokenizer_at_once(tmp_path: Path) -> None:
+    words = np.random.default_rng(5).integers(10**9, size=300_000)
+    (tmp_path / "long.txt").write_text(" ".join(map(str, words)))
+    program = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); from hpcai500_lm.text import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, tmp_path / "set", tmp_path / "long.txt", "--vocabulary", "100000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "training a tokenizer of 100000 entries on 3.0 MB of text" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+    # A process that had trained to the end would return an exit code.
+    assert process.returncode == -signal.SIGINT
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_text_of_many_blocks_takes_the_memory_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(text, "_BLOCK", 1 << 10)
+    monkeypatch.setattr(text, "_SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(text, "_SHARD_TOKENS", 30_000)
     words = [str(word) for word in np.random.default_rng(5).integers(10_000, size=30_000)]
     # One line is much longer than a block.
@@ -73,6 +104,9 @@ def test_a_text_of_many_blocks_takes_the_memory_of_one(tmp_path: Path, monkeypat
     assert tokenizer.decode(tokens.tolist(), skip_special_tokens=False) == content + END
     # All tokens together take two bytes each on the disk.
     assert peak < 2 * count
+    lines = capsys.readouterr().err.splitlines()
+    assert "hpcai500-lm-tokens: tokenizing 0.1 MB of text" in lines
+    assert "hpcai500-lm-tokens: tokenized 0.1 of 0.1 MB" in lines
 
 
 @pytest.mark.parametrize(
