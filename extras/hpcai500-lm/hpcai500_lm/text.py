@@ -7,7 +7,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from hpcai500.errors import DataError, EnvironmentLacksError, HpcAi500Error, UsageError
 
-from hpcai500_lm.tokens import INDEX, Part, write_set
+from hpcai500_lm.tokens import INDEX, LENGTHS, Part, TokenSet, open_set, write_set
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -74,17 +75,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hpcai500-lm-tokens: error: {error.filename or options.set}: {error.strerror}", file=sys.stderr)
         return 74
     except KeyboardInterrupt:
-        print("hpcai500-lm-tokens: stopped; there is no index, so the set is not used", file=sys.stderr)
+        _say("stopped: nothing of the set is left")
         return 130
-    print(f"{options.set}: {made['training']} tokens for training, {made['evaluation']} for evaluation")
-    print(f"vocabulary {made['vocabulary']}: --set workload.vocabulary={made['vocabulary']}")
+    training, evaluation = (sum(shard.tokens for shard in made.shards[part]) for part in Part)
+    print(f"{options.set}: {_tokens(training)} for training, {evaluation} for evaluation")
+    for length in LENGTHS:
+        print(f"samples of {length} tokens: {made.samples(length)}")
+    print(f"vocabulary {made.vocabulary}: --set workload.vocabulary={made.vocabulary}")
     return 0
 
 
 def make(
     folder: Path, sources: Sequence[Path], tokenizer: Path | None, vocabulary: int | None, evaluation: float
-) -> dict[str, int]:
-    """Write the set; returns its vocabulary, and the number of tokens of each part.
+) -> TokenSet:
+    """Write the set; if that fails, nothing of it is left.
 
     With `tokenizer`, a tokenizer.json, that is used; otherwise a byte-pair tokenizer of `vocabulary` tokens is trained.
 
@@ -101,20 +105,41 @@ def make(
         raise UsageError(f"{folder}: is a file: first give the folder to write, and then the text files")
     files = _text_files(sources)
     found = _loaded(tokenizer) if tokenizer else _trained(files, vocabulary or 0)
-    size = found.get_vocab_size()
     facts = {"tokenizer": tokenizer.name if tokenizer else "byte-pair", "files": len(files)}
+    with _all_or_nothing(folder):
+        _write(folder, found, files, evaluation, facts)
+    return open_set(folder)
+
+
+@contextmanager
+def _all_or_nothing(folder: Path) -> Iterator[None]:
+    """Make the folder; on an error, remove what was written into it."""
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.iterdir())
+    try:
+        yield
+    except BaseException:
+        for path in set(folder.iterdir()) - before:
+            path.unlink()
+        if is_new:
+            folder.rmdir()
+        raise
+
+
+def _write(
+    folder: Path, tokenizer: Tokenizer, files: Sequence[Path], evaluation: float, facts: Mapping[str, Any]
+) -> None:
     # Where evaluation begins is known only when all tokens have been counted. They wait in a file without a name, which
     # goes with the process.
     with tempfile.TemporaryFile(dir=folder) as scratch:
-        count = sum(scratch.write(tokens.data) for tokens in _encoded(found, files)) // _SCRATCH.itemsize
+        count = sum(scratch.write(tokens.data) for tokens in _encoded(tokenizer, files)) // _SCRATCH.itemsize
         cut = count - max(1, round(count * evaluation))
         if cut < 1:
-            raise DataError(f"the files have {count} tokens: give more text")
-        found.save(str(folder / "tokenizer.json"))
+            raise DataError(f"the files have {_tokens(count)}: give more text")
+        (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         parts = {Part.TRAINING: _shards(scratch, 0, cut), Part.EVALUATION: _shards(scratch, cut, count)}
-        write_set(folder, size, parts, facts)
-    return {"vocabulary": size, "training": cut, "evaluation": count - cut}
+        write_set(folder, tokenizer.get_vocab_size(), parts, facts)
 
 
 def _text_files(sources: Sequence[Path]) -> list[Path]:
@@ -131,6 +156,10 @@ def _text_files(sources: Sequence[Path]) -> list[Path]:
 
 def _megabytes(files: Sequence[Path]) -> float:
     return sum(path.stat().st_size for path in files) / 1e6
+
+
+def _tokens(number: int) -> str:
+    return f"{number} token{'' if number == 1 else 's'}"
 
 
 def _say(line: str) -> None:
@@ -205,7 +234,12 @@ def _blocks(path: Path) -> Iterator[str]:
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             while block := stream.read(_BLOCK):
-                yield block + stream.readline(_BLOCK)
+                block += stream.readline(_BLOCK)
+                if "\0" in block:
+                    raise DataError(
+                        f"{path}: not text: it has NUL bytes: convert it to UTF-8 with iconv, or leave it out"
+                    )
+                yield block
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text: convert it with iconv, or leave it out") from error
 

@@ -23,6 +23,8 @@ from hpcai500.errors import DataError
 
 FORMAT = "hpcai500-lm-tokens-1"
 INDEX = "index.json"
+# Of samples: those of the recipes smoke, gpt2 and reference.
+LENGTHS = (128, 1024, 8192)
 _TYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _SHARD = re.compile(r"[A-Za-z0-9_][\w.-]*\.bin")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -47,6 +49,10 @@ class Shard:
     tokens: int
     sha256: str
 
+    def samples(self, length: int) -> int:
+        """How many windows of `length` tokens it has; the last target is the token after the window."""
+        return (self.tokens - 1) // length
+
 
 class Sequences:
     """The samples of one part: windows of `length` tokens.
@@ -57,9 +63,7 @@ class Sequences:
 
     def __init__(self, root: Path, part: Part, shards: Sequence[Shard], dtype: np.dtype[Any], length: int) -> None:
         self._shards, self._dtype, self._length, self._root = shards, dtype, length, root
-        # The last target is the token after the window.
-        counts = [max(0, shard.tokens - 1) // length for shard in shards]
-        self._ends = np.cumsum(counts)
+        self._ends = np.cumsum([shard.samples(length) for shard in shards])
         if not len(self):
             raise DataError(
                 f"{root}: no shard of the {part} part has the {length + 1} tokens of one sample: lower "
@@ -104,6 +108,12 @@ class TokenSet:
     def sequences(self, part: Part, length: int) -> Sequences:
         return Sequences(self.root, part, self.shards[part], self.dtype, length)
 
+    def samples(self, length: int) -> str:
+        """How many samples of `length` tokens each part has, and whether that is enough for a run."""
+        counts = {part: sum(shard.samples(length) for shard in self.shards[part]) for part in Part}
+        text = ", ".join(f"{count} for {part}" for part, count in counts.items())
+        return text if all(counts.values()) else f"{text}: not enough for a run"
+
     def content_fingerprint(self) -> str:
         """SHA-256 (hex) of pieces of all shards, as this machine reads them: finds a copy that differs.
 
@@ -145,6 +155,7 @@ class TokenSet:
                 raise DataError(f"{shard.path}: not the file of the index: its SHA-256 differs; copy the set again")
         return {
             **{f"{part}_tokens": sum(shard.tokens for shard in self.shards[part]) for part in Part},
+            **{f"samples_of_{length}_tokens": self.samples(length) for length in LENGTHS},
             "shards": sum(1 for _ in self._all()),
             "vocabulary": self.vocabulary,
             "bytes_per_token": self.dtype.itemsize,

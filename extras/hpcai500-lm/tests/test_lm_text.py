@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -49,6 +50,22 @@ def test_a_set_of_text_decodes_to_the_text(books: Path, tmp_path: Path, capsys: 
     again = tmp_path / "again"
     assert main([str(again), str(books), "--tokenizer", str(made / "tokenizer.json"), "--evaluation", "0.2"]) == 0
     assert open_set(again).fingerprint == open_set(made).fingerprint
+
+
+def test_it_says_what_a_set_is_enough_for(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "set"
+    assert main([str(made), str(books), "--vocabulary", "257", "--evaluation", "0.1"]) == 0
+    facts = check(made)
+    counts = (facts["training_tokens"] - 1) // 128, (facts["evaluation_tokens"] - 1) // 128
+    assert min(counts) > 0
+    assert facts["samples_of_128_tokens"] == f"{counts[0]} for training, {counts[1]} for evaluation"
+    assert facts["samples_of_1024_tokens"] == "1 for training, 0 for evaluation: not enough for a run"
+    lines = capsys.readouterr().out.splitlines()
+    assert f"samples of 128 tokens: {facts['samples_of_128_tokens']}" in lines
+    assert "samples of 8192 tokens: 0 for training, 0 for evaluation: not enough for a run" in lines
+    (books / "one.txt").write_text("a")
+    assert main([str(tmp_path / "small"), str(books / "one.txt"), "--vocabulary", "257"]) == 0
+    assert f"{tmp_path / 'small'}: 1 token for training, 1 for evaluation" in capsys.readouterr().out
 
 
 def test_a_vocabulary_that_the_text_does_not_fill_is_reported(
@@ -147,21 +164,38 @@ def test_files_that_are_no_text_are_named(books: Path, tmp_path: Path, capsys: p
     (books / "2.txt").write_bytes(b"abc\xff")
     assert main([str(tmp_path / "set"), str(books), "--vocabulary", "280"]) != 0
     assert "2.txt: not UTF-8 text: convert it with iconv" in capsys.readouterr().err
+    (books / "2.txt").write_bytes("abc".encode("utf-16-le"))
+    assert main([str(tmp_path / "set"), str(books), "--vocabulary", "280"]) == 64
+    assert "2.txt: not text: it has NUL bytes: convert it to UTF-8 with iconv" in capsys.readouterr().err
     (tmp_path / "bad.json").write_text(json.dumps({"a": 1}))
     assert main([str(tmp_path / "set"), str(books / "0.txt"), "--tokenizer", str(tmp_path / "bad.json")]) != 0
     assert "not a tokenizer.json" in capsys.readouterr().err
 
 
-def test_a_set_that_was_not_finished_is_none(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_set_that_cannot_be_finished_nothing_is_left(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(tmp_path / "first"), str(books), "--vocabulary", "280"]) == 0
+    made = tmp_path / "set"
+    words = [str(made), str(books), "--tokenizer", str(tmp_path / "first" / "tokenizer.json")]
     (books / "2.txt").write_bytes(b"abc\xff")
-    words = [str(tmp_path / "set"), str(books), "--tokenizer", str(tmp_path / "first" / "tokenizer.json")]
-    assert main(words) != 0
+    assert main(words) == 64
     assert "2.txt: not UTF-8 text: convert it with iconv" in capsys.readouterr().err
-    assert list((tmp_path / "set").iterdir()) == []
+    assert not made.exists()
     (books / "2.txt").unlink()
+    made.mkdir()
+    (made / "notes").write_text("of the user")
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Enough for the tokens, but not for the tokenizer.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, hard))
+    try:
+        assert main(words) == 74
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert f"hpcai500-lm-tokens: error: {made}: File too large" in capsys.readouterr().err
+    assert [path.name for path in made.iterdir()] == ["notes"]
     assert main(words) == 0
-    assert open_set(tmp_path / "set").fingerprint == open_set(tmp_path / "first").fingerprint
+    assert open_set(made).fingerprint == open_set(tmp_path / "first").fingerprint
 
 
 def test_a_set_is_never_overwritten(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

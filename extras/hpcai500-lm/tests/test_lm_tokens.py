@@ -51,6 +51,10 @@ def test_a_check_reads_everything_and_gives_facts(tmp_path: Path) -> None:
     assert check(write(tmp_path, [[1, 2, 3], [4]], [[5, 6]])) == {
         "training_tokens": 4,
         "evaluation_tokens": 2,
+        **{
+            f"samples_of_{length}_tokens": "0 for training, 0 for evaluation: not enough for a run"
+            for length in (128, 1024, 8192)
+        },
         "shards": 3,
         "vocabulary": 100,
         "bytes_per_token": 2,
