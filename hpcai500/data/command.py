@@ -115,10 +115,13 @@ def _exists(root: Path, parameters: Mapping[str, Any], notes: Mapping[str, Any])
 
 def _check(found: Found, chosen: SetOptions) -> int:
     check = function_of(found.name, "check_data")
-    with _named_errors(found, "check_data"):
-        facts = dict(check(chosen.dir) or {})
-    lines = (f"{key:12} {value}" for key, value in facts.items())
-    show(facts if chosen.as_json else [f"{chosen.dir}: every sample can be trained on", *lines], indent=1)
+    try:
+        with _named_errors(found, "check_data"):
+            facts = dict(check(chosen.dir) or {})
+    except OSError as error:
+        raise DataError(f"{error.filename or chosen.dir}: {error.strerror or error}: not a data set to read") from error
+    head = f"{chosen.dir}: found to be intact by the plug-in {found.package} {found.version}"
+    show(facts if chosen.as_json else [head, *(f"{key:12} {value}" for key, value in facts.items())], indent=1)
     return ExitCode.PASS
 
 
