@@ -275,7 +275,7 @@ def system_rows(nodes: Sequence[Node], installation: Mapping[str, Any] | None) -
 
 
 def plugin_words(plugin: Mapping[str, Any]) -> str:
-    """`hpcai500-lm, 0.1.0, b405e6600d0e`: package, version and the beginning of the hash of its code."""
+    """`hpcai500-spirals, 0.1.0, b405e6600d0e`: package, version and the beginning of the hash of its code."""
     return known(plugin.get("package"), plugin.get("version"), (plugin.get("code_sha256") or UNKNOWN)[:12])
 
 
