@@ -22,7 +22,8 @@ def doctor(image: Image, *words: str | Path, environment: dict[str, str] | None 
 def test_a_data_folder_that_is_not_bound_is_told_with_the_bind(image: Image) -> None:
     (image.folder / "scratch" / "imagenet").mkdir(parents=True, exist_ok=True)
     data = image.folder / "scratch" / "imagenet"
-    ended = image.run("run", "--containall", "IMAGE", "ic", "--data", data, "--out", "/tmp/run")
+    on_cpus = ("--set", "accelerator.device=cpu")
+    ended = image.run("run", "--containall", "IMAGE", "ic", "--data", data, "--out", "/tmp/run", *on_cpus)
     assert ended.code == 64, ended.said
     assert "--bind" in ended.err, ended.said
     assert str(data) in ended.err
