@@ -255,9 +255,10 @@ def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
     if result.utilisation is not None:
         per_sample += f"; training steps reach {share(result.utilisation)} of the matrix-product rate of this run"
     yield Tile("FLOPS", quantity(result.flops, "FLOPS"), per_sample)
-    rate = f"{plain(samples.rate(result.images_per_second))} {samples.rate_unit}"
+    rate = samples.rate(result.images_per_second)
+    shown = f"{plain(rate, ',.0f' if rate >= 1000 else '.4g')} {samples.rate_unit}"
     alone = f"{plain(result.images_per_second)} {samples.names}/s, " if samples.unit else ""
-    yield Tile("Rate", rate, f"{alone}{count(result.images, samples.name)}")
+    yield Tile("Rate", shown, f"{alone}{count(result.images, samples.name)}")
     yield _energy(subject, result)
     if result.vflops_per_watt is not None:
         yield Tile("Efficiency", quantity(result.vflops_per_watt, "FLOPS/W"), "VFLOPS per watt")
