@@ -139,8 +139,14 @@ _SITECUSTOMIZE = """
 import atexit, os, sys
 from pathlib import Path
 
+def name_of(task):
+    try:
+        return (task / "comm").read_text().strip()
+    except OSError:  # it has ended since it was listed
+        return None
+
 def tell():
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    names = [name_of(task) for task in Path("/proc/self/task").iterdir()]
     if "torch" in sys.modules:
         Path(FOLDER, str(os.getpid())).write_text(str(names.count("pt_gloo_runloop")))
 
