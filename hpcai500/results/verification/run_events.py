@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -44,6 +43,7 @@ from hpcai500.recipe import tables_hash
 from hpcai500.record import Record, iterate
 from hpcai500.results.verification.context import Run, one_finding
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
+from hpcai500.results.verification.run_numbers import score_faults
 
 # ----------------------------------------------------------------------------------------------------
 # Order and restarts: events are in the allowed order, and all processes of a run do the same work.
@@ -326,9 +326,6 @@ def _digest(samples: int) -> str:
 
 
 _PREDICTIONS = "predictions"
-_GRID, _MEAN = 1e-6, 1e-9
-_COUNTED = ("top1",)
-_OVER_CLASSES = ("map50",)
 
 
 def check_predictions(run: Run) -> Iterator[Finding]:
@@ -375,14 +372,7 @@ def _out_of_bag_faults(one: OutOfBag, samples: int, metric: str) -> Iterator[str
         return
     if not 0 <= one.value <= 1:
         yield f"{name}, expected 0 to 1"
-    correct = one.value * one.samples
-    if one.metric in _COUNTED and not abs(correct - round(correct)) <= _GRID:
-        yield f"{name} would be {correct:.6f} correct of {one.samples} samples"
-    occurring = [value for value in (one.per_class or {}).values() if value is not None]
-    if one.metric not in _OVER_CLASSES or one.per_class is None:
-        return
-    if not abs(math.fsum(occurring) / max(1, len(occurring)) - one.value) <= _MEAN:
-        yield f"{name} is not the mean over its classes, {math.fsum(occurring) / max(1, len(occurring)):.9g}"
+    yield from score_faults(name, one, one.value)
 
 
 @lru_cache(maxsize=16)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hpcai500.methodology.conduct import classes_left_out
-from hpcai500.methodology.events import Ceilings, Dataset, Evaluation, Flops, Model, ParallelEfficiency
+from hpcai500.methodology.events import Ceilings, Dataset, Evaluation, Flops, Model, OutOfBag, ParallelEfficiency
 from hpcai500.methodology.integrity import (
     MOST_OF_CEILING,
     ceiling,
@@ -135,16 +135,23 @@ def _quality_faults(one: Evaluation, metric: str, better: Better) -> Iterator[st
     if one.metric in _SHARES and not 0 <= one.value <= 1:
         yield f"{name}, expected 0 to 1"
         return
-    correct = one.value * one.samples
+    of_classes = (one.per_class or {}).values()
+    if one.metric in _SHARES and any(value is not None and not 0 <= value <= 1 for value in of_classes):
+        yield f"{name}: the precision of a class is not within 0 to 1"
+    yield from score_faults(name, one, one.value)
+
+
+def score_faults(name: str, one: Evaluation | OutOfBag, value: float) -> Iterator[str]:
+    """Where the quality `value` of `one` cannot be what its samples and its classes give."""
+    correct = value * one.samples
     if one.metric in _COUNTED and not abs(correct - round(correct)) <= _GRID:
         yield f"{name} would be {correct:.6f} correct of {one.samples} samples"
-    occurring = [value for value in (one.per_class or {}).values() if value is not None]
-    if one.metric in _SHARES and any(not 0 <= value <= 1 for value in occurring):
-        yield f"{name}: the precision of a class is not within 0 to 1"
     if one.metric not in _OVER_CLASSES or one.per_class is None:
         return
-    if not abs(math.fsum(occurring) / max(1, len(occurring)) - one.value) <= _MEAN:
-        yield f"{name} is not the mean over its classes, {math.fsum(occurring) / max(1, len(occurring)):.9g}"
+    occurring = [quality for quality in one.per_class.values() if quality is not None]
+    mean = math.fsum(occurring) / max(1, len(occurring))
+    if not abs(mean - value) <= _MEAN:
+        yield f"{name} is not the mean over its classes, {mean:.9g}"
 
 
 def _class_faults(run: Run) -> Iterator[str]:
