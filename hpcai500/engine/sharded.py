@@ -11,22 +11,30 @@ import hashlib
 import io
 import json
 import os
-import pickle
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
 import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, TypeAdapter, ValidationError
 from torch import Tensor, nn, optim
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 
 from hpcai500.comm.communicator import Communicator, first_line
@@ -34,9 +42,10 @@ from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore, file_sha256
 from hpcai500.engine.evidence import digest_of
 from hpcai500.engine.ranks import Layout
 from hpcai500.errors import CommunicationError, RecipeError, RecordError, RunError, UsageError
-from hpcai500.files import sync_folder
+from hpcai500.files import sync_folder, write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.record import cannot_write
+from hpcai500.streams import escaped
 from hpcai500.workloads.base import Place
 
 # ----------------------------------------------------------------------------------------------------
@@ -125,9 +134,9 @@ class ShardedModel:
             _, _, name, key = path
             like = parameters.get(name)
             if like is not None and tuple(shape) == tuple(like.shape):
-                value = torch.zeros_like(like, dtype=getattr(torch, dtype), requires_grad=False)
+                value = torch.zeros_like(like, dtype=_dtype(dtype), requires_grad=False)
             else:
-                value = torch.zeros(shape, dtype=getattr(torch, dtype))
+                value = torch.zeros(shape, dtype=_dtype(dtype))
             targets[tuple(path)] = restored.setdefault(name, {})[key] = value
         read(targets)
         self._model.load_state_dict({**state["model"], **whole})
@@ -211,7 +220,7 @@ def _where(tensor: Tensor) -> str:
 
 # Shapes and types of the tensors in the state, by path: [path, shape, type].
 TENSORS = "tensors"
-_STATE, _METADATA = "state.pt", ".metadata"
+_STATE, _METADATA = "state.pt", "metadata.json"
 # Of the names of folders that are being written.
 _PARTIAL = ".saving-"
 
@@ -338,39 +347,79 @@ class ShardedCheckpointStore(CheckpointStore):
             ) from error
 
 
-class _Writer(FileSystemWriter):
-    """Files that depend on their content only; torch adds the folder's name and a random number."""
+class _Part(BaseModel):
+    """A shard of a tensor: where it lies in the tensor, and where its values lie in the checkpoint."""
 
-    def storage_meta(self) -> None:
-        return None
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    offsets: list[NonNegativeInt]
+    shape: list[NonNegativeInt]
+    # Named in the folder, so that no other file is read.
+    file: Annotated[str, StringConstraints(pattern=r"^__[0-9]+_[0-9]+\.distcp$")]
+    start: NonNegativeInt
+    bytes: NonNegativeInt
+
+
+class _Whole(BaseModel):
+    """A tensor whose shards lie in a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    dtype: str
+    shape: list[NonNegativeInt]
+    parts: list[_Part]
+
+
+_TENSORS_BY_KEY = TypeAdapter(dict[str, _Whole])
+
+
+class _Writer(FileSystemWriter):
+    """Writes the metadata as JSON. torch pickles it, which ties a checkpoint to versions of Python and torch.
+
+    torch's metadata also names the folder and holds a random number; ours depends on the content only.
+    """
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        places = {result.index: result.storage_data for each in results for result in each}
+        tensors: dict[str, _Whole] = {}
+        for key, whole in metadata.state_dict_metadata.items():
+            assert isinstance(whole, TensorStorageMetadata), "only tensors are saved"
+            parts = []
+            for chunk in whole.chunks:
+                place = places[MetadataIndex(key, chunk.offsets)]
+                parts.append(
+                    _Part(
+                        offsets=list(chunk.offsets),
+                        shape=list(chunk.sizes),
+                        file=place.relative_path,
+                        start=place.offset,
+                        bytes=place.length,
+                    )
+                )
+            tensors[key] = _Whole(dtype=_name(whole.properties.dtype), shape=list(whole.size), parts=parts)
+        write_atomically(Path(self.path, _METADATA), _TENSORS_BY_KEY.dump_json(tensors))
 
 
 class _Reader(FileSystemReader):
-    """Reads tensors only. torch unpickles a folder's metadata, which could run any code."""
+    """Reads a folder that `_Writer` wrote."""
 
-    def read_metadata(self, *arguments: Any, **named: Any) -> Any:
-        metadata = _MetadataUnpickler(io.BytesIO(Path(self.path, _METADATA).read_bytes())).load()
-        metadata.storage_meta = StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        if any(not isinstance(one, TensorStorageMetadata) for one in metadata.state_dict_metadata.values()):
-            raise RecordError(f"{self.path}: holds something else than tensors: not a checkpoint of hpcai500")
-        return metadata
-
-
-class _MetadataUnpickler(pickle.Unpickler):
-    """Makes the objects of a checkpoint's metadata and no others."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        plain = ("Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex")
-        allowed = {
-            "torch.distributed.checkpoint.metadata": (*plain, "_MEM_FORMAT_ENCODING"),
-            "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
-            "torch.serialization": ("_get_layout",),
-            "torch": ("Size", *(one for one in dir(torch) if isinstance(getattr(torch, one), torch.dtype))),
-        }
-        if name not in allowed.get(module, ()):
-            raise RecordError(f"{_METADATA}: names {module}.{name}: not the metadata of a checkpoint of hpcai500")
-        return super().find_class(module, name)
+    def read_metadata(self, *arguments: Any, **named: Any) -> Metadata:
+        path = Path(self.path, _METADATA)
+        try:
+            tensors = _TENSORS_BY_KEY.validate_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise RecordError(f"{path}: not the metadata of a checkpoint: {where}: {first['msg']}") from error
+        described: dict[str, Any] = {}
+        places = {}
+        for key, whole in tensors.items():
+            chunks = [ChunkStorageMetadata(torch.Size(part.offsets), torch.Size(part.shape)) for part in whole.parts]
+            properties = TensorProperties(dtype=_dtype(whole.dtype))
+            described[key] = TensorStorageMetadata(properties, torch.Size(whole.shape), chunks)
+            for part in whole.parts:
+                places[MetadataIndex(key, part.offsets)] = _StorageInfo(part.file, part.start, part.bytes)
+        return Metadata(described, storage_data=places, storage_meta=StorageMeta(load_id=self.load_id))
 
 
 def _require_shared(folder: Path, world: Communicator) -> None:
@@ -416,6 +465,13 @@ def _key(path: Iterable[str]) -> str:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise RecordError(f"a checkpoint has tensors of type {escaped(name)}, which this torch does not have")
+    return dtype
 
 
 def _row(path: Path) -> tuple[str, int, str]:
