@@ -96,9 +96,22 @@ def _exact_products_on_a_device(request: pytest.FixtureRequest) -> Iterator[None
         cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
 
 
+CHECKOUT = Path(__file__).parent.parent
+# What pytest, hypothesis and mypy keep, and builds.
+KEPT = {".cache", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__", "build"}
+BEFORE = pytest.StashKey[set[str]]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.stash[BEFORE] = {path.name for path in CHECKOUT.iterdir()}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Turn a green session with unexcused skips red, on the process that reports (xdist's workers do not)."""
+    """Turn a green session red that skipped without an excuse, or left something in the checkout.
+
+    On the process that reports: xdist's workers do not.
+    """
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(session.config, "workerinput"):
         return
@@ -108,8 +121,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             reporter.write_line("THIS MACHINE HAS A CUDA DEVICE, AND TESTS WERE SKIPPED FOR LACK OF ONE", red=True)
         return
     skips = _skips(reporter, has_device=has_device)
-    if skips and session.exitstatus == pytest.ExitCode.OK:
+    left = sorted({path.name for path in CHECKOUT.iterdir()} - session.stash[BEFORE] - KEPT)
+    if (skips or left) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    for name in left:
+        reporter.write_line(f"A TEST LEFT {name} IN THE CHECKOUT", red=True)
     for skip in skips:
         reporter.write_line(f"SKIPPED WITHOUT AN EXCUSE {skip}", red=True)
 

@@ -239,7 +239,7 @@ app.add_typer(slurm, name="slurm", short_help="Write batch scripts for Slurm.", 
 add_command(
     app,
     self_test,
-    "Check that this installation computes correctly: half a minute.",
+    "Check that this installation computes correctly: a minute.",
     "hpcai500 self-test",
     heading=_SITE,
     name="self-test",

@@ -413,7 +413,7 @@ def self_test(
     no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Leave out the kernels of GPUs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare every kernel with a reference, all-reduce on several ranks, and train: half a minute on two cores.
+    """Compare every kernel with a reference, all-reduce on several ranks, and train: a minute on two idle cores.
 
     It writes temporary files only (TMPDIR). Exit codes: 2, an answer is wrong; 1, a part crashed.
     """

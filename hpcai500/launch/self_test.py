@@ -27,9 +27,10 @@ from hpcai500.streams import say
 
 # Each part takes a few seconds, but importing torch from a busy file system may take a minute.
 _LIMIT_SECONDS = 180
-# The processes of a part end by themselves at the limit; this is for a launcher that hangs before they begin.
 _GRACE_SECONDS = 20
-_PATIENCE = Patience(_LIMIT_SECONDS + _GRACE_SECONDS)
+# The processes of a part end by themselves at the limit, which does not count time without a processor; this is for
+# a launcher that hangs before they begin.
+_PATIENCE = Patience(1800.0)
 _PROGRAM = "self_test.command"
 _LOG_LINES = 15
 

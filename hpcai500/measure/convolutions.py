@@ -30,7 +30,7 @@ from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.interpreter import module_command
 from hpcai500.layers import Recipe
 from hpcai500.methodology.roofline import arithmetic_of
-from hpcai500.stopping import end_with_parent
+from hpcai500.stopping import end_by_alarm, end_with_parent
 
 Pair = tuple[int, int]
 
@@ -281,7 +281,7 @@ def _in_a_fork(convolutions: Sequence[Convolution], setting: Setting) -> list[st
     child = os.fork()
     if child == 0:
         end_with_parent(parent)
-        signal.alarm(_LIMIT_SECONDS if len(convolutions) == 1 else _START_SECONDS)
+        end_by_alarm(_LIMIT_SECONDS if len(convolutions) == 1 else _START_SECONDS)
         torch.set_float32_matmul_precision("high" if setting.arithmetic == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = setting.arithmetic == "tf32"
         for convolution in convolutions:

@@ -19,7 +19,7 @@ from pathlib import Path
 from hpcai500.errors import ExitCode
 from hpcai500.findings import FindingsLog
 from hpcai500.plugins import installed_plugins
-from hpcai500.stopping import let_signals_in
+from hpcai500.stopping import end_by_alarm, let_signals_in
 from hpcai500.streams import prepare_streams
 
 
@@ -35,15 +35,15 @@ class Process:
 def begin(arguments: Sequence[str] | None = None) -> Process:
     """Parse `FOLDER LIMIT [WORD…]`: findings go to FOLDER/findings.jsonl, all output to FOLDER/log.
 
-    The original stderr gets only a line for each finished check. After LIMIT seconds SIGALRM ends this process, even if
-    it hangs in a library. A signal to stop ends it at once: there is nothing to save.
+    The original stderr gets only a line for each finished check. After LIMIT seconds, not counting those without a
+    processor, SIGALRM ends this process, even if it hangs in a library. A signal to stop ends it at once: there is
+    nothing to save.
     """
     prepare_streams()
     place, limit_seconds, *options = sys.argv[1:] if arguments is None else arguments
     folder = Path(place)
-    for number in (signal.SIGALRM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    signal.alarm(int(limit_seconds))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_by_alarm(float(limit_seconds))
     let_signals_in()
     stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

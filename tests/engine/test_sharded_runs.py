@@ -173,7 +173,7 @@ def test_the_record_of_a_sharded_model_counts_samples_once_and_is_refused_by_no_
     assert [problem for rule in rules for problem in rule.problems] == []
 
 
-def test_what_communication_of_a_sharded_model_costs_is_unknown_and_not_0(together: Path) -> None:
+def test_what_communication_of_a_sharded_model_costs_is_unknown_and_not_0(together: Path, tmp_path: Path) -> None:
     (costs,) = iterate(read_record(together).events, "communication")
     value, result = costs["value"], score_record(together)
     assert [value[name] for name in ("all_reduces", "communication_fraction", "overlap", "stragglers")] == [None] * 4
@@ -183,7 +183,7 @@ def test_what_communication_of_a_sharded_model_costs_is_unknown_and_not_0(togeth
     assert "parallel_efficiency" not in {event["key"] for event in read_record(together).events}
     for command in (["timeline", str(together)], ["score", str(together)], ["report", str(together)]):
         line = [Path(sys.executable).with_name("hpcai500"), *command]
-        ended = subprocess.run(line, capture_output=True, text=True, check=False)
+        ended = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
         assert "None" not in ended.stdout
 

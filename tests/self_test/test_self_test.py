@@ -48,7 +48,35 @@ def test_a_part_that_crashes_is_named_and_the_next_one_runs(tmp_path: Path) -> N
     assert found[1].exit_code == ExitCode.RUN_FAILED
 
 
-def test_a_part_that_hangs_is_ended_by_the_kernel(tmp_path: Path) -> None:
+def limited(script: str, limit_seconds: float) -> subprocess.CompletedProcess[str]:
+    """How a process ends that runs `script` under a limit, on one core with four other processes that use it."""
+    code = f"import os, time\nfrom hpcai500.stopping import end_by_alarm\nend_by_alarm({limit_seconds})\n{script}"
+    core = min(os.sched_getaffinity(0))
+    busy = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(4)]
+    try:
+        pinned = f"import os\nos.sched_setaffinity(0, [{core}])\n{code}"
+        return subprocess.run([sys.executable, "-c", pinned], capture_output=True, text=True, check=False, timeout=300)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+@pytest.mark.parametrize("hang", ["time.sleep(600)", "while True: pass"], ids=["sleeping", "computing"])
+def test_a_part_that_hangs_is_ended_also_on_a_loaded_machine(hang: str) -> None:
+    assert limited(hang, 1.0).returncode == -signal.SIGALRM
+
+
+def test_time_without_a_processor_does_not_count_against_the_limit() -> None:
+    work = "start = time.monotonic()\nwhile time.process_time() < 1.5: pass\nprint(time.monotonic() - start)"
+    done = limited(work, 2.5)
+    assert done.returncode == 0, done.stderr
+    # A fifth of a core takes five times as long: the clock alone would have ended it.
+    assert float(done.stdout) > 2.5
+
+
+def test_a_part_that_was_ended_by_its_limit_is_a_failure(tmp_path: Path) -> None:
     def start(folder: Path) -> int:
         code = "import sys, time\nfrom hpcai500.self_test.command import begin\nbegin(sys.argv[1:])\ntime.sleep(600)"
         return subprocess.run([sys.executable, "-c", code, str(folder), "1"], check=False).returncode
