@@ -179,11 +179,9 @@ _MEMBER = r"""#!/bin/bash
 ensemble=@ensemble@
 member=@member@
 folder=$ensemble/members/$(printf %05d "$member")
-# Always both numbers: the number of one element may also be that of the whole array.
-element=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 mkdir -p -- "$folder"
 exec >>"$folder/output.txt" 2>&1
-say "member $member: job $element on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}"
+say "member $member: job $job on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}"
 
 # The failures of this member in this array, and the number of such lines for each host.
 failures() { grep -F "\"job\":\"$SLURM_ARRAY_JOB_ID\"" -- "$folder/failures.jsonl"; }
@@ -260,9 +258,9 @@ if [[ $bad ]]; then
 fi
 # The end of this job must not interrupt the calls of scontrol.
 trap '' TERM
-if scontrol requeue "$element"; then
-    say "member $member: failed (exit code $code, failure $count): job $element goes back to the queue"
-    if [[ $bad ]] && scontrol update JobId="$element" ExcNodeList="$exclude"; then
+if scontrol requeue "$job"; then
+    say "member $member: failed (exit code $code, failure $count): job $job goes back to the queue"
+    if [[ $bad ]] && scontrol update JobId="$job" ExcNodeList="$exclude"; then
         say "member $member: excludes $bad"
     fi
 fi"""
@@ -273,8 +271,8 @@ if [[ $warned ]] && (( code != 2 )); then
     most=@most@
     if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
         say "member $member: was requeued $most times already: not requeued again"
-    elif scontrol requeue "$element"; then
-        say "member $member: time is up: job $element goes back to the queue"
+    elif scontrol requeue "$job"; then
+        say "member $member: time is up: job $job goes back to the queue"
     fi
     exit 1
 fi"""
@@ -321,7 +319,7 @@ def member_script(submission: Submission, first_member: int = 0) -> str:
         checks=checks(site, submission.container(with_stage=False), "fail"),
         launcher=array("launcher", launcher(site, shape.nodes_a_member, shape.ranks_a_node)),
         stage_folder=make_stage if needs_stage else "",
-        signals=handle_signals(slurm, '"$element"', "ended=yes; pass_on"),
+        signals=handle_signals(slurm, "ended=yes; pass_on"),
         start=start('"${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member"'),
         time_is_up=fill(_TIME_IS_UP, most=str(slurm.most_requeues)) if slurm.requeue else _TIME_IS_UP_FOR_GOOD,
     )

@@ -29,6 +29,10 @@
 set -euo pipefail
 say() { echo "hpcai500: ${*//[[:cntrl:]]/ }" >&2; }
 
+# Of an array, the number of one element is also that of all: Slurm is always given both numbers.
+job=$SLURM_JOB_ID
+if [[ ${SLURM_ARRAY_TASK_ID:-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+
 # `module` is a function of login shells, and was not written for set -u.
 set +u
 type module >/dev/null 2>&1 || . /etc/profile || true
@@ -45,11 +49,9 @@ export NCCL_DEBUG=WARN
 ensemble='/runs/big ensemble'
 member=$SLURM_ARRAY_TASK_ID
 folder=$ensemble/members/$(printf %05d "$member")
-# Always both numbers: the number of one element may also be that of the whole array.
-element=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 mkdir -p -- "$folder"
 exec >>"$folder/output.txt" 2>&1
-say "member $member: job $element on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}"
+say "member $member: job $job on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}"
 
 # The failures of this member in this array, and the number of such lines for each host.
 failures() { grep -F "\"job\":\"$SLURM_ARRAY_JOB_ID\"" -- "$folder/failures.jsonl"; }
@@ -93,9 +95,9 @@ fail() {
     fi
     # The end of this job must not interrupt the calls of scontrol.
     trap '' TERM
-    if scontrol requeue "$element"; then
-        say "member $member: failed (exit code $code, failure $count): job $element goes back to the queue"
-        if [[ $bad ]] && scontrol update JobId="$element" ExcNodeList="$exclude"; then
+    if scontrol requeue "$job"; then
+        say "member $member: failed (exit code $code, failure $count): job $job goes back to the queue"
+        if [[ $bad ]] && scontrol update JobId="$job" ExcNodeList="$exclude"; then
             say "member $member: excludes $bad"
         fi
     fi
@@ -133,7 +135,7 @@ send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full -
 notify() {
     local last=$((SECONDS + 270))
     while kill -0 "$ranks" 2>/dev/null; do
-        if ! send_urg "$element" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        if ! send_urg "$job" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
         sleep 15 >/dev/null 2>&1
     done
 }
@@ -147,7 +149,7 @@ pass_on() {
 trap 'warned=yes; pass_on' USR1
 trap 'ended=yes; pass_on' TERM
 # When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
-HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$element" --format '%V %S' 2>/dev/null) || true
+HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$job" --format '%V %S' 2>/dev/null) || true
 export HPCAI500_JOB_TIMES
 "${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member" &
 ranks=$!
@@ -171,8 +173,8 @@ if [[ $warned ]] && (( code != 2 )); then
     most=20
     if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
         say "member $member: was requeued $most times already: not requeued again"
-    elif scontrol requeue "$element"; then
-        say "member $member: time is up: job $element goes back to the queue"
+    elif scontrol requeue "$job"; then
+        say "member $member: time is up: job $job goes back to the queue"
     fi
     exit 1
 fi

@@ -30,6 +30,10 @@
 set -euo pipefail
 say() { echo "hpcai500: ${*//[[:cntrl:]]/ }" >&2; }
 
+# Of an array, the number of one element is also that of all: Slurm is always given both numbers.
+job=$SLURM_JOB_ID
+if [[ ${SLURM_ARRAY_TASK_ID:-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+
 # `module` is a function of login shells, and was not written for set -u.
 set +u
 type module >/dev/null 2>&1 || . /etc/profile || true
@@ -44,7 +48,7 @@ export APPTAINERENV_OPAL_PREFIX=/opt/openmpi
 export NCCL_DEBUG=WARN
 
 # The same folder when the job is requeued.
-record="runs/ic-$SLURM_JOB_ID"
+record="runs/ic-$job"
 record=${HPCAI500_RECORD:-"$record"}
 [[ $record == /* ]] || record=$PWD/$record
 parent=$(dirname -- "$record")
@@ -86,7 +90,7 @@ if [[ -e $record/events.jsonl && ! -e $record/DONE ]]; then
     grep -q '"key":"run_start",.*}$' -- "$record/events.jsonl" || code=$?
     # A code above 1: it cannot be read.
     if (( code == 1 )); then
-        aside=$record.failed-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+        aside=$record.failed-$job-${SLURM_RESTART_COUNT:-0}
         say "$record: ended before it began to train: moved to $aside; a new run starts"
         mv -T -- "$record" "$aside"
     fi
@@ -123,7 +127,7 @@ send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full -
 notify() {
     local last=$((SECONDS + 270))
     while kill -0 "$ranks" 2>/dev/null; do
-        if ! send_urg "$SLURM_JOB_ID" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        if ! send_urg "$job" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
         sleep 15 >/dev/null 2>&1
     done
 }
@@ -137,7 +141,7 @@ pass_on() {
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
 # When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
-HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$SLURM_JOB_ID" --format '%V %S' 2>/dev/null) || true
+HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$job" --format '%V %S' 2>/dev/null) || true
 export HPCAI500_JOB_TIMES
 
 # The ranks start again by themselves after one is lost. If a whole task was killed, its step has ended, with
@@ -170,8 +174,8 @@ if [[ $warned ]] && (( code != 2 )); then
     if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
         say "the job was requeued $most times already: not requeued again"
         say "continue with: HPCAI500_RECORD=$record sbatch FILE"
-    elif scontrol requeue "$SLURM_JOB_ID"; then
-        say "time is up: job $SLURM_JOB_ID goes back to the queue, and continues $record then"
+    elif scontrol requeue "$job"; then
+        say "time is up: job $job goes back to the queue, and continues $record then"
     else
         say "continue with: HPCAI500_RECORD=$record sbatch FILE"
     fi

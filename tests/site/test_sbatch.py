@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from batch_jobs import Batch, submit
 from hosts import ROUTER
-from slurm import Slurm
+from slurm import Job, Slurm
 
 from hpcai500.record import iterate, read_record
 from hpcai500.results.score import score_record
@@ -74,6 +74,29 @@ def test_a_warned_job_stops_with_a_checkpoint_comes_back_and_ends(start: Callabl
     assert batch.output.rstrip().endswith("HPCAI500 RESULT PASS")
     keys = ["run_start", "interrupted", "run_resume", "run_stop"]
     assert batch.history(*keys) == keys
+
+
+def test_an_element_of_an_array_is_warned_and_comes_back_without_the_others(
+    start: Callable[..., Batch], slurm: Slurm
+) -> None:
+    array = start(LONG, nodes=1, environment={"SBATCH_ARRAY_INX": "0-2"})
+    # Each has the name of its own; the last one has the whole array's number, too.
+    elements = [Batch(Job(slurm, f"{array.job.number}_{number}"), array.folder) for number in range(3)]
+    for element in elements:
+        element.wait_until_it_trains()
+    numbers = dict(line.split() for line in slurm.call("squeue", "--noheader", "--format=%A %i").splitlines())
+    warned = next(one for one in elements if one.job.number == numbers[array.job.number])
+    cancelled, other = (one for one in elements if one is not warned)
+    slurm.call("scancel", cancelled.job.number)
+    assert cancelled.job.wait() == "CANCELLED"
+    warned.job.signal("USR1", "--batch")
+    assert [one.job.wait() for one in (warned, other)] == ["COMPLETED"] * 2, array.output
+    assert [one.job.show("Restarts") for one in (warned, other, cancelled)] == ["1", "0", "0"]
+    assert cancelled.job.show("JobState") == "CANCELLED"
+    assert warned.history("interrupted", "run_resume") == ["interrupted", "run_resume"]
+    assert other.history("interrupted", "run_resume") == []
+    starts = next(iterate(other.record.events, "init_start"))["value"]["launch"]
+    assert {"job_submitted_s", "job_started_s"} <= starts.keys()
 
 
 def moments_of(batch: Batch) -> tuple[float, float]:

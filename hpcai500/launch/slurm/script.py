@@ -217,6 +217,10 @@ def size_of(node: NodeTable, nodes: int, tasks: int) -> Iterator[str]:
 PROLOGUE = """\
 set -euo pipefail
 say() { echo "hpcai500: ${*//[[:cntrl:]]/ }" >&2; }"""
+_JOB = """\
+# Of an array, the number of one element is also that of all: Slurm is always given both numbers.
+job=$SLURM_JOB_ID
+if [[ ${SLURM_ARRAY_TASK_ID:-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi"""
 _MODULES = """\
 # `module` is a function of login shells, and was not written for set -u.
 set +u
@@ -226,10 +230,10 @@ set -u"""
 
 
 def opening(site: Site) -> str:
-    """The first commands: shell options, `say`, the site's modules and variables."""
+    """The first commands: shell options, `say`, `job` for Slurm's commands, the site's modules and variables."""
     modules = fill(_MODULES, names=shlex.join(site.launcher.modules)) if site.launcher.modules else ""
     variables = [f"export {name}={word(value)}" for name, value in _exports(site).items()]
-    return "\n\n".join(filter(None, [PROLOGUE, modules, "\n".join(variables)]))
+    return "\n\n".join(filter(None, [PROLOGUE, _JOB, modules, "\n".join(variables)]))
 
 
 def _exports(site: Site) -> Mapping[str, str]:
@@ -305,7 +309,7 @@ send_urg() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full -
 notify() {
     local last=$((SECONDS + @patience@))
     while kill -0 "$ranks" 2>/dev/null; do
-        if ! send_urg @job@ || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        if ! send_urg "$job" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
         sleep @again@ >/dev/null 2>&1
     done
 }
@@ -331,24 +335,23 @@ done
 if [[ $notifier ]]; then kill "$notifier" 2>/dev/null || true; fi"""
 _JOB_TIMES = """\
 # When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
-HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job @job@ --format '%V %S' 2>/dev/null) || true
+HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$job" --format '%V %S' 2>/dev/null) || true
 export HPCAI500_JOB_TIMES"""
 
 
-def handle_signals(slurm: SlurmTable, job: str, on_end: str = "pass_on") -> str:
+def handle_signals(slurm: SlurmTable, on_end: str = "pass_on") -> str:
     """Commands that pass signals on to what `start` starts, and give it the times of its job.
 
     `warned` is set when Slurm has warned that time is up.
 
     Args:
         slurm: how long before the end it warns.
-        job: words of bash that give the job's number.
         on_end: what SIGTERM does.
     """
     # A process that reacts only to USR1, as one that stages data, must have ended before time is up.
     patience = max(slurm.warning_seconds - _AT_LEAST_SECONDS, slurm.warning_seconds // 2, _AGAIN_SECONDS)
-    signals = fill(_SIGNALS, patience=str(patience), again=str(_AGAIN_SECONDS), job=job, on_end=word(on_end))
-    return f"{signals}\n{fill(_JOB_TIMES, job=job)}"
+    signals = fill(_SIGNALS, patience=str(patience), again=str(_AGAIN_SECONDS), on_end=word(on_end))
+    return f"{signals}\n{_JOB_TIMES}"
 
 
 def start(command: str) -> str:
@@ -400,7 +403,7 @@ if [[ -e $record/events.jsonl && ! -e $record/DONE ]]; then
     grep -q '"key":"run_start",.*}$' -- "$record/events.jsonl" || code=$?
     # A code above 1: it cannot be read.
     if (( code == 1 )); then
-        aside=$record.failed-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+        aside=$record.failed-$job-${SLURM_RESTART_COUNT:-0}
         say "$record: ended before it began to train: moved to $aside; a new run starts"
         mv -T -- "$record" "$aside"
     fi
@@ -465,8 +468,8 @@ most=@most@
 if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
     say "the job was requeued $most times already: not requeued again"
     @resume@
-elif scontrol requeue "$SLURM_JOB_ID"; then
-    say "time is up: job $SLURM_JOB_ID goes back to the queue, and continues $record then"
+elif scontrol requeue "$job"; then
+    say "time is up: job $job goes back to the queue, and continues $record then"
 else
     @resume@
 fi"""
@@ -529,14 +532,14 @@ def render(job: BatchJob) -> str:
         rendered_by=comment(f"    {' '.join(map(word, job.rendered_by))}"),
         directives=directives(slurm, f"hpcai500-{job.benchmark}", size, f"hpcai500-{job.benchmark}-%j.out"),
         opening=opening(site),
-        record=word(Expression(f"runs/{job.benchmark}-$SLURM_JOB_ID") if job.record is None else job.record),
+        record=word(Expression(f"runs/{job.benchmark}-$job") if job.record is None else job.record),
         checks=checks(site, container()),
         check_of_names="" if site.container.command == NO_CONTAINER else _CHECK_OF_NAMES,
         launcher=array("launcher", launcher(site, job.nodes, tasks)),
         hpcai500=array("hpcai500", container(here, parent)),
         arguments=arguments,
         new_arguments=array("arguments", [*job.new_arguments, Expression("$@")], append=True, indent=4),
-        signals=handle_signals(slurm, '"$SLURM_JOB_ID"'),
+        signals=handle_signals(slurm),
         run=run,
         requeue=fill(_REQUEUE, most=str(slurm.most_requeues), resume=_RESUME) if slurm.requeue else _RESUME,
     )
