@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.roofline import Topology
+from hpcai500.methodology.roofline import Compression, Topology
 from hpcai500.recipe import recipes_folder
 from hpcai500.text import count
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
@@ -91,7 +91,7 @@ class PaperPoint(_Table):
     model: Literal["node", "system"]
     accelerators: Count
     precision: str
-    compression: Literal["none", "fp16", "bf16", "int8"] = "none"
+    compression: Compression = "none"
     topology: Topology | None = None
     flops: Rate
     coi: Rate

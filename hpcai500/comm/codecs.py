@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hpcai500.comm import kernels
 from hpcai500.comm.communicator import Communicator, Traffic, direct_all_to_all, reduce_to, ring_all_reduce, ring_pass
+from hpcai500.methodology.roofline import Compression
 
 # ----------------------------------------------------------------------------------------------------
 # Tensors that are kept between steps: working buffers, and the residuals of compression.
@@ -73,9 +74,6 @@ class Residuals:
 
 # ----------------------------------------------------------------------------------------------------
 # The interface of a codec, and the codecs that the library can sum: fp16 and bf16.
-
-
-TYPES = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Codec(ABC):
@@ -154,9 +152,9 @@ class PlainCodec(Codec):
 
     grain = 1
 
-    def __init__(self, name: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> None:
+    def __init__(self, dtype: torch.dtype, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> None:
         super().__init__(buffers, residuals, threads)
-        self._type = TYPES[name]
+        self._type = dtype
 
     def packed_bytes(self, elements: int) -> int:
         return elements * self._type.itemsize
@@ -224,7 +222,7 @@ class Fp32Codec(PlainCodec):
     """
 
     def __init__(self, buffers: Buffers, threads: int | None) -> None:
-        super().__init__("none", buffers, None, threads)
+        super().__init__(torch.float32, buffers, None, threads)
         self._kept: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
     def pack(
@@ -342,10 +340,14 @@ class QuantisedCodec(Codec):
         return direct_all_to_all(group, packed_bytes)
 
 
-def make_codec(compression: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> Codec:
+def make_codec(compression: Compression, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> Codec:
     """The codec for the recipe's `compression`."""
-    if compression == "none":
-        return Fp32Codec(buffers, threads)
-    if compression == "int8":
-        return QuantisedCodec(buffers, residuals, threads)
-    return PlainCodec(compression, buffers, residuals, threads)
+    match compression:
+        case "none":
+            return Fp32Codec(buffers, threads)
+        case "fp16":
+            return PlainCodec(torch.float16, buffers, residuals, threads)
+        case "bf16":
+            return PlainCodec(torch.bfloat16, buffers, residuals, threads)
+        case "int8":
+            return QuantisedCodec(buffers, residuals, threads)

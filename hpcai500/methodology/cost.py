@@ -15,7 +15,7 @@ from statistics import NormalDist
 from typing import Any
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.roofline import arithmetic_of
+from hpcai500.methodology.roofline import BYTES_A_VALUE, Compression, arithmetic_of
 from hpcai500.methodology.statistics import quartiles
 
 # ----------------------------------------------------------------------------------------------------
@@ -439,8 +439,6 @@ def achieved_span(ceiling: float, precision: str) -> Span:
 # The time of one training step on many ranks, and its efficiency.
 
 
-# Share of a gradient's fp32 bytes that travels: docs/communication.md.
-TRAVELLING = {"none": 1.0, "fp16": 0.5, "bf16": 0.5, "int8": 0.254}
 # The last sum also adds up which ranks used which parameter, and a few numbers of the engine, in fp64.
 _STATUS_BYTES, _STATUS_NUMBERS = 8, 8
 
@@ -485,7 +483,7 @@ class Exchange:
 
     Attributes:
         all_reduce: as `all_reduce` returns it.
-        compression: one of `TRAVELLING`.
+        compression: as in a recipe.
         packing_bytes_per_second: memory bandwidth of packing and unpacking; None leaves their time out.
         overlap: whether sums run under the backward pass; otherwise they begin when it has ended.
         overhead_seconds: a constant time added to each step before the last sum, never hidden.
@@ -494,7 +492,7 @@ class Exchange:
     """
 
     all_reduce: AllReduce
-    compression: str = "none"
+    compression: Compression = "none"
     packing_bytes_per_second: float | None = None
     overlap: bool = True
     overhead_seconds: float = 0.0
@@ -504,9 +502,9 @@ class Exchange:
         """Pack, sum and unpack gradients of `size_bytes` in fp32.
 
         Packing reads fp32 and writes what travels, and unpacking does the reverse: 2 (1 + c) b bytes of memory, with c
-        from `TRAVELLING`. Without compression averages stay where they are, so it is 2 b.
+        the share of b that travels. Without compression averages stay where they are, so it is 2 b.
         """
-        share = TRAVELLING[self.compression]
+        share = BYTES_A_VALUE[self.compression] / BYTES_A_VALUE["none"]
         packed = self.all_reduce(share * size_bytes)
         if self.packing_bytes_per_second is None:
             return packed
@@ -659,7 +657,7 @@ class Plan:
     topology: str = "flat"
     algorithm: str = "default"
     columns: int = 0
-    compression: str = "none"
+    compression: Compression = "none"
     packing_bytes_per_second: float | None = None
     overlap: bool = True
     overhead_seconds: float = 0.0

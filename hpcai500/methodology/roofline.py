@@ -55,8 +55,9 @@ def arithmetic_of(precision: str) -> str:
 Topology = Literal["ring", "tree", "hierarchical", "torus", "parameter-server"]
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "hierarchical", "torus", "tree", "parameter-server")
 
+Compression = Literal["none", "fp16", "bf16", "int8"]
 # Bytes that a gradient value takes as it travels; int8 has a scale of 4 bytes for each block of 256.
-BYTES_A_VALUE = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 260 / 256}
+BYTES_A_VALUE: Mapping[str, float] = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 260 / 256}
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ pass_on() {
 trap 'warned=yes; pass_on' USR1
 trap 'ended=yes; pass_on' TERM
 # When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
-HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$job" --format '%V %S' 2>/dev/null) || true
+HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader -j "$job" --format '%V %S' 2>/dev/null) || true
 export HPCAI500_JOB_TIMES
 "${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member" &
 ranks=$!

@@ -141,7 +141,7 @@ pass_on() {
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
 # When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
-HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$job" --format '%V %S' 2>/dev/null) || true
+HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader -j "$job" --format '%V %S' 2>/dev/null) || true
 export HPCAI500_JOB_TIMES
 
 # The ranks start again by themselves after one is lost. If a whole task was killed, its step has ended, with

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
 from hpcai500.launch.measuring import planned_recipe
+from hpcai500.layers import Communication
 from hpcai500.machine import load_machine
 from hpcai500.measure.flops import count_flops
 from hpcai500.measure.step_command import gradients_of
@@ -47,6 +49,7 @@ from hpcai500.methodology.cost import (
     torus,
     walls,
 )
+from hpcai500.methodology.roofline import BYTES_A_VALUE, Compression
 from hpcai500.recipe import load_recipe
 from hpcai500.results.prediction import MODEL_ERROR, predict_scaling
 from hpcai500.workloads import model_of
@@ -166,7 +169,20 @@ def test_compression_sends_less_and_packs_more() -> None:
     exchange = Exchange(lambda size: size / 1e6, packing_bytes_per_second=1e9)
     assert exchange.sending_seconds(1e6) == pytest.approx(1 + 2e-3)
     assert replace(exchange, compression="fp16").sending_seconds(1e6) == pytest.approx(0.5 + 3e-3)
-    assert replace(exchange, compression="int8").sending_seconds(1e6) == pytest.approx(0.254 + 2.508e-3)
+    # A byte a value, and a scale of 4 bytes for 256 of them, beside 4 bytes a value.
+    share = 260 / 256 / 4
+    assert replace(exchange, compression="int8").sending_seconds(1e6) == pytest.approx(share + 2 * (1 + share) * 1e-3)
+
+
+def test_every_name_of_a_recipe_has_its_cost() -> None:
+    assert BYTES_A_VALUE.keys() == set(get_args(Compression)) == names_of_field("compression")
+    assert set(TOPOLOGIES) == names_of_field("topology")
+    assert {*ALGORITHMS, "default"} == names_of_field("algorithm")
+
+
+def names_of_field(name: str) -> set[str]:
+    """The values that a field of the recipe's table `communication` may have."""
+    return set(get_args(Communication.model_fields[name].annotation))
 
 
 def test_sums_that_share_the_cores_lengthen_the_backward_pass_that_hides_them() -> None:

@@ -335,7 +335,7 @@ done
 if [[ $notifier ]]; then kill "$notifier" 2>/dev/null || true; fi"""
 _JOB_TIMES = """\
 # When this job came into the queue, and when it started: the goodput tells queue from downtime and start-up.
-HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader --job "$job" --format '%V %S' 2>/dev/null) || true
+HPCAI500_JOB_TIMES=$(SLURM_TIME_FORMAT=%s timeout 10 squeue --noheader -j "$job" --format '%V %S' 2>/dev/null) || true
 export HPCAI500_JOB_TIMES"""
 
 
