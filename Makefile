@@ -268,8 +268,8 @@ $(VENV)/.with-%: $(MADE)
 .PHONY: clean
 clean:
 	find build -mindepth 1 -maxdepth 1 -not -name image -exec rm -rf {} + 2>/dev/null || true
-	rm -rf dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis $(VENV)/.core
-	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	rm -rf dist .cache .hypothesis $(VENV)/.core
+	find . -path ./$(VENV) -prune -o -type d \( -name __pycache__ -o -name '.*_cache' \) -prune -exec rm -rf {} +
 
 .PHONY: distclean
 distclean: clean

@@ -458,5 +458,25 @@ def test_a_long_installation_says_how_long_it_runs_and_why_it_failed(tmp_path: P
     assert ended.returncode == code
     assert text.startswith(f"hpcai500: installing into {tmp_path}: runtime\n")
     assert re.search(r"^hpcai500: installing runtime: \d+ s; Downloading torch$", text, re.MULTILINE)
-    failure = "torch>=2\nDownloading torch\nhpcai500: pip could not install runtime: its message is above\n"
+    failure = "torch>=2\nDownloading torch\nhpcai500: installing runtime failed: pip's message is above\n"
     assert text.endswith(failure) == (code != 0)
+
+
+@pytest.mark.parametrize(
+    ("index", "shown", "reason"),
+    [
+        ("http://user:secret@127.0.0.1:9/simple", "http://127.0.0.1:9/simple", "Connection refused"),
+        ("https://no-such-host.invalid/simple", "https://no-such-host.invalid/simple", "Name or service not known"),
+    ],
+)
+def test_an_index_that_cannot_be_reached_is_named_with_the_reason(
+    tmp_path: Path, index: str, shown: str, reason: str
+) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1", "PIP_INDEX_URL": index}
+    script = '. scripts/pip; pip_install "$1" "installing pip" "$2" --force-reinstall pip'
+    command = ["bash", "-c", script, "bash", tmp_path / "log", sys.executable]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith(f"hpcai500: installing pip: no connection to {shown}: {reason}; ")
+    assert "secret" not in last
