@@ -39,7 +39,7 @@ from hpcai500.files import allocate, lock, write_atomically, write_atomically_by
 from hpcai500.layers import Recipe
 from hpcai500.recipe import parse_resolved, tables_hash, to_toml
 from hpcai500.run_progress import SHORTEST_SECONDS, ProgressFile
-from hpcai500.streams import say
+from hpcai500.streams import lost_output, say
 from hpcai500.toml_source import parse_toml
 
 # ----------------------------------------------------------------------------------------------------
@@ -312,6 +312,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _STILLBORN = {"recipe.toml", "system.json", "events.jsonl", "checkpoints", ".ballast"}
 
 
+@dataclass(frozen=True)
+class _End:
+    """Where a log ends: its size, its number of events, and the hash of its last line."""
+
+    size_bytes: int
+    events: int
+    hash: str
+
+
 class RecordWriter:
     """Writes one record: `create` begins a new one, `reopen` resumes one.
 
@@ -322,11 +331,11 @@ class RecordWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stream = FileIO(path / "events.jsonl", "ab")
-        self._sequence, self._previous = 0, FIRST_PREVIOUS
+        self._end = _End(0, 0, FIRST_PREVIOUS)
         # The monitor's thread closes the record when another rank is lost.
         self._turn = threading.RLock()
         self._failure: str | None = None
-        self._is_complete = False
+        self._is_complete = self._has_noted_loss = False
         self._progress: ProgressFile | None = None
         self._is_closed = threading.Event()
         self._lock()
@@ -369,10 +378,7 @@ class RecordWriter:
                 raise RecordError(
                     f"{record.path}: another process has just written this record: start again with --resume"
                 )
-            log = record.path / "events.jsonl"
-            whole = log.read_bytes()[: log.stat().st_size - record.torn_bytes]
-            os.truncate(log, len(whole))
-            writer._sequence, writer._previous = len(record.events), last_hash(whole)
+            writer._find_end()
             for stale in ("ERROR", "result.json"):
                 (record.path / stale).unlink(missing_ok=True)
         return writer
@@ -394,13 +400,32 @@ class RecordWriter:
         with self._turn:
             if self._failure is not None and key != _END:
                 raise RunError(self._failure)
-            event = new_event(self._previous, self._sequence, key, value)
-            line = event_line(event)
-            self._append(line + b"\n")
-            self._previous, self._sequence = line_hash(line), self._sequence + 1
+            if self._end.events and not self._has_noted_loss and (loss := lost_output("stderr")):
+                self._has_noted_loss = True
+                self._append("output_lost", {"reason": loss.reason, "lost_ms": loss.time_ms})
+            event = self._append(key, value)
             if self._progress:
                 self._progress.take(event)
             return event
+
+    def _append(self, key: str, value: Any) -> Event:
+        # Ctrl-C may interrupt this anywhere, even after the line is on disk: the file says where the chain ends.
+        if os.fstat(self._stream.fileno()).st_size != self._end.size_bytes:
+            self._find_end()
+        end = self._end
+        event = new_event(end.hash, end.events, key, value)
+        line = event_line(event)
+        self._write_line(line + b"\n")
+        self._end = _End(end.size_bytes + len(line) + 1, end.events + 1, line_hash(line))
+        return event
+
+    def _find_end(self) -> None:
+        """Read where the chain ends, and remove a line that was not written whole."""
+        content = (self.path / "events.jsonl").read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.ftruncate(self._stream.fileno(), len(whole))
+        self._end = _End(len(whole), whole.count(b"\n"), last_hash(whole))
 
     def keep_progress(self, owner: str, events: Iterable[Event] = (), *, is_one_of_many: bool = False) -> None:
         """Keep `progress.json` up to date from now on; `owner` is this process's token, `events` are those so far."""
@@ -470,7 +495,7 @@ class RecordWriter:
                 raise RunError(self._failure)
             self.close()
             self._write("result.json", _pretty(result))
-            self._write("DONE", f"{self._previous}\n".encode())
+            self._write("DONE", f"{self._end.hash}\n".encode())
             self._is_complete = True
 
     def fail(self, reason: str) -> None:
@@ -518,8 +543,8 @@ class RecordWriter:
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
-    def _append(self, content: bytes) -> None:
-        before = os.fstat(self._stream.fileno()).st_size
+    def _write_line(self, content: bytes) -> None:
+        before = self._end.size_bytes
         for last_try in (False, True):
             try:
                 _write_all(self._stream, content)

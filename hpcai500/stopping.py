@@ -29,6 +29,7 @@ from typing import ClassVar, NoReturn
 
 from hpcai500.errors import ExitCode
 from hpcai500.files import remove_scratch
+from hpcai500.streams import report_fatal
 
 # Sent by Ctrl-C, by a scheduler, and when a terminal is closed.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -183,7 +184,7 @@ def _is_default(number: int) -> bool:
 
 def leave(number: int, frame: FrameType | None = None) -> NoReturn:
     """Print which signal came, remove temporary folders, and exit at once."""
-    os.write(2, f"hpcai500: error: stopped by {signal_name(number)}\n".encode())
+    report_fatal(f"stopped by {signal_name(number)}")
     remove_scratch()
     os._exit(ExitCode.RUN_FAILED)
 

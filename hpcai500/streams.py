@@ -1,21 +1,28 @@
-"""Output that is safe for a terminal, although names, paths and values in it may be untrusted.
+"""Output that is safe for a terminal, although names and values in it may be untrusted, and that never ends a run.
 
 Each line is printed as one line, with unprintable characters escaped: control characters, changes of the writing
 direction, zero-width letters and undecodable bytes. `prepare_streams` does the same for libraries that print directly.
+
+What cannot be written (a full disk, a reader or a terminal that has gone) is lost, and nothing is raised: `lost_output`
+returns since when. A run notes it in its record; a command whose result is lost ends with an error.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import select
 import sys
 import textwrap
+import time
 import traceback
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO, cast
 
 from hpcai500.errors import HpcAi500Error
 
@@ -27,17 +34,18 @@ def prepare_streams() -> None:
 
     Streams that the caller closed (`hpcai500 … >&-`) are opened on the null device, so that printing never ends a run.
     Characters that the terminal's encoding lacks become `?`. Unprintable characters except new lines are escaped, in
-    warnings also new lines; tracebacks are indented.
+    warnings also new lines; tracebacks are indented. Text that cannot be written is lost.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - lives as long as we do
-    for name in ("stdout", "stderr"):
+    both: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
+    for name in both:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
         if not isinstance(stream, _Printable):
-            setattr(sys, name, _Printable(stream))
+            setattr(sys, name, _Printable(_Lossy(stream, name)))
     sys.excepthook = _show_traceback
     warnings.formatwarning = _warning_line
 
@@ -73,7 +81,120 @@ def print_error(error: Exception | str) -> str:
 
 def report_fatal(message: str) -> None:
     """Print the error that ends this process, by a bare write, because the main thread may hang inside `say`."""
-    os.write(2, f"{escaped(f'{_PREFIX}error: {message}')}\n".encode(errors="replace"))
+    say_bare(f"{escaped(f'{_PREFIX}error: {message}')}\n")
+
+
+def say_bare(text: str) -> None:
+    """Write `text`, which is printable, on stderr by a bare write: for a signal handler, and where `say` may hang.
+
+    It never raises, and does not wait for a reader that does not read.
+    """
+    try:
+        _write_soon(2, text.encode(errors="replace"), 0.0)
+    except OSError as error:
+        _lose("stderr", error)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Output that cannot be written.
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Output that was lost: the stream, the first error, and when it came (UNIX milliseconds)."""
+
+    stream: Literal["stdout", "stderr"]
+    reason: str
+    time_ms: int
+    # The reader has gone by itself, as `head` does.
+    is_closed: bool
+
+
+def lost_output(stream: Literal["stdout", "stderr"]) -> Loss | None:
+    """The first loss of this process on `stream`; None while all was written."""
+    return _losses.get(stream)
+
+
+_losses: dict[str, Loss] = {}
+# How long progress waits for a slow reader, such as a terminal that Ctrl-S has stopped. Then it is lost: no run waits
+# for its reader.
+_PATIENCE_SECONDS = 5.0
+# What a pipe takes at once if poll(2) finds it writable (PIPE_BUF of Linux).
+_AT_ONCE_BYTES = 4096
+
+
+class _Lossy:
+    """A text stream over `beneath` that loses what cannot be written.
+
+    The lines of stderr are written at once, and not later than `_PATIENCE_SECONDS`. stdout waits for its reader, as a
+    pager may read slowly.
+    """
+
+    def __init__(self, beneath: TextIO, name: Literal["stdout", "stderr"]) -> None:
+        self._beneath, self._name = beneath, name
+        # Not for a stream that a display has put before the terminal.
+        self._is_direct = name == "stderr" and isinstance(beneath, io.TextIOWrapper) and _has_descriptor(beneath)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._beneath, name)
+
+    def write(self, text: str) -> int:
+        try:
+            if self._is_direct:
+                patience = 0.0 if self._name in _losses else _PATIENCE_SECONDS
+                encoded = text.encode(self._beneath.encoding or "utf-8", "replace")
+                _write_soon(self._beneath.fileno(), encoded, patience)
+            else:
+                self._beneath.write(text)
+        except OSError as error:
+            self._drop(error)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._beneath.flush()
+        except OSError as error:
+            self._drop(error)
+
+    def _drop(self, error: OSError) -> None:
+        """Note the loss, and drop what the buffer holds, which Python would try to write again at exit."""
+        _lose(self._name, error)
+        if not self._is_direct and _has_descriptor(self._beneath):
+            descriptor = self._beneath.fileno()
+            kept, null = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(null, descriptor)
+            self._beneath.flush()
+            os.dup2(kept, descriptor)
+            os.close(kept)
+            os.close(null)
+
+
+def _has_descriptor(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def _write_soon(descriptor: int, content: bytes, patience_seconds: float) -> None:
+    """Write `content`; raises OSError if that fails, or if its reader does not read for `patience_seconds`."""
+    writable = select.poll()
+    writable.register(descriptor, select.POLLOUT)
+    view = memoryview(content)
+    while view:
+        if not writable.poll(1000 * patience_seconds):
+            raise TimeoutError(errno.ETIMEDOUT, "its reader does not read")
+        view = view[os.write(descriptor, view[:_AT_ONCE_BYTES]) :]
+
+
+def _lose(stream: Literal["stdout", "stderr"], error: OSError) -> None:
+    # A terminal that has gone gives EIO.
+    is_closed = error.errno in (errno.EPIPE, errno.EIO)
+    _losses.setdefault(stream, Loss(stream, error.strerror or str(error), time.time_ns() // 1_000_000, is_closed))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Escapes.
 
 
 def escaped(text: object, most: int | None = None) -> str:
@@ -88,17 +209,17 @@ def escaped(text: object, most: int | None = None) -> str:
 
 
 def underlying(stream: TextIO) -> TextIO:
-    """`stream` as it was before `prepare_streams`, for displays that draw with control codes.
+    """`stream` without escapes, for displays that draw with control codes; what cannot be written is still lost.
 
     The caller escapes what it shows, and calls `prepare_streams` again if the display replaces stderr, as rich does.
     """
-    return stream.beneath if isinstance(stream, _Printable) else stream
+    return cast(TextIO, stream.beneath) if isinstance(stream, _Printable) else stream
 
 
 class _Printable:
     """A text stream over `beneath` that escapes all unprintable characters except new lines."""
 
-    def __init__(self, beneath: TextIO) -> None:
+    def __init__(self, beneath: _Lossy) -> None:
         self.beneath = beneath
 
     def __getattr__(self, name: str) -> Any:

@@ -7,13 +7,12 @@ import re
 import shlex
 import signal
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
-from hpcai500 import __version__, streams
+from hpcai500 import __version__
 from hpcai500.cli.data import app as data
 from hpcai500.cli.ensemble import app as ensemble
 from hpcai500.cli.options import USAGE_ERROR, add_command, field_of, new_group
@@ -28,7 +27,7 @@ from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
 from hpcai500.hosts import find_placement
 from hpcai500.plugins import TAKEN
 from hpcai500.stopping import why_stopped
-from hpcai500.streams import prepare_streams, print_error, show
+from hpcai500.streams import lost_output, prepare_streams, print_error, show
 from hpcai500.system.mounts import require_reachable
 
 app = new_group(
@@ -262,8 +261,7 @@ def run() -> int:
         code = _refuse_dead_paths(sys.argv[1:]) or app(standalone_mode=False) or ExitCode.PASS
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
-        sys.stdout.flush()
-        return code
+        return _with_result_printed(code)
     except HpcAi500Error as error:
         print_error(error)
         return error.exit_code
@@ -273,10 +271,12 @@ def run() -> int:
         print_error(f"{_suggested_setting(error, sys.argv[1:]) or _reason(error)}{hint}")
         return ExitCode.USAGE
     except OSError as error:
-        _report_system_error(error)
+        print_error(
+            f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error)
+        )
         return ExitCode.RUN_FAILED
     except typer.Exit as done:
-        return done.exit_code
+        return _with_result_printed(done.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         print_error(why_stopped(KeyboardInterrupt()))
         return ExitCode.RUN_FAILED
@@ -337,28 +337,15 @@ def _is_follower() -> bool:
         return False
 
 
-def _report_system_error(error: OSError) -> None:
-    if not _is_of_stdout(error):
-        print_error(
-            f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error)
-        )
-        return
-    # stdout is unusable, and Python must not try to flush it again at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` is not an error
-        print_error(f"cannot write the result to stdout: {error.strerror}")
-
-
-def _is_of_stdout(error: OSError) -> bool:
-    """Whether writing to stdout failed: then the data is still buffered, and flushing fails again."""
-    if error.filename is not None:
-        return False
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return True
-    # With PYTHONUNBUFFERED nothing is buffered; but only that module prints.
-    return traceback.extract_tb(error.__traceback__)[-1].filename == streams.__file__
+def _with_result_printed(code: int) -> int:
+    """The exit code of a command that ended with `code`; 1 instead of 0 if its result was not written to stdout."""
+    sys.stdout.flush()
+    loss = lost_output("stdout")
+    if loss is None:
+        return code
+    if not loss.is_closed:  # `hpcai500 score … | head` is not an error
+        print_error(f"cannot write the result to stdout: {loss.reason}")
+    return code or ExitCode.RUN_FAILED
 
 
 def _suggested_setting(error: Exception, arguments: Sequence[str]) -> str | None:

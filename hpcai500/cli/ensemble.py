@@ -28,7 +28,7 @@ from hpcai500.cli.options import (
 )
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError, UsageError
 from hpcai500.stopping import Stopped
-from hpcai500.streams import say, show
+from hpcai500.streams import lost_output, say, show
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.collect import Collected
@@ -314,12 +314,18 @@ def status(
 
 
 def _follow(watch: Watch, interval: float) -> int:
-    from hpcai500.ensemble.status import Screen, follow
+    from hpcai500.ensemble.status import Screen, Status, follow
     from hpcai500.progress import is_terminal
+
+    def display(status: Status) -> None:
+        screen.show(status)
+        if lost_output("stdout"):
+            # Nobody watches any more.
+            raise typer.Exit
 
     try:
         with Screen(sys.stdout, interval, prefix="") as screen:
-            found = follow(watch, screen.show, interval)
+            found = follow(watch, display, interval)
     except KeyboardInterrupt as error:
         if isinstance(error, Stopped) and error.number != signal.SIGINT:
             raise

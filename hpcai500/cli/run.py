@@ -37,7 +37,7 @@ from hpcai500.cli.options import (
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.hosts import find_placement
 from hpcai500.stopping import Stopped
-from hpcai500.streams import print_error, say, show
+from hpcai500.streams import lost_output, print_error, say, show
 from hpcai500.text import next_lines, text_table
 
 if TYPE_CHECKING:
@@ -332,6 +332,9 @@ def watch(
         elif look.headline != last[0]:
             say(look.headline, prefix="", stream=sys.stdout)
         last[0] = look.headline
+        if html is None and lost_output("stdout"):
+            # Nobody watches any more.
+            raise typer.Exit
 
     try:
         follow(_looker(folder), display, interval, html)

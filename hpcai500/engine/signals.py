@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from hpcai500.stopping import TOGETHER_SECONDS
+from hpcai500.streams import say_bare
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # A job's script forwards SIGUSR1 to all processes as SIGURG, which is ignored by default.
@@ -61,8 +61,7 @@ class StopRequest:
         if self.signal is None:
             self.signal, self._noted_at_seconds = signal.Signals(number), now
             if self._announce:
-                # Not print: the handler may interrupt a print.
-                line = f"\nhpcai500: {self.signal.name}: stopping with a checkpoint (Ctrl-C again: at once)\n"
-                os.write(2, line.encode())
+                # Not `say`: the handler may interrupt a print.
+                say_bare(f"\nhpcai500: {self.signal.name}: stopping with a checkpoint (Ctrl-C again: at once)\n")
         elif number == signal.SIGINT and now - self._noted_at_seconds > TOGETHER_SECONDS:
             raise KeyboardInterrupt

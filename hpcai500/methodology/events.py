@@ -329,6 +329,13 @@ class OutOfBag(Value):
     per_class: dict[str, Annotated[float, Field(allow_inf_nan=False)] | None] | None = None
 
 
+class OutputLost(Value):
+    """`output_lost`: rank 0 cannot write to stderr any more, since `lost_ms` (UNIX milliseconds); the run goes on."""
+
+    reason: Text
+    lost_ms: Count
+
+
 VALUES: dict[str, type[Value]] = {
     "init_start": InitStart,
     "dataset": Dataset,
@@ -355,6 +362,7 @@ VALUES: dict[str, type[Value]] = {
     "prediction_start": World,
     "predictions": Predictions,
     "out_of_bag": OutOfBag,
+    "output_lost": OutputLost,
 }
 
 
@@ -495,6 +503,8 @@ _FOLLOWERS: dict[str, set[str]] = {
     "out_of_bag": set(),
     "run_error": set(),
 }
+# Notes, which may come between any two.
+_NOTES = {"output_lost"}
 _AFTER_THE_END = {"run_stop", "steps", "communication", "trace", "power", "picture", "picture_error"}
 _AFTER_THE_END |= {"predictions", "out_of_bag"}
 
@@ -531,6 +541,8 @@ def order_violations(moments: Iterable[Moment], epochs: int, *, is_member: bool 
     """
     position, before = _Position(epochs, is_member=is_member), ""
     for moment in moments:
+        if moment.key in _NOTES and before:
+            continue
         if not _may_follow(moment.key, before, position):
             yield f"line {moment.line}: {moment.key} after {before or 'nothing'}"
         step = _STEPS.get(moment.key)
@@ -541,7 +553,7 @@ def order_violations(moments: Iterable[Moment], epochs: int, *, is_member: bool 
 
 
 def unknown_keys(moments: Iterable[Moment]) -> list[str]:
-    return sorted({moment.key for moment in moments} - _FOLLOWERS.keys())
+    return sorted({moment.key for moment in moments} - _FOLLOWERS.keys() - _NOTES)
 
 
 def _may_follow(key: str, before: str, position: _Position) -> bool:

@@ -46,7 +46,7 @@ LOGIN: dict[str, set[str]] = {
     "messages": {"errors"},
     "progress": {"errors", "streams"},
     "restarts": {"hosts", "messages", "streams"},
-    "stopping": {"errors", "files"},
+    "stopping": {"errors", "files", "streams"},
     "streams": {"errors"},
     "text": {"streams"},
     "toml_source": {"errors", "streams", "text"},
