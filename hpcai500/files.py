@@ -82,10 +82,18 @@ def make_empty(folder: Path, kind: type[HpcAi500Error], remedy: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power failure."""
+    """Make a rename in `folder` survive a power failure, where its file system can.
+
+    Raises:
+        OSError: the disk is faulty.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # CIFS before Linux 4.17, vboxsf and some FUSE file systems do not synchronise folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
     finally:
         os.close(descriptor)
 

@@ -6,6 +6,8 @@ import errno
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from hpcai500 import streams
 from hpcai500.errors import RecordError, RunError
 from hpcai500.files import write_atomically
 from hpcai500.recipe import load_recipe, recipe_hash
@@ -48,6 +51,73 @@ def epoch(tmp_path: Path) -> Path:
         writer.event("epoch_start", {"epoch": 1})
         writer.event("epoch_stop", {"epoch": 1})
     return writer.path
+
+
+# Writes events while Ctrl-C comes at 200 random moments, half of them while a line is being put on disk.
+INTERRUPTED = """
+import os, random, signal, sys, threading, time
+from pathlib import Path
+from hpcai500.record import RecordWriter, read_record
+
+random.seed(int(sys.argv[2]))
+path, real, done = Path(sys.argv[1]), os.fsync, threading.Event()
+
+def slow(descriptor):
+    real(descriptor)
+    time.sleep(0.002)
+
+def send():
+    for _ in range(200):
+        time.sleep(random.uniform(0, 0.008))
+        os.kill(os.getpid(), signal.SIGINT)
+    done.set()
+
+def stop(number, frame):
+    while frame and frame.f_code is not RecordWriter.event.__code__:
+        frame = frame.f_back
+    if frame:
+        raise KeyboardInterrupt
+
+os.fsync = slow
+signal.signal(signal.SIGINT, stop)
+writer = RecordWriter.reopen(read_record(path))
+threading.Thread(target=send).start()
+interrupts = 0
+while not done.is_set():
+    try:
+        writer.event("step", {"step": interrupts})
+    except KeyboardInterrupt:
+        interrupts += 1
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+writer.fail("stopped")
+print(interrupts)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ctrl_c_at_any_moment_leaves_a_whole_chain_that_goes_on(path: Path, seed: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, path, str(seed)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 50
+    record = read_record(path)
+    assert record.status == "error"
+    assert record.events[-1]["value"] == {"reason": "stopped"}
+    with RecordWriter.reopen(record) as writer:
+        writer.event("run_resume")
+    assert len(read_record(path).events) == len(record.events) + 1
+
+
+def test_lost_output_is_noted_once_with_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RecordWriter.reopen(read_record(path)) as writer:
+        writer.event("epoch_start", {"epoch": 1})
+        monkeypatch.setattr(streams, "_losses", {"stderr": streams.Loss("stderr", "Broken pipe", 17, is_closed=True)})
+        writer.event("epoch_stop", {"epoch": 1})
+        writer.event("epoch_start", {"epoch": 2})
+    found = [event["key"] for event in read_record(path).events]
+    assert found == ["init_start", "epoch_start", "output_lost", "epoch_stop", "epoch_start"]
+    assert read_record(path).events[2]["value"] == {"reason": "Broken pipe", "lost_ms": 17}
 
 
 def test_each_line_carries_the_hash_of_the_line_before(epoch: Path) -> None:
