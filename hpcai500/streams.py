@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TextIO, cast
 
-from hpcai500.errors import HpcAi500Error
+from hpcai500.errors import ExitCode, HpcAi500Error
 
 _PREFIX = "hpcai500: "
 
@@ -113,6 +113,17 @@ class Loss:
 def lost_output(stream: Literal["stdout", "stderr"]) -> Loss | None:
     """The first loss of this process on `stream`; None while all was written."""
     return _losses.get(stream)
+
+
+def with_result_printed(code: int) -> int:
+    """The exit code of a program that ended with `code`; 1 instead of 0 if its result was not written to stdout."""
+    sys.stdout.flush()
+    loss = lost_output("stdout")
+    if loss is None:
+        return code
+    if not loss.is_closed:  # `hpcai500 score … | head` is not an error
+        print_error(f"cannot write the result to stdout: {loss.reason}")
+    return code or ExitCode.RUN_FAILED
 
 
 _losses: dict[str, Loss] = {}

@@ -331,3 +331,32 @@ def test_a_folder_that_holds_anything_is_not_taken_for_an_empty_one(tmp_path: Pa
     make_empty(tmp_path / "a" / "b", UsageError, "give another")
     with pytest.raises(UsageError, match=r"a: not empty; give another$"):
         make_empty(tmp_path / "a", UsageError, "give another")
+
+
+# ----------------------------------------------------------------------------------------------------
+# File systems without fsync for folders.
+
+
+_FOLDER_SYNC = """
+#include <errno.h>
+#include <sys/stat.h>
+int fsync(int descriptor) {
+    struct stat found;
+    if (fstat(descriptor, &found) == 0 && S_ISDIR(found.st_mode)) { errno = %s; return -1; }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("error", "code"), [("EINVAL", 0), ("ENOTSUP", 0), ("EIO", 1)])
+def test_a_folder_without_fsync_is_no_error(error: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "sync.c").write_text(_FOLDER_SYNC % error)
+    library = tmp_path / "sync.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "sync.c"], check=True)
+    line = "from pathlib import Path; from hpcai500.files import write_atomically; write_atomically(Path('new'), b'x')"
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    ended = subprocess.run(
+        [sys.executable, "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == code, ended.stderr
+    assert (tmp_path / "new").read_bytes() == b"x"

@@ -27,7 +27,7 @@ from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
 from hpcai500.hosts import find_placement
 from hpcai500.plugins import TAKEN
 from hpcai500.stopping import why_stopped
-from hpcai500.streams import lost_output, prepare_streams, print_error, show
+from hpcai500.streams import prepare_streams, print_error, show, with_result_printed
 from hpcai500.system.mounts import require_reachable
 
 app = new_group(
@@ -261,7 +261,7 @@ def run() -> int:
         code = _refuse_dead_paths(sys.argv[1:]) or app(standalone_mode=False) or ExitCode.PASS
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
-        return _with_result_printed(code)
+        return with_result_printed(code)
     except HpcAi500Error as error:
         print_error(error)
         return error.exit_code
@@ -276,7 +276,7 @@ def run() -> int:
         )
         return ExitCode.RUN_FAILED
     except typer.Exit as done:
-        return _with_result_printed(done.exit_code)
+        return with_result_printed(done.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         print_error(why_stopped(KeyboardInterrupt()))
         return ExitCode.RUN_FAILED
@@ -335,17 +335,6 @@ def _is_follower() -> bool:
         return find_placement(os.environ).rank > 0
     except HpcAi500Error:
         return False
-
-
-def _with_result_printed(code: int) -> int:
-    """The exit code of a command that ended with `code`; 1 instead of 0 if its result was not written to stdout."""
-    sys.stdout.flush()
-    loss = lost_output("stdout")
-    if loss is None:
-        return code
-    if not loss.is_closed:  # `hpcai500 score … | head` is not an error
-        print_error(f"cannot write the result to stdout: {loss.reason}")
-    return code or ExitCode.RUN_FAILED
 
 
 def _suggested_setting(error: Exception, arguments: Sequence[str]) -> str | None:

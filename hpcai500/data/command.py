@@ -37,7 +37,7 @@ from hpcai500.job_options import (
     read_options,
 )
 from hpcai500.plugins import Found, find_plugin, function_of
-from hpcai500.streams import prepare_streams, print_error, say, show
+from hpcai500.streams import prepare_streams, print_error, say, show, with_result_printed
 
 # ----------------------------------------------------------------------------------------------------
 # `data make|check NAME` for the benchmark of a plug-in.
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if arguments is None else arguments
     try:
         kind, run = _chosen(*argv[:2])
-        return run(read_options(kind, argv[2:]))
+        return with_result_printed(run(read_options(kind, argv[2:])))
     except HpcAi500Error as error:
         if ending.terminated:
             return _TERMINATED  # the error is that of a worker killed by the same signal
@@ -185,10 +185,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say(f"interrupted: {_KEPT_INDEX if 'index' in argv[:1] else _KEPT}")
         return _INTERRUPTED
-    except BrokenPipeError:
-        # `hpcai500 data check … | head`: the reader has closed the pipe.
-        sys.stderr.close()
-        return ExitCode.RUN_FAILED
 
 
 def _chosen(command: str = "", benchmark: str = "") -> tuple[type, Callable[[Any], int]]:

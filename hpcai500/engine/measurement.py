@@ -21,7 +21,7 @@ from hpcai500.job_options import Measurement, Own, read_options
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals
-from hpcai500.streams import prepare_streams, print_error
+from hpcai500.streams import prepare_streams, print_error, with_result_printed
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def exit_code_of(command: Callable[[], None]) -> int:
     except Exception as error:  # noqa: BLE001 - the last resort: one line
         what = "".join(traceback.format_exception_only(error)).strip()
         return report_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
-    return ExitCode.PASS
+    return with_result_printed(ExitCode.PASS)
 
 
 def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hpcai500.files import sync_folder
 from hpcai500.methodology.storage import Latencies, Samples
 
 # ----------------------------------------------------------------------------------------------------
@@ -578,8 +579,7 @@ def save(path: Path, size: int, identity: int, content: Content, alive: Callable
             alive()
         os.fsync(descriptor)
     part.rename(path)
-    with _opened(path.parent, os.O_RDONLY | os.O_DIRECTORY) as folder:
-        os.fsync(folder)
+    sync_folder(path.parent)
     done.size_bytes, done.seconds = size, time.perf_counter() - begin
     return done
 
