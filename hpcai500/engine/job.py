@@ -34,6 +34,7 @@ from hpcai500.hosts import Placement
 from hpcai500.layers import Recipe
 from hpcai500.measure.flops import CONVENTION, count_flops
 from hpcai500.measure.host import boot_id, capture_nodes
+from hpcai500.measure.threads import use_threads
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import derive
 from hpcai500.methodology.samples import Samples, samples_of
@@ -374,7 +375,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     groups = stage_groups(recipe, ranks)
     precision = Precision(recipe.accelerator.precision, device, stages=groups.neighbours.column if groups else None)
     cores = ranks.cores()
-    torch.set_num_threads(recipe.os.threads or cores)
+    use_threads(recipe.os.threads or cores)
     _require_memory(recipe, ranks)
     torch.manual_seed(recipe.hyperparameters.seed)
     power = RunPower(job.power, ranks.world, journal.path, on_gpu=device.type == "cuda")

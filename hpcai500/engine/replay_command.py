@@ -77,6 +77,7 @@ def replay(
     from hpcai500.comm.communicator import LocalCommunicator
     from hpcai500.engine.precision import Precision, device_of
     from hpcai500.engine.ranks import Ranks
+    from hpcai500.measure.threads import use_threads
     from hpcai500.workloads import factory
     from hpcai500.workloads.base import Place
 
@@ -85,7 +86,7 @@ def replay(
     device = device_of(recipe, alone)
     precision = Precision(recipe.accelerator.precision, device)
     cores = alone.cores()
-    torch.set_num_threads(recipe.os.threads or cores)
+    use_threads(recipe.os.threads or cores)
     torch.manual_seed(recipe.hyperparameters.seed)
     place = Place(
         device,

@@ -68,6 +68,7 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
     from hpcai500.engine.reporting import reporting_errors
     from hpcai500.measure.convolutions import convolutions_of
     from hpcai500.measure.preflight_steps import Stage, Steps
+    from hpcai500.measure.threads import use_threads
     from hpcai500.workloads import model_of
 
     placement = find_placement(os.environ)
@@ -76,11 +77,15 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
     with joined(recipe, placement) as ranks, reporting_errors(ranks):
         ranks.on_lost(log.broken)
         cores = ranks.cores()
-        torch.set_num_threads(recipe.os.threads or cores)
+
+        def device() -> torch.device:
+            use_threads(recipe.os.threads or cores)
+            return device_of(recipe, ranks)
+
         stage = Stage(
             world=ranks.world,
             recipe=recipe,
-            device=lambda: device_of(recipe, ranks),
+            device=device,
             input_threads=recipe.os.input_threads or cores,
             costs=lambda: _costs(recipe),
             convolutions=lambda: convolutions_of(model_of(recipe)[0]),
