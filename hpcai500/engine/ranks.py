@@ -1,7 +1,8 @@
 """The processes of one job, as each of them sees the others: layout, communicators, signs of life, and lost ranks.
 
 A rank that hangs is found by its silence: each rank reports its phase to a monitor, which allows a rank to wait for
-others in a collective. A watcher thread ends the job when the mount with the data stops responding.
+others in a collective. One process alone has the monitor, too. A watcher thread ends the job when the mount with the
+data stops responding.
 """
 
 from __future__ import annotations
