@@ -39,7 +39,7 @@ from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
 from hpcai500.files import remove_scratch
 from hpcai500.messages import Connection, Message, MessageError, Reception
 from hpcai500.streams import report_fatal, say
-from hpcai500.system.network import interface_addresses
+from hpcai500.system.network import interface_addresses, is_loopback
 
 # ----------------------------------------------------------------------------------------------------
 # When a rank is lost: the monitor's decisions, without clocks, threads or sockets.
@@ -404,16 +404,12 @@ def own_addresses() -> tuple[str, ...]:
     the host name, all other interfaces, loopback addresses.
     """
     by_interface = interface_addresses()
-    own = list(by_interface.values())
-    named = [by_interface.get(name.strip(), "") for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")]
+    own = [address for addresses in by_interface.values() for address in addresses]
+    names = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
+    named = [address for name in names for address in by_interface.get(name.strip(), ())]
     master = [address for address in _resolved(os.environ.get("MASTER_ADDR", "")) if address in own]
-    found = [address for address in (*named, *master, *_resolved(socket.gethostname()), *own) if address]
+    found = (*named, *master, *_resolved(socket.gethostname()), *own)
     return tuple(sorted(dict.fromkeys(found), key=is_loopback))
-
-
-def is_loopback(address: str) -> bool:
-    """Whether `address` can only be reached from this host itself."""
-    return address.startswith("127.") or address == "::1"
 
 
 def candidates(offer: Offer, own_host: str) -> list[str]:
@@ -465,8 +461,8 @@ class Watch:
         timeout_seconds: silence, or lack of progress, after which a rank is lost.
         peers: connection to each watched rank; closed here.
         state: returns what this rank's main thread is doing; called from the watching thread.
-        on_standstill: called with a sentence if all ranks make no progress for unusually long.
         on_lost: called once, from the watching thread, when a rank is lost; if the thread fails, with this rank.
+        on_standstill: called with a sentence if all ranks make no progress for unusually long.
     """
 
     def __init__(
@@ -476,8 +472,8 @@ class Watch:
         timeout_seconds: float,
         peers: Mapping[int, Peer],
         state: Callable[[], Beat],
-        on_standstill: Callable[[str], None],
         on_lost: Callable[[Lost], None],
+        on_standstill: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._rank, self._host = rank, hosts[rank]
         self._peers, self._state = dict(peers), state
@@ -833,7 +829,7 @@ class Monitor:
         self._stays = threading.Event()
         peers = {} if self._is_alone else _connect_monitors(communicator)
         hosts = communicator.hosts
-        self._watch = Watch(self._rank, hosts, timeout_seconds, peers, self._beat, self._report_standstill, self._found)
+        self._watch = Watch(self._rank, hosts, timeout_seconds, peers, self._beat, self._found, self._report_standstill)
 
     def __enter__(self) -> Monitor:
         return self

@@ -395,6 +395,7 @@ def _check_size(recipe: Recipe, size: int | None) -> None:
 Ranks = Sequence[RankProcess]
 
 _HOST = "127.0.0.1"
+_ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _KILL_SECONDS = 10.0
 
@@ -428,8 +429,10 @@ def run_local_ranks(
     Raises:
         KeyboardInterrupt: a signal stopped them before they could handle it, or while they measured.
         OutOfTimeError: `patience` was over.
+        EnvironmentLacksError: the loopback interface is down.
         UsageError: HPCAI500_AFFINITY is wrong.
     """
+    require_loopback()
     ranks = [RankProcess() for _ in range(size)]
     cores = [cores_for(rank, size, device) for rank in range(size)]
     next_job: Tokens | None = None
@@ -463,6 +466,23 @@ def run_local_ranks(
     if loss:
         return ExitCode.RUN_FAILED  # `restarts` has printed why
     return checked_code(failure[1], f"rank {failure[0]}") if failure else ExitCode.PASS
+
+
+def require_loopback() -> None:
+    """Refuse to start ranks on this host where they cannot meet: libraries would retry for minutes.
+
+    Raises:
+        EnvironmentLacksError: this host's own address does not answer.
+    """
+    try:
+        with listen_at(_HOST) as listener:
+            socket.create_connection(listener.getsockname(), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise EnvironmentLacksError(
+            f"{_HOST}, where ranks of one host meet, does not answer ({error.strerror or error}): the loopback "
+            "interface of this host or network namespace is down; `ip link set lo up` as root, or start outside of "
+            "`unshare --net`"
+        ) from error
 
 
 def _run_alone(module: str, arguments: Tokens, patience: Patience | None, restarts: Restarts | None) -> int:
@@ -595,10 +615,11 @@ def run_horovod_ranks(
     once.
 
     Raises:
-        EnvironmentLacksError: there is no launcher.
+        EnvironmentLacksError: there is no launcher, or the loopback interface is down.
         KeyboardInterrupt: a signal stopped ranks that measured.
         OutOfTimeError: `patience` was over.
     """
+    require_loopback()
     command = module_command("launch.rank_command", device, module, *arguments)
     # Slurm's variables would lead to other hosts.
     environment = with_temporary_folder(
