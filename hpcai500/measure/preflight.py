@@ -83,7 +83,7 @@ def ask_hosts(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Valu
     """As `ask_everyone`, of the first rank of each host only."""
     answers = ask_everyone(world, lambda: ask() if is_first_of_host(world.rank, world.hosts) else None)
     first = {host: rank for rank, host in reversed([*enumerate(world.hosts)])}.values()
-    return [it for it in answers if it.rank in first]
+    return [Answer(it.rank, it.host, it.value, it.error, it.fix) for it in answers if it.rank in first]
 
 
 def failures(name: str, answers: Sequence[Answer[Value]], what: str, fix: str) -> Check | None:
