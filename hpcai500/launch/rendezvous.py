@@ -52,7 +52,7 @@ class Job(Message):
     """From rank 0 to the copies: the module of ours to run, its arguments, where its ranks meet, and their device.
 
     Arguments are bytes decoded as Latin-1, since a file's name may be any bytes: see `of` and `command`. If it
-    `may_restart`, each copy answers with `Ended`; else those do whose rank has lost another one.
+    `may_restart`, each copy answers with `Ended`; else those do whose rank has failed.
     """
 
     kind: Literal["job"] = "job"
@@ -218,7 +218,7 @@ def follow(placement: Placement) -> int:
                 # Rank 0 has seen that the job failed, and sends the end, or what follows; unless its host is gone.
                 patience = _RESTART_SECONDS if order.may_restart else _LAST_WORD_SECONDS
                 connection.settimeout(None if end.code == ExitCode.PASS else patience)
-                if order.may_restart or end.loss:
+                if order.may_restart or end.code != ExitCode.PASS:
                     with contextlib.suppress(OSError):  # rank 0 is gone, which `receive` shows
                         send(connection, Ended.of(end))
         finally:
@@ -310,6 +310,8 @@ _SEND_SECONDS = 10.0
 _HANG_UP_SECONDS = 1.0
 # After a loss, the other ranks end within the monitor's grace period, and close what they have open.
 _ENDED_SECONDS = 30.0
+# Of a rank whose copy is gone.
+_GONE = RankEnd("", ExitCode.RUN_FAILED)
 
 
 class RendezvousServer:
@@ -419,19 +421,20 @@ class RendezvousServer:
                 )
 
     def _is_given_up(self, selector: selectors.BaseSelector) -> bool:
-        """Whether another rank has reported that rank 0 is lost: our process, which may be stopped."""
+        """Whether another rank has failed: our process may be stopped, or wait for it before there are monitors."""
         for key, _ in selector.select(0):
             # One message a job, or the copy is gone.
             selector.unregister(key.fileobj)
             self._hear(key.data)
-        return any(end.loss and end.loss.rank == 0 for end in self._heard.values())
+        # After a copy is killed, its rank stops, and all others with it, after a checkpoint that may take long.
+        return any(end.code != ExitCode.PASS for end in self._heard.values() if end != _GONE)
 
     def _hear(self, rank: int) -> None:
         """Take what a copy says about the job; one that is gone counts as failed."""
         try:
             self._heard[rank] = parse(_line(self._others[rank]), _ENDED).end
         except (OSError, MessageError):
-            self._heard[rank] = RankEnd("", ExitCode.RUN_FAILED)
+            self._heard[rank] = _GONE
 
     def _ends(self) -> dict[int, RankEnd]:
         """How the other ranks' parts in a job ended.
