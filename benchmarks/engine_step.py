@@ -20,6 +20,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -145,12 +146,13 @@ class EpochsFromFiles(ImageClassificationWorkload):
 
 def train(workload: ImageClassificationWorkload, recipe: Recipe, place: Place, record: Path) -> list[dict[str, Any]]:
     """Run the engine on `workload`; returns the values of its epochs."""
-    with RecordWriter.create(record, recipe) as writer, StopRequest() as stop:
+    ranks = Ranks(find_placement({}), place.communicator, recipe.communication.timeout_seconds)
+    with closing(ranks), RecordWriter.create(record, recipe) as writer, StopRequest() as stop:
         trainer = Trainer(
             recipe,
             workload,
             place,
-            Ranks(find_placement({}), place.communicator, recipe.communication.timeout_seconds),
+            ranks,
             precision=Precision(recipe.accelerator.precision, place.device),
             journal=writer,
             checkpoints=CheckpointStore(record, state_bytes(workload.model)),

@@ -27,7 +27,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -575,6 +575,17 @@ class RecordWriter:
 def _require_unfinished(record: Record) -> None:
     if record.status == "done":
         raise RecordError(f"{record.path}: this run is complete; see `hpcai500 score {record.path}`")
+
+
+def mark_lost(path: Path, reason: str) -> None:
+    """Write ERROR into the record at `path` for a rank 0 that was killed or stopped and cannot write it.
+
+    Nothing is written where the folder is not shared, or the run has ended. Never raises: the run ends anyway.
+    """
+    ends = (path / "DONE", path / "ERROR")
+    with suppress(OSError):
+        if (path / "events.jsonl").is_file() and not any(end.exists() for end in ends):
+            write_atomically(path / "ERROR", f"{reason}\n".encode(errors="backslashreplace"))
 
 
 def require_unused(path: Path) -> None:

@@ -1,7 +1,8 @@
 """Restarts: when a rank is lost, the processes of the other ranks stay, and train again from the last checkpoint.
 
 A rank's process and the command that has started it share a socket. When another rank is lost, the process reports
-which one, closes its job, and waits for the arguments of the next job. It keeps its interpreter and all modules, which
+which one, so that the command ends it if it still runs. If the job may restart, it then closes its job, and waits for
+the arguments of the next job. It keeps its interpreter and all modules, which
 thousands of ranks would otherwise import again from one file system. The command starts the lost rank anew, and each
 process that did not get as far as waiting, as one that hangs in a collective.
 
@@ -109,6 +110,8 @@ class Restarts:
 
 # File descriptor of the rank's end.
 LINK_FD = "HPCAI500_LINK_FD"
+# Set if there may be another job after a loss.
+MAY_RESTART = "HPCAI500_MAY_RESTART"
 # What differs between the jobs of one process.
 _PLACE = ("MASTER_PORT", RENDEZVOUS, LISTEN_FD)
 _LONGEST = 1 << 16
@@ -187,18 +190,25 @@ class CommandSide:
 
 
 class RankSide:
-    """The rank's end, in a process that may stay after another rank is lost."""
+    """The rank's end, in a process that stays after another rank is lost if the job `may_restart`."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, may_restart: bool) -> None:
         os.set_inheritable(descriptor, False)
         self._stream = socket.socket(fileno=descriptor)
-        # Whether another rank of the present job is lost, and whether this process has got over it.
-        self.has_lost = self.stays = False
+        self.may_restart = may_restart
+        self._has_reported = False
+        # Whether this process has got over the loss of another rank.
+        self.stays = False
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether another rank of the present job is lost, about which the command prints a line."""
+        return self._has_reported and self.may_restart
 
     def report(self, rank: int | None, reason: str) -> None:
-        """Report that another rank is lost: the command then says so, and starts it again. Any thread may call it."""
-        if not self.has_lost:
-            self.has_lost = True
+        """Report that another rank is lost: the command then ends it, or starts it again. Any thread may call it."""
+        if not self._has_reported:
+            self._has_reported = True
             with contextlib.suppress(OSError):  # the command has ended, and this process will
                 self._stream.send(line_of(Lost(rank=rank, reason=reason)))
 
@@ -221,13 +231,13 @@ class RankSide:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
             os.environ[LISTEN_FD] = str(descriptor)
-        self.has_lost = self.stays = False
+        self._has_reported = self.stays = False
         return [os.fsdecode(word.encode("latin-1")) for word in job.arguments]
 
 
 @cache
 def rank_side() -> RankSide | None:
-    """This process's end, if the command that started it may restart ranks."""
+    """This process's end, if a command of ours has started it as a rank."""
     # Not for child processes.
-    descriptor = os.environ.pop(LINK_FD, None)
-    return RankSide(int(descriptor)) if descriptor else None
+    descriptor, may_restart = os.environ.pop(LINK_FD, None), os.environ.pop(MAY_RESTART, None)
+    return RankSide(int(descriptor), may_restart=bool(may_restart)) if descriptor else None

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     prepare_streams()
     command = rank_side()
-    if command is None:
+    if command is None or not command.may_restart:
         return _run(arguments)
     # Also between jobs: signals end this process, and libraries keep the temporary folders that they saw first.
     with ending_by_signals(), scratch(os.environ, Path.cwd()):

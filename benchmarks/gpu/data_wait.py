@@ -67,6 +67,7 @@ def _run(folder: Path, options: Options, settings: Sequence[str]) -> dict[str, A
         done = [steps.run(count) for _ in range(options.rounds)]
     finally:
         steps.close()
+        ranks.close()
     shares = [one.data_wait_seconds / one.seconds for one in done]
     rates = [one.steps * recipe.hyperparameters.batch_size / one.seconds for one in done]
     return {

@@ -100,10 +100,10 @@ class HeldSteps:
             return made[0]
 
         world = LocalCommunicator()
-        ranks = Ranks(find_placement({}), world, _PATIENCE_SECONDS)
+        self._ranks = Ranks(find_placement({}), world, _PATIENCE_SECONDS)
         # The engine asks for the workload of a benchmark's name, which reads data: here is the one that does not.
         with patch.object(measured_steps, "factory", lambda benchmark: make):
-            self._steps = ProfiledSteps(recipe, Path(), ranks, device, torch.get_num_threads(), world=world)
+            self._steps = ProfiledSteps(recipe, Path(), self._ranks, device, torch.get_num_threads(), world=world)
         self.workload = made[0]
         self.payload: tuple[Tensor, Any] = made[0].payload
 
@@ -120,6 +120,7 @@ class HeldSteps:
     def close(self) -> None:
         """Give threads back."""
         self._steps.close()
+        self._ranks.close()
 
 
 def held_workload(recipe: Recipe, device: torch.device, shape: Shape) -> HeldWorkload:

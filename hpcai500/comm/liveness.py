@@ -1,5 +1,7 @@
 """Detects lost ranks with any backend: a thread of each rank sends heartbeats to rank 0 over its own socket.
 
+A rank without others is watched, too: it may hang in a library, a driver or a read.
+
 Rank 0 listens to all ranks and decides; the others listen to rank 0. Both sides prove that they know the job's secret.
 `bound_seconds` is the longest time from the loss of a rank to the end of all others.
 
@@ -18,6 +20,7 @@ import secrets
 import selectors
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -35,8 +38,8 @@ from hpcai500.comm.communicator import Communicator
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
 from hpcai500.files import remove_scratch
 from hpcai500.messages import Connection, Message, MessageError, Reception
-from hpcai500.streams import report_fatal
-from hpcai500.system.network import interface_addresses
+from hpcai500.streams import report_fatal, say
+from hpcai500.system.network import interface_addresses, is_loopback
 
 # ----------------------------------------------------------------------------------------------------
 # When a rank is lost: the monitor's decisions, without clocks, threads or sockets.
@@ -51,9 +54,16 @@ TOGETHER = "computing with all ranks"
 EVALUATING = "evaluating"
 WRITING = "writing"
 _WAITING = (WAITING, TOGETHER)
+# The parts of an update, which repeat.
+_STEP = (READING, COMPUTING, *_WAITING)
 
 # For imports, the index of a large data set and compilation, before the first announced phase.
 _STARTING_SECONDS = 3600.0
+# A standstill of all ranks is reported after the timeout, or twice the longest part of an update so far, and ends the
+# job after ten times that: code that is compiled again for other shapes, or a busy host, makes an update slow, and no
+# rank waits that would show which is slow. Other work (an evaluation, a checkpoint) and the first update may take long.
+_LONGER, _ENDING = 2, 10
+_OTHER_WORK_SECONDS = 600.0
 _RESUME = "go on with --resume"
 
 
@@ -117,21 +127,31 @@ class LossDetector:
 
     Time in which the detector itself did not run (its host was suspended, or the whole job was stopped) is not counted
     against any rank. `timeout_seconds` is the silence, or lack of progress, after which a rank is lost; `now` is in
-    monotonic seconds, of the same clock in all calls.
+    monotonic seconds, of the same clock in all calls. `sees_progress` is whether the heartbeats of all ranks arrive
+    here, and with them their progress.
     """
 
-    def __init__(self, hosts: Mapping[int, str], timeout_seconds: float, now: float) -> None:
+    def __init__(
+        self, hosts: Mapping[int, str], timeout_seconds: float, now: float, *, sees_progress: bool = True
+    ) -> None:
         self._hosts = dict(hosts)
         self._timeout = timeout_seconds
+        self._sees_progress = sees_progress
         self._seen = {rank: _Seen(heard=now, moved=now) for rank in hosts}
         self._looked = now
         self._lost: Lost | None = None
+        self._has_stepped = False
+        self._longest = 0.0
+        self._is_standstill_known = False
 
     def beat(self, rank: int, beat: Beat, now: float) -> None:
         """Note a heartbeat of `rank`."""
         seen = self._seen[rank]
         seen.heard = now
         if (beat.progress, beat.phase) != (seen.beat.progress, seen.beat.phase):
+            if seen.beat.phase in _STEP:
+                self._longest = max(self._longest, now - seen.moved)
+                self._has_stepped |= seen.beat.phase in (COMPUTING, TOGETHER)
             seen.moved = now
         seen.beat = beat
 
@@ -160,7 +180,37 @@ class LossDetector:
             self._look_for_silence(now)
         if self._lost is None:
             self._look_for_hang(now)
+        if self._lost is None:
+            self._look_for_standstill(now)
         return self._lost
+
+    def standstill(self, now: float) -> str | None:
+        """A sentence about a standstill that has lasted unusually long; once for each."""
+        beats, seconds = self._standing(now)
+        before, self._is_standstill_known = self._is_standstill_known, seconds > max(map(self._unusual, beats))
+        return _standstill(beats, seconds) if self._is_standstill_known and not before else None
+
+    def _standing(self, now: float) -> tuple[list[Beat], float]:
+        """The last heartbeats of all ranks, and for how long no rank has made progress."""
+        present = [seen for seen in self._seen.values() if seen.present]
+        if not present or not self._sees_progress:
+            return [FIRST_BEAT], 0.0
+        return [seen.beat for seen in present], min(now - seen.moved for seen in present)
+
+    def _unusual(self, beat: Beat) -> float:
+        """The time after which a standstill in this phase is reported."""
+        return max(self._timeout, _LONGER * self._longest) if beat.phase in _STEP else _OTHER_WORK_SECONDS
+
+    def _hopeless(self, beat: Beat) -> float:
+        """The time after which a standstill in this phase ends the job."""
+        is_known = beat.phase in _STEP and self._has_stepped
+        return max(beat.allowance_seconds, _ENDING * self._unusual(beat) if is_known else _STARTING_SECONDS)
+
+    def _look_for_standstill(self, now: float) -> None:
+        beats, seconds = self._standing(now)
+        if seconds > max(map(self._hopeless, beats)):
+            reason = f"{_standstill(beats, seconds)}: a library, a driver or a read hangs; {_RESUME}"
+            self._decide(0 if len(self._seen) == 1 else None, reason, seconds)
 
     def _excuse_own_sleep(self, now: float) -> None:
         gap, self._looked = now - self._looked, now
@@ -209,6 +259,11 @@ class LossDetector:
 def _hang(beat: Beat, seconds: float, waiting: int) -> str:
     others = f"{waiting} other{' waits' if waiting == 1 else 's wait'}"
     return f"no progress for {seconds:.0f} s in its phase `{beat.phase}`, while {others} for it; {_RESUME}"
+
+
+def _standstill(beats: Sequence[Beat], seconds: float) -> str:
+    where = f"in its phase `{beats[0].phase}`" if len(beats) == 1 else "on any rank, although none waits for another"
+    return f"no progress for {seconds:.0f} s {where}"
 
 
 def _deadlock(seconds: float) -> str:
@@ -349,16 +404,12 @@ def own_addresses() -> tuple[str, ...]:
     the host name, all other interfaces, loopback addresses.
     """
     by_interface = interface_addresses()
-    own = list(by_interface.values())
-    named = [by_interface.get(name.strip(), "") for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")]
+    own = [address for addresses in by_interface.values() for address in addresses]
+    names = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
+    named = [address for name in names for address in by_interface.get(name.strip(), ())]
     master = [address for address in _resolved(os.environ.get("MASTER_ADDR", "")) if address in own]
-    found = [address for address in (*named, *master, *_resolved(socket.gethostname()), *own) if address]
+    found = (*named, *master, *_resolved(socket.gethostname()), *own)
     return tuple(sorted(dict.fromkeys(found), key=is_loopback))
-
-
-def is_loopback(address: str) -> bool:
-    """Whether `address` can only be reached from this host itself."""
-    return address.startswith("127.") or address == "::1"
 
 
 def candidates(offer: Offer, own_host: str) -> list[str]:
@@ -411,6 +462,7 @@ class Watch:
         peers: connection to each watched rank; closed here.
         state: returns what this rank's main thread is doing; called from the watching thread.
         on_lost: called once, from the watching thread, when a rank is lost; if the thread fails, with this rank.
+        on_standstill: called with a sentence if all ranks make no progress for unusually long.
     """
 
     def __init__(
@@ -421,11 +473,15 @@ class Watch:
         peers: Mapping[int, Peer],
         state: Callable[[], Beat],
         on_lost: Callable[[Lost], None],
+        on_standstill: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._rank, self._host = rank, hosts[rank]
-        self._peers, self._state, self._on_lost = dict(peers), state, on_lost
+        self._peers, self._state = dict(peers), state
+        self._on_standstill, self._on_lost = on_standstill, on_lost
         watched = range(len(hosts)) if rank == 0 else [0]
-        self._detector = LossDetector({each: hosts[each] for each in watched}, timeout_seconds, time.monotonic())
+        self._detector = LossDetector(
+            {each: hosts[each] for each in watched}, timeout_seconds, time.monotonic(), sees_progress=rank == 0
+        )
         self._interval = heartbeat_seconds(timeout_seconds)
         self._lost: Lost | None = None
         self._failures: deque[str] = deque()
@@ -538,8 +594,11 @@ class Watch:
             self._failure_sent.set()
 
     def _decide(self) -> None:
-        if self._lost is None and (lost := self._detector.look(time.monotonic())):
+        now = time.monotonic()
+        if self._lost is None and (lost := self._detector.look(now)):
             self._found(lost)
+        elif self._lost is None and (sentence := self._detector.standstill(now)):
+            self._on_standstill(sentence)
 
     def _found(self, lost: Lost) -> None:
         if self._lost is not None:
@@ -710,6 +769,8 @@ def _next(connection: Peer, deadline: float) -> MonitorMessage:
 # After a rank is lost: time for the main thread to end normally, and then to report that it did not.
 GRACE_SECONDS = 4.0
 LAST_WORDS_SECONDS = 2.0
+# Of the main thread's stack, innermost: from the engine's update to the call that hangs.
+_FRAMES = 8
 
 
 def bound_seconds(timeout_seconds: float) -> float:
@@ -725,7 +786,7 @@ def bound_seconds(timeout_seconds: float) -> float:
 
 
 class Monitor:
-    """One rank's monitor of the other ranks.
+    """One rank's monitor of the other ranks, and of itself if it has no others.
 
     Made by all ranks of `communicator` together, after connecting. When a rank is lost, `on_lost` is called in a thread
     of the monitor, and this process ends within `GRACE_SECONDS` + `LAST_WORDS_SECONDS`, even if its main thread never
@@ -756,6 +817,8 @@ class Monitor:
     ) -> None:
         self.timeout_seconds = timeout_seconds
         self._rank, self._host = communicator.rank, communicator.hosts[communicator.rank]
+        self._is_alone = communicator.size == 1
+        self._thread = threading.get_ident()
         self._on_lost, self._last_words = on_lost, last_words or report_fatal
         self._counter = itertools.count(1)
         self._progress = FIRST_BEAT.progress
@@ -764,11 +827,9 @@ class Monitor:
         self._verdict: Lost | None = None
         self._known = threading.Event()
         self._stays = threading.Event()
-        self._watch: Watch | None = None
-        if communicator.size > 1:
-            hosts = communicator.hosts
-            peers = _connect_monitors(communicator)
-            self._watch = Watch(self._rank, hosts, timeout_seconds, peers, self._beat, self._found)
+        peers = {} if self._is_alone else _connect_monitors(communicator)
+        hosts = communicator.hosts
+        self._watch = Watch(self._rank, hosts, timeout_seconds, peers, self._beat, self._found, self._report_standstill)
 
     def __enter__(self) -> Monitor:
         return self
@@ -791,7 +852,7 @@ class Monitor:
 
     def failed(self, reason: str) -> None:
         """Report to the others that this rank ends with an error. The first failure of the job is final."""
-        if self._watch:
+        if not self._is_alone:
             if self._verdict is None:
                 self._failure = reason
             self._watch.fail(reason)
@@ -801,14 +862,14 @@ class Monitor:
 
         Waits `seconds` at most.
         """
-        return self._watch.failure_of_rank_0(seconds) if self._watch and self._rank else None
+        return self._watch.failure_of_rank_0(seconds) if self._rank else None
 
     def give_up(self, reason: str) -> None:
         """End the job and this process, from another thread, if the main thread does not return."""
-        if self._watch:
-            self._watch.fail(reason)
-        else:
+        if self._is_alone:
             self._found(Lost(self._rank, self._host, reason, 0.0))
+        else:
+            self._watch.fail(reason)
 
     def verdict(self) -> Lost | None:
         """The lost rank, if it is already known."""
@@ -820,7 +881,7 @@ class Monitor:
         Waits `seconds` at most; None is the timeout and two heartbeats.
         """
         longest = self.timeout_seconds + 2 * heartbeat_seconds(self.timeout_seconds) if seconds is None else seconds
-        if self._watch:
+        if not self._is_alone:
             self._known.wait(longest)
         return self._verdict
 
@@ -829,8 +890,7 @@ class Monitor:
 
         Waits two seconds at most.
         """
-        if self._watch:
-            self._watch.close()
+        self._watch.close()
 
     def stay(self) -> None:
         """Let this process live on although a rank is lost. Called once everything of the job is closed."""
@@ -841,6 +901,17 @@ class Monitor:
         # The count is read after the phase: a phase announced in between then counts as progress one beat later.
         name, allowance = self._announced
         return Beat(self._progress, name, allowance)
+
+    def _report_standstill(self, sentence: str) -> None:
+        # In another thread, because stderr or the folder of the source may be what the main thread hangs on.
+        start_watcher("monitor-report", partial(self._show_stack, sentence), lambda error: None)
+
+    def _show_stack(self, sentence: str) -> None:
+        frame = sys._current_frames().get(self._thread)
+        who = "" if self._is_alone else f"rank {self._rank} on host {self._host}: "
+        say(f"{who}{sentence}; the main thread is here, the innermost call last:")
+        for place in traceback.extract_stack(frame)[-_FRAMES:] if frame else ():
+            say(f"  {Path(place.filename).name}:{place.lineno} {place.name}: {place.line}")
 
     def _found(self, lost: Lost) -> None:
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS + LAST_WORDS_SECONDS)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,12 @@ from hpcai500.hosts import Placement
 from hpcai500.layers import Recipe
 from hpcai500.measure.flops import CONVENTION, count_flops
 from hpcai500.measure.host import boot_id, capture_nodes
+from hpcai500.measure.threads import use_threads
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import derive
 from hpcai500.methodology.samples import Samples, samples_of
 from hpcai500.recipe import recipe_hash, rulebook
-from hpcai500.record import Record, RecordWriter, iterate, read_record
+from hpcai500.record import Record, RecordWriter, iterate, mark_lost, read_record
 from hpcai500.run_progress import PROGRESS, parse_progress
 from hpcai500.streams import say
 from hpcai500.system.container import find_container
@@ -269,7 +271,7 @@ def start(
     with joined(recipe, placement) as ranks, reporting_errors(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=False)
         writer = RecordWriter.create(out, recipe) if ranks.leads else None
-        with _errors_recorded(writer, ranks), ranks.reading(data, stop):
+        with _errors_recorded(out, writer, ranks), ranks.reading(data, stop):
             if writer:
                 writer.keep_progress(owner_of(os.getpid()), is_one_of_many=bool(recipe.ensemble))
             journal = writer or SilentJournal(out)
@@ -288,7 +290,7 @@ def resume(out: Path, data: Path | None, stop: StopRequest, placement: Placement
     with joined(_with_backend(recipe, placement), placement) as ranks, reporting_errors(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
-        with _errors_recorded(writer, ranks):
+        with _errors_recorded(out, writer, ranks):
             if writer:
                 writer.keep_progress(owner_of(os.getpid()), old.events, is_one_of_many=bool(recipe.ensemble))
             is_trained = has_reached_its_end(old)
@@ -309,9 +311,10 @@ def _with_backend(recipe: Recipe, placement: Placement) -> Recipe:
 
 
 @contextmanager
-def _errors_recorded(writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
-    """Record the error that ends the body."""
+def _errors_recorded(out: Path, writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
+    """Record the error that ends the body in the record at `out`."""
     if writer is None:
+        ranks.on_lost(partial(mark_lost, out), only=0)
         with _out_of_memory_reported():
             yield
         return
@@ -374,7 +377,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     groups = stage_groups(recipe, ranks)
     precision = Precision(recipe.accelerator.precision, device, stages=groups.neighbours.column if groups else None)
     cores = ranks.cores()
-    torch.set_num_threads(recipe.os.threads or cores)
+    use_threads(recipe.os.threads or cores)
     _require_memory(recipe, ranks)
     torch.manual_seed(recipe.hyperparameters.seed)
     power = RunPower(job.power, ranks.world, journal.path, on_gpu=device.type == "cuda")

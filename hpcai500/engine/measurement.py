@@ -89,11 +89,12 @@ def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> 
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
     from hpcai500.engine.reporting import reporting_errors
+    from hpcai500.measure.threads import use_threads
 
     with joined(recipe, find_placement(os.environ)) as ranks, reporting_errors(ranks):
         device = device_of(recipe, ranks)
         cores = ranks.cores()
-        torch.set_num_threads(recipe.os.threads or cores)
+        use_threads(recipe.os.threads or cores)
         torch.manual_seed(recipe.hyperparameters.seed)
         found = body(Bench(measurement.options, recipe, ranks, device, cores, measurement.doing))
         if ranks.leads:

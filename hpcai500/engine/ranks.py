@@ -1,7 +1,8 @@
 """The processes of one job, as each of them sees the others: layout, communicators, signs of life, and lost ranks.
 
 A rank that hangs is found by its silence: each rank reports its phase to a monitor, which allows a rank to wait for
-others in a collective. A watcher thread ends the job when the mount with the data stops responding.
+others in a collective. One process alone has the monitor, too. A watcher thread ends the job when the mount with the
+data stops responding.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class Ranks:
     def __init__(self, placement: Placement, communicator: Communicator, timeout_seconds: float) -> None:
         self.placement = placement
         self.unwatched = communicator
-        self._on_lost: list[Callable[[str], None]] = []
+        self._on_lost: list[tuple[Callable[[str], None], int | None]] = []
         self._phase, self._moved = STARTING, time.monotonic()
         self._monitor = Monitor(
             communicator,
@@ -241,9 +242,9 @@ class Ranks:
         self._moved = time.monotonic()
         self._monitor.progress()
 
-    def on_lost(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the reason, in another thread, as soon as another rank is lost."""
-        self._on_lost.append(callback)
+    def on_lost(self, callback: Callable[[str], None], *, only: int | None = None) -> None:
+        """Call `callback` with the reason, in another thread, as soon as another rank, or `only` this one, is lost."""
+        self._on_lost.append((callback, only))
 
     def tracker(self, doing: Callable[[], str] | None = None) -> Tracker:
         """A tracker for long work before training: rank 0 shows progress, and all ranks give signs of life.
@@ -262,8 +263,9 @@ class Ranks:
     def _lose(self, lost: Lost) -> None:
         if (command := rank_side()) and lost.rank != self.unwatched.rank and not lost.by_own_error:
             command.report(lost.rank, lost.message)
-        for callback in self._on_lost:
-            callback(lost.message)
+        for callback, only in self._on_lost:
+            if only in (None, lost.rank):
+                callback(lost.message)
 
     def explained(self, error: HpcAi500Error) -> HpcAi500Error:
         """`error`, or an error that names the lost rank that caused it.

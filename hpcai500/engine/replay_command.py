@@ -50,20 +50,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe = _on_device(read_resolved(options.recipe), options.device)
         with scratch(os.environ, options.result.parent):
             let_threads_spin()
-            found = replay(
-                recipe, options.checkpoint, options.data, at_target=options.at_target, held_back=options.held_back
-            )
+            # These import torch, after OpenMP's variables are set.
+            from hpcai500.comm.communicator import LocalCommunicator
+            from hpcai500.engine.ranks import Ranks
+
+            # Without the launcher's variables: this process is not a rank of a job.
+            ranks = Ranks(find_placement({}), LocalCommunicator(), recipe.communication.timeout_seconds)
+            with closing(ranks) as alone:
+                found = replay(
+                    recipe,
+                    options.checkpoint,
+                    options.data,
+                    alone,
+                    at_target=options.at_target,
+                    held_back=options.held_back,
+                )
         write_atomically(options.result, (json.dumps(found, allow_nan=False) + "\n").encode())
 
     return exit_code_of(command)
 
 
 def replay(
-    recipe: Recipe, checkpoint: Path, data: Path, *, at_target: Path | None = None, held_back: Path | None = None
+    recipe: Recipe,
+    checkpoint: Path,
+    data: Path,
+    alone: Ranks,
+    *,
+    at_target: Path | None = None,
+    held_back: Path | None = None,
 ) -> dict[str, Any]:
     """Quality of the weights in `checkpoint`, the run's last one, with facts about the data and the model.
 
     Args:
+        alone: this process, which has no other ranks.
         at_target: the checkpoint with which the run reached its target; its quality is added as `at_target`.
         held_back: folder of a data set with the same layout; the quality on its evaluation set is added as `held_back`.
 
@@ -74,18 +93,15 @@ def replay(
     """
     import torch  # after OpenMP's variables are set
 
-    from hpcai500.comm.communicator import LocalCommunicator
     from hpcai500.engine.precision import Precision, device_of
-    from hpcai500.engine.ranks import Ranks
+    from hpcai500.measure.threads import use_threads
     from hpcai500.workloads import factory
     from hpcai500.workloads.base import Place
 
-    # Without the launcher's variables: this process is not a rank of a job.
-    alone = Ranks(find_placement({}), LocalCommunicator(), recipe.communication.timeout_seconds)
     device = device_of(recipe, alone)
     precision = Precision(recipe.accelerator.precision, device)
     cores = alone.cores()
-    torch.set_num_threads(recipe.os.threads or cores)
+    use_threads(recipe.os.threads or cores)
     torch.manual_seed(recipe.hyperparameters.seed)
     place = Place(
         device,

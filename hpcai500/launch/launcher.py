@@ -395,6 +395,7 @@ def _check_size(recipe: Recipe, size: int | None) -> None:
 Ranks = Sequence[RankProcess]
 
 _HOST = "127.0.0.1"
+_ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _KILL_SECONDS = 10.0
 
@@ -428,8 +429,10 @@ def run_local_ranks(
     Raises:
         KeyboardInterrupt: a signal stopped them before they could handle it, or while they measured.
         OutOfTimeError: `patience` was over.
+        EnvironmentLacksError: the loopback interface is down.
         UsageError: HPCAI500_AFFINITY is wrong.
     """
+    require_loopback()
     ranks = [RankProcess() for _ in range(size)]
     cores = [cores_for(rank, size, device) for rank in range(size)]
     next_job: Tokens | None = None
@@ -465,6 +468,23 @@ def run_local_ranks(
     return checked_code(failure[1], f"rank {failure[0]}") if failure else ExitCode.PASS
 
 
+def require_loopback() -> None:
+    """Refuse to start ranks on this host where they cannot meet: libraries would retry for minutes.
+
+    Raises:
+        EnvironmentLacksError: this host's own address does not answer.
+    """
+    try:
+        with listen_at(_HOST) as listener:
+            socket.create_connection(listener.getsockname(), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise EnvironmentLacksError(
+            f"{_HOST}, where ranks of one host meet, does not answer ({error.strerror or error}): the loopback "
+            "interface of this host or network namespace is down; `ip link set lo up` as root, or start outside of "
+            "`unshare --net`"
+        ) from error
+
+
 def _run_alone(module: str, arguments: Tokens, patience: Patience | None, restarts: Restarts | None) -> int:
     """Run the only rank of a job; as `run_local_ranks`."""
     process = RankProcess()
@@ -496,6 +516,8 @@ def _loss(ranks: Ranks, relay: SignalRelay) -> Loss | None:
     return None if relay.has_signal else find_loss({rank: process.end for rank, process in enumerate(ranks)})
 
 
+# For a rank that is lost, and not stopped, to report that it hangs (`comm.liveness.Monitor`).
+_LOST_SECONDS = 8.0
 # Codes of ranks that may only have lost another one.
 _SECONDARY = (ExitCode.RUN_FAILED, -signal.SIGALRM)
 
@@ -520,9 +542,13 @@ def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
 
 
 def _failure(ranks: Ranks) -> tuple[int, int] | None:
-    """The failure to report: one by a signal or with its own reason comes before those that only lost a neighbour."""
-    codes = [(rank, code) for rank, process in enumerate(ranks) if (code := _code(process))]
-    return min(codes, key=lambda it: (it[1] in _SECONDARY, it[1] > 0, it[0]), default=None)
+    """The failure to report: one by a signal or with its own reason comes before those that only lost a neighbour.
+
+    Those that were ended from here come last.
+    """
+    codes = [(process.is_ended_by_us, rank, code) for rank, process in enumerate(ranks) if (code := _code(process))]
+    ordered = sorted(codes, key=lambda it: (it[0], it[2] in _SECONDARY, it[2] > 0, it[1]))
+    return ordered[0][1:] if ordered else None
 
 
 def _code(process: RankProcess) -> int:
@@ -530,19 +556,21 @@ def _code(process: RankProcess) -> int:
 
 
 def _end_within(ranks: Ranks, seconds: float) -> bool:
-    limit = time.monotonic() + seconds
+    start = time.monotonic()
     while busy := [rank for rank, process in enumerate(ranks) if process.is_busy]:
-        if time.monotonic() > limit:
+        passed = time.monotonic() - start
+        if passed > seconds:
             return False
-        # The others wait for the rank that hangs to be started anew.
-        if len(busy) < len(ranks) and all(_is_lost(ranks, rank) for rank in busy):
-            _send([ranks[rank] for rank in busy], signal.SIGKILL)
+        _send([ranks[rank] for rank in busy if _is_hopeless(ranks, rank, passed > _LOST_SECONDS)], signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
     return True
 
 
-def _is_lost(ranks: Ranks, rank: int) -> bool:
-    return any(not process.is_busy and (loss := process.end.loss) and loss.rank == rank for process in ranks)
+def _is_hopeless(ranks: Ranks, rank: int, is_late: bool) -> bool:
+    """Whether a rank that still runs has been given up by the others, and cannot end itself."""
+    is_lost = any(not process.is_busy and (loss := process.end.loss) and loss.rank == rank for process in ranks)
+    # Others that wait for their next job wait for this one to be started anew.
+    return is_lost and (is_late or ranks[rank].is_stopped or any(process.is_waiting for process in ranks))
 
 
 def _running(ranks: Ranks) -> str:
@@ -587,10 +615,11 @@ def run_horovod_ranks(
     once.
 
     Raises:
-        EnvironmentLacksError: there is no launcher.
+        EnvironmentLacksError: there is no launcher, or the loopback interface is down.
         KeyboardInterrupt: a signal stopped ranks that measured.
         OutOfTimeError: `patience` was over.
     """
+    require_loopback()
     command = module_command("launch.rank_command", device, module, *arguments)
     # Slurm's variables would lead to other hosts.
     environment = with_temporary_folder(

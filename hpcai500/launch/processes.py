@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from hpcai500.errors import ExitCode, OutOfTimeError
 from hpcai500.files import remove_scratch_of
 from hpcai500.hosts import LISTEN_FD
-from hpcai500.restarts import LINK_FD, CommandSide, RankEnd
+from hpcai500.restarts import LINK_FD, MAY_RESTART, CommandSide, RankEnd
 from hpcai500.stopping import STOPPING, TOGETHER_SECONDS, Stopped, hold_signals
 from hpcai500.streams import say
 
@@ -34,6 +34,8 @@ _KILL_SECONDS = 10.0
 # For a process that has ended, or was killed, to disappear.
 _DYING_SECONDS = 5.0
 _POLL_SECONDS = 0.05
+# For a rank to end after its job has failed: the monitor of each has ended it long before (`comm.liveness`).
+_LATE_SECONDS = 15.0
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
 
@@ -70,15 +72,21 @@ class Child(subprocess.Popen[bytes]):
 
 def _code_of_dying(process: int) -> int | None:
     """Exit code of a process whose main thread has ended, 1 of one with SIGKILL pending; else None."""
-    try:
-        # proc(5): fields from the third on, which is the state; the name before them may have any characters.
-        fields = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except OSError:
+    if not (fields := _status(process)):
         return None
     if fields[0] == "Z":
         return os.waitstatus_to_exitcode(int(fields[49]))
     pending = int(fields[28])
     return int(ExitCode.RUN_FAILED) if pending >> (signal.SIGKILL - 1) & 1 else None
+
+
+def _status(process: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on (proc(5)); empty if there is no such process."""
+    try:
+        # The name before them may have any characters.
+        return Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def start_child(
@@ -341,13 +349,12 @@ class RankProcess:
         ):
             return
         self.kill()
-        link = CommandSide() if may_restart else None
-        inherit = [one.fileno() for one in (listener, link and link.rank_end) if one]
+        link = CommandSide()
+        inherit = [one.fileno() for one in (listener, link.rank_end) if one]
         own = {LISTEN_FD: str(listener.fileno())} if listener else {}
-        own |= {LINK_FD: str(link.rank_end.fileno())} if link else {}
+        own |= {LINK_FD: str(link.rank_end.fileno()), MAY_RESTART: "1" * may_restart}
         self._child = start_child(command, environment={**environment, **own}, cores=cores, inherit=inherit, hold=hold)
-        if link:
-            link.rank_end.close()
+        link.rank_end.close()
         self._link, self._is_asked = link, False
         relay.add(self._child)
 
@@ -362,6 +369,16 @@ class RankProcess:
     def is_busy(self) -> bool:
         """Whether its part in the job has not ended."""
         return self.code is None and not self.is_waiting
+
+    @property
+    def is_ended_by_us(self) -> bool:
+        """Whether it was asked to end, or killed, by `send_signal`."""
+        return self._is_asked
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it, so that it hears nothing until it is continued."""
+        return self._child is not None and _status(self._child.pid)[:1] == ["T"]
 
     @property
     def code(self) -> int | None:
@@ -384,10 +401,19 @@ class RankProcess:
             self._is_asked = True
             self._child.send_signal(number)
 
-    def wait(self) -> int:
-        """Wait until its part in the job has ended; returns its exit code, 1 if it waits for its next job."""
+    def wait(self, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Wait until its part in the job has ended; returns its exit code, 1 if it waits for its next job.
+
+        `is_over` returns whether the job has failed, or this rank was given up by the others: it then has some seconds
+        to end by itself, and none if it is stopped.
+        """
+        over_seconds: float | None = None
         try:
             while self.is_busy:
+                if over_seconds is None and is_over():
+                    over_seconds = time.monotonic()
+                if over_seconds is not None and (self.is_stopped or time.monotonic() - over_seconds > _LATE_SECONDS):
+                    self.send_signal(signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
         except BaseException:
             self.kill()

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Literal
@@ -50,7 +52,7 @@ class Job(Message):
     """From rank 0 to the copies: the module of ours to run, its arguments, where its ranks meet, and their device.
 
     Arguments are bytes decoded as Latin-1, since a file's name may be any bytes: see `of` and `command`. If it
-    `may_restart`, each copy answers with `Ended`.
+    `may_restart`, each copy answers with `Ended`; else those do whose rank has failed.
     """
 
     kind: Literal["job"] = "job"
@@ -84,7 +86,7 @@ class Job(Message):
 
 
 class Ended(Message):
-    """From a copy to rank 0, after a job that may restart: how its rank ended (`restarts.RankEnd`)."""
+    """From a copy to rank 0, after a job: how its rank ended (`restarts.RankEnd`)."""
 
     host: Annotated[str, Field(max_length=300)]
     code: Annotated[int, Field(ge=-64, le=255)] | None
@@ -212,11 +214,11 @@ def follow(placement: Placement) -> int:
         process = RankProcess()
         try:
             while isinstance(order := receive(stream), Job):
-                end = run_rank(placement, order, process)
+                end = run_rank(placement, order, process, is_over=partial(_has_failed, connection, stream))
                 # Rank 0 has seen that the job failed, and sends the end, or what follows; unless its host is gone.
                 patience = _RESTART_SECONDS if order.may_restart else _LAST_WORD_SECONDS
                 connection.settimeout(None if end.code == ExitCode.PASS else patience)
-                if order.may_restart:
+                if order.may_restart or end.code != ExitCode.PASS:
                     with contextlib.suppress(OSError):  # rank 0 is gone, which `receive` shows
                         send(connection, Ended.of(end))
         finally:
@@ -226,18 +228,33 @@ def follow(placement: Placement) -> int:
         return order.code if order else ExitCode.RUN_FAILED
 
 
+def _has_failed(connection: socket.socket, stream: BufferedReader) -> bool:
+    """Whether rank 0 has sent the end of a job that failed, which may be while our rank is stopped or hangs."""
+    connection.setblocking(False)
+    try:
+        line, _, _ = stream.peek().partition(b"\n")
+        order = parse(line, _ORDER) if line else None
+    except (OSError, MessageError):
+        return False  # for `receive` to report
+    finally:
+        connection.setblocking(True)
+    return isinstance(order, End) and order.code != ExitCode.PASS
+
+
 def run_rank(
     placement: Placement,
     order: Job,
     process: RankProcess,
     listener: socket.socket | None = None,
     patience: Patience | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> RankEnd:
     """Be one rank of a job: run it here, in `process`, and return how it ended.
 
     Args:
         listener: on rank 0, the socket where the ranks of this job meet.
         patience: of a measurement, on rank 0; the other ranks end with it.
+        is_over: as `RankProcess.wait`'s.
 
     Raises:
         KeyboardInterrupt: a signal stopped it before it could handle it, or while it measured.
@@ -254,9 +271,10 @@ def run_rank(
             next_job=order.command[1:],
             may_restart=order.may_restart,
         )
-        code = process.wait()
+        code = process.wait(is_over)
     relay.conclude([code])
-    if not order.may_restart:
+    # A rank that is killed from here was lost before, which others print.
+    if not order.may_restart and not process.is_ended_by_us:
         checked_code(code, "the job")
     return process.end
 
@@ -292,6 +310,8 @@ _SEND_SECONDS = 10.0
 _HANG_UP_SECONDS = 1.0
 # After a loss, the other ranks end within the monitor's grace period, and close what they have open.
 _ENDED_SECONDS = 30.0
+# Of a rank whose copy is gone.
+_GONE = RankEnd("", ExitCode.RUN_FAILED)
 
 
 class RendezvousServer:
@@ -313,6 +333,8 @@ class RendezvousServer:
         self._versions: dict[int, str] = {}
         self._reception: Reception[Hello] | None = None
         self._others: dict[int, socket.socket] = {}
+        # What the other copies have sent about the present job.
+        self._heard: dict[int, RankEnd] = {}
 
     def open(self) -> None:
         """Let the other copies connect and wait; data may be made meanwhile.
@@ -385,12 +407,34 @@ class RendezvousServer:
         with listen_at(host) as listener:
             place = address(host, listener.getsockname()[1])
             order = Job.of(module, arguments, place, device, may_restart=may_restart)
+            self._heard.clear()
             for rank, connection in self._others.items():
                 try:
                     send(connection, order)
                 except OSError as error:
                     raise RunError(f"rank {rank} was gone before the job began ({error.strerror})") from error
-            return run_rank(self._placement, order, process, listener, patience)
+            with selectors.DefaultSelector() as selector:
+                for rank, connection in self._others.items():
+                    selector.register(connection, selectors.EVENT_READ, rank)
+                return run_rank(
+                    self._placement, order, process, listener, patience, partial(self._is_given_up, selector)
+                )
+
+    def _is_given_up(self, selector: selectors.BaseSelector) -> bool:
+        """Whether another rank has failed: our process may be stopped, or wait for it before there are monitors."""
+        for key, _ in selector.select(0):
+            # One message a job, or the copy is gone.
+            selector.unregister(key.fileobj)
+            self._hear(key.data)
+        # After a copy is killed, its rank stops, and all others with it, after a checkpoint that may take long.
+        return any(end.code != ExitCode.PASS for end in self._heard.values() if end != _GONE)
+
+    def _hear(self, rank: int) -> None:
+        """Take what a copy says about the job; one that is gone counts as failed."""
+        try:
+            self._heard[rank] = parse(_line(self._others[rank]), _ENDED).end
+        except (OSError, MessageError):
+            self._heard[rank] = _GONE
 
     def _ends(self) -> dict[int, RankEnd]:
         """How the other ranks' parts in a job ended.
@@ -398,16 +442,12 @@ class RendezvousServer:
         One whose copy is gone, or does not answer in time, counts as failed: it cannot be started again from here.
         """
         limit = time.monotonic() + _ENDED_SECONDS
-        ends = {}
         for rank, connection in self._others.items():
-            connection.settimeout(max(0.01, limit - time.monotonic()))
-            try:
-                ends[rank] = parse(_line(connection), _ENDED).end
-            except (OSError, MessageError):
-                ends[rank] = RankEnd("", ExitCode.RUN_FAILED)
-            finally:
+            if rank not in self._heard:
+                connection.settimeout(max(0.01, limit - time.monotonic()))
+                self._hear(rank)
                 connection.settimeout(_SEND_SECONDS)
-        return ends
+        return dict(self._heard)
 
     def end(self, code: int) -> None:
         """Let the other copies end with `code`."""

@@ -46,12 +46,13 @@ _MOST = 6
 
 @dataclass(frozen=True)
 class Answer(Generic[Value]):
-    """What one rank found, or why it could not find it."""
+    """What one rank found, or why it could not find it, and what its error says to do."""
 
     rank: int
     host: str
     value: Value | None
     error: str | None = None
+    fix: str | None = None
 
     @property
     def name(self) -> str:
@@ -64,15 +65,16 @@ def ask_everyone(world: Communicator, ask: Callable[[], Value]) -> list[Answer[V
     Raises:
         RunError: a rank is lost.
     """
-    mine: tuple[Value | None, str | None]
+    mine: tuple[Value | None, str | None, str | None]
     try:
-        mine = ask(), None
+        mine = ask(), None, None
     except CommunicationError:
         raise
     except HpcAi500Error as error:
-        mine = None, str(error)
+        what, _, fix = str(error).partition("; ")
+        mine = None, what, fix or None
     except Exception as error:  # noqa: BLE001 - any error of a device or a file system is an answer
-        mine = None, " ".join("".join(traceback.format_exception_only(error)).split())
+        mine = None, " ".join("".join(traceback.format_exception_only(error)).split()), None
     gathered = world.gather_objects(mine)
     return [Answer(rank, host, *it) for rank, (host, it) in enumerate(zip(world.hosts, gathered, strict=True))]
 
@@ -81,17 +83,20 @@ def ask_hosts(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Valu
     """As `ask_everyone`, of the first rank of each host only."""
     answers = ask_everyone(world, lambda: ask() if is_first_of_host(world.rank, world.hosts) else None)
     first = {host: rank for rank, host in reversed([*enumerate(world.hosts)])}.values()
-    return [Answer(it.rank, it.host, it.value, it.error) for it in answers if it.rank in first]
+    return [Answer(it.rank, it.host, it.value, it.error, it.fix) for it in answers if it.rank in first]
 
 
 def failures(name: str, answers: Sequence[Answer[Value]], what: str, fix: str) -> Check | None:
-    """The check `name` that has failed where a rank could not answer; None if all could."""
+    """The check `name` that has failed where a rank could not answer; None if all could.
+
+    `fix` counts where the error has none of its own.
+    """
     wrong = [answer for answer in answers if answer.error is not None]
     if not wrong:
         return None
     first = wrong[0]
     others = f" (and {listed(answer.name for answer in wrong[1:])})" if wrong[1:] else ""
-    return Check(name, "fail", f"{first.name} {what}: {first.error}{others}", fix)
+    return Check(name, "fail", f"{first.name} {what}: {first.error}{others}", first.fix or fix)
 
 
 def values(answers: Sequence[Answer[Value]]) -> list[tuple[Answer[Value], Value]]:

@@ -24,7 +24,7 @@ from hpcai500.machine import load_machine
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals, signal_name
 from hpcai500.streams import prepare_streams, say
-from hpcai500.system.checks import RANKS, READING, START_SECONDS, CheckLog
+from hpcai500.system.checks import RANKS, START_SECONDS, CheckLog
 
 if TYPE_CHECKING:
     from hpcai500.measure.preflight_steps import Costs
@@ -61,13 +61,12 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
     log.begin(RANKS, START_SECONDS)
     import torch  # after OpenMP's variables are set
 
-    from hpcai500.comm.liveness import COMPUTING
-    from hpcai500.comm.liveness import READING as READING_DATA
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
     from hpcai500.engine.reporting import reporting_errors
     from hpcai500.measure.convolutions import convolutions_of
     from hpcai500.measure.preflight_steps import Stage, Steps
+    from hpcai500.measure.threads import use_threads
     from hpcai500.workloads import model_of
 
     placement = find_placement(os.environ)
@@ -76,11 +75,15 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
     with joined(recipe, placement) as ranks, reporting_errors(ranks):
         ranks.on_lost(log.broken)
         cores = ranks.cores()
-        torch.set_num_threads(recipe.os.threads or cores)
+
+        def device() -> torch.device:
+            use_threads(recipe.os.threads or cores)
+            return device_of(recipe, ranks)
+
         stage = Stage(
             world=ranks.world,
             recipe=recipe,
-            device=lambda: device_of(recipe, ranks),
+            device=device,
             input_threads=recipe.os.input_threads or cores,
             costs=lambda: _costs(recipe),
             convolutions=lambda: convolutions_of(model_of(recipe)[0]),
@@ -91,7 +94,7 @@ def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
         )
         steps = Steps(stage)
         for name in options.checks:
-            ranks.phase(READING_DATA if name == READING else COMPUTING)
+            ranks.phase(name)
             if name != RANKS:
                 log.begin(name)
             log.found([steps.check(name)])

@@ -192,7 +192,7 @@ class Steps:
         mine = samples[self._world.rank].value
         self._world.barrier()
         readings = [
-            Answer(found.rank, found.host, found.value, chosen.error or found.error)
+            Answer(found.rank, found.host, found.value, chosen.error or found.error, chosen.fix or found.fix)
             for chosen, found in zip(
                 samples,
                 ask_everyone(self._world, lambda: read(mine, self._stage.input_threads) if mine else None),
@@ -236,7 +236,7 @@ class Steps:
         """The costs, on all ranks, or why they are unknown."""
         if self._costs is None:
             answer = ask_everyone(self._world, lambda: self._stage.costs() if self._world.rank == 0 else None)[0]
-            self._costs = answer.value or answer.error or "unknown"
+            self._costs = answer.value or "; ".join(filter(None, (answer.error, answer.fix))) or "unknown"
         return self._costs
 
 

@@ -14,6 +14,7 @@ from hpcai500 import _core
 from hpcai500.comm.horovod_backend import Horovod
 from hpcai500.findings import CannotBeChecked
 from hpcai500.measure.convolutions import FIX, Setting, convolutions_of, wrong_gradients
+from hpcai500.measure.threads import use_threads
 from hpcai500.plugins import Function, find_plugin, function_of, load_plugin
 from hpcai500.recipe import load_recipe, recipe_hash, reference_recipe
 from hpcai500.self_test.checking import require
@@ -96,9 +97,11 @@ def check_convolutions(recipe_name: str) -> str:
     """Check the gradients of the convolutions of a recipe's model.
 
     Raises:
+        EnvironmentLacksError: torch cannot use its threads.
         WrongAnswerError: a gradient is wrong.
     """
     recipe = load_recipe(recipe_name)
+    use_threads(torch.get_num_threads())
     shapes, setting = convolutions_of(model_of(recipe)[0]), Setting.of(recipe, torch.device("cpu"))
     wrong = wrong_gradients(shapes, setting)
     require(not wrong, f"{'; '.join(wrong)} ({setting.words}: {FIX})")

@@ -126,21 +126,36 @@ def link_rates(root: Path = Path("/")) -> dict[str, float]:
 
 # <linux/sockios.h>: the IPv4 address of an interface.
 _SIOCGIFADDR = 0x8915
+# Absent if the kernel has no IPv6.
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
+_LINK_SCOPE = "20"
+# <linux/if_addr.h>: another host has the address (IFA_F_DADFAILED), or that is not known yet (IFA_F_TENTATIVE).
+_NOT_USABLE = 0x08 | 0x40
 # Gloo's variable: by default it uses the address of the host name, which on Debian is a loopback address.
 _CHOICE = "GLOO_SOCKET_IFNAME"
 
 
-def interface_addresses() -> dict[str, str]:
-    """IPv4 address of each interface that has one."""
-    found = {}
+def interface_addresses() -> dict[str, tuple[str, ...]]:
+    """Addresses of each interface that has any, IPv4 before IPv6, without those that are only valid on one link."""
+    found: dict[str, tuple[str, ...]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:
                 continue
-            found[name] = socket.inet_ntoa(answer[20:24])
+            found[name] = (socket.inet_ntoa(answer[20:24]),)
+    for line in (read(_IPV6_ADDRESSES) or "").splitlines():
+        # proc_net(5): address, number of the interface, prefix, scope, flags, name.
+        digits, _, _, scope, flags, name = line.split()
+        if scope != _LINK_SCOPE and not int(flags, 16) & _NOT_USABLE:
+            found[name] = (*found.get(name, ()), socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
     return found
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `address` can only be reached from this host itself."""
+    return address.startswith("127.") or address == "::1"
 
 
 def prefer_route(own_address: str, seen_of_root: Sequence[str], rank: int, hosts: Sequence[str]) -> None:
@@ -157,7 +172,7 @@ def prefer_route(own_address: str, seen_of_root: Sequence[str], rank: int, hosts
     # Ranks on rank 0's host may have used a loopback address.
     address = elsewhere[0] if hosts[rank] == hosts[0] else own_address
     plain = address.removeprefix("::ffff:")
-    if plain.startswith("127."):
+    if is_loopback(plain):
         return
-    if name := next((name for name, its in interface_addresses().items() if its == plain), None):
+    if name := next((name for name, its in interface_addresses().items() if plain in its), None):
         os.environ[_CHOICE] = name

@@ -23,7 +23,7 @@ from unittest.mock import patch
 from file_mailbox import communicator
 
 from hpcai500.comm.communicator import LocalCommunicator
-from hpcai500.comm.liveness import EVALUATING, READING, WAITING, LossDetector, Lost, Monitor
+from hpcai500.comm.liveness import COMPUTING, EVALUATING, READING, WAITING, LossDetector, Lost, Monitor
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import CommunicationError, RunError
@@ -198,6 +198,20 @@ def read_dead_data_alone(scene: Scene) -> None:
         time.sleep(60)
 
 
+def hang_alone(scene: Scene) -> None:
+    """Three jobs of one rank each, which hang in their second update."""
+    with (scene.folder / f"stderr.{scene.rank}").open("wb") as stderr:
+        os.dup2(stderr.fileno(), 2)
+    scene.ranks.barrier()
+    ranks = _ranks(scene, LocalCommunicator(), TIMEOUT / 4)
+    for phase in (COMPUTING, READING, COMPUTING):
+        ranks.phase(phase)
+        # For some heartbeats.
+        time.sleep(TIMEOUT / 4)
+    scene.event()
+    hang(scene, ranks._monitor)
+
+
 def read_slow_data(scene: Scene) -> None:
     """All wait for longer than the timeout for data that answer."""
     ranks, stop = _ranks(scene, scene.ranks, TIMEOUT), StopRequest(announce=False)
@@ -255,6 +269,7 @@ SCENES: dict[str, Callable[[Scene], None]] = {
     "dead data, asked to stop": read_dead_data(600.0, asked=True),
     "dead data, one rank": read_dead_data_alone,
     "slow data": read_slow_data,
+    "alone and hanging": hang_alone,
 }
 
 
@@ -273,7 +288,7 @@ def run(play: Callable[[Scene], None], folder: Path, rank: int) -> None:
 def heard(folder: Path, rank: int) -> dict[str, str]:
     return {
         name: path.read_text()
-        for name in ("error", "lost", "last_words")
+        for name in ("error", "lost", "last_words", "stderr")
         if (path := folder / f"{name}.{rank}").exists()
     }
 

@@ -386,7 +386,12 @@ def network(monkeypatch: pytest.MonkeyPatch) -> None:
     # Set first, so that what is chosen goes again with the test.
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    addresses = {"lo": "127.0.0.1", "eth0": "192.168.0.7", "ib0": "10.0.0.1", "ib1": "10.0.0.2"}
+    addresses = {
+        "lo": ("127.0.0.1", "::1"),
+        "eth0": ("192.168.0.7",),
+        "ib0": ("10.0.0.1", "fd00:78::1"),
+        "ib1": ("10.0.0.2",),
+    }
     monkeypatch.setattr(network_module, "interface_addresses", lambda: addresses)
 
 
@@ -413,5 +418,26 @@ def test_one_host_and_unknown_addresses_are_left_to_gloo(own: str, hosts: tuple[
     assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 
+@pytest.mark.usefixtures("network")
+@pytest.mark.parametrize(("rank", "own"), [(0, ""), (2, "fd00:78::1")])
+def test_hosts_with_ipv6_alone_take_its_interface(rank: int, own: str) -> None:
+    prefer_route(own, ("", "::1", "fd00:78::1"), rank, HOSTS)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
 def test_this_machine_has_a_loopback_interface() -> None:
-    assert interface_addresses()["lo"] == "127.0.0.1"
+    assert interface_addresses()["lo"][0] == "127.0.0.1"
+
+
+def test_addresses_of_ipv6_are_those_that_others_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "if_inet6"
+    table.write_text(
+        "fe800000000000000000000000000001 02 40 20 80 eth9\n"
+        "fd007800000000000000000000000001 02 40 00 80 eth9\n"
+        "20010db8000000000000000000000007 02 40 00 88 eth9\n"
+        "20010db8000000000000000000000008 02 40 00 c0 eth9\n"
+    )
+    monkeypatch.setattr(network_module, "_IPV6_ADDRESSES", table)
+    assert interface_addresses()["eth9"] == ("fd00:7800::1",)
+    monkeypatch.setattr(network_module, "_IPV6_ADDRESSES", tmp_path / "of a kernel without IPv6")
+    assert "127.0.0.1" in interface_addresses()["lo"]

@@ -22,8 +22,10 @@ from hpcai500.comm.liveness import (
     GRACE_SECONDS,
     LAST_WORDS_SECONDS,
     READING,
+    STARTING,
     TOGETHER,
     WAITING,
+    WRITING,
     Beat,
     LossDetector,
     Lost,
@@ -194,6 +196,98 @@ def test_sums_that_get_on_are_no_deadlock() -> None:
     job = Job()
     job.is_at(WAITING, *NODES)
     assert job.run(5 * PATIENCE, moving=(2,)) is None
+
+
+class Alone:
+    """A rank without others, which has updated its model once, in as many seconds as it is told."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.now, self.progress, self.phase = 1000.0, 0, COMPUTING
+        self.detector = LossDetector({0: "n1"}, PATIENCE, self.now)
+        self.run(seconds)
+        self.is_at(READING)
+        self.is_at(COMPUTING)
+
+    def is_at(self, phase: str) -> None:
+        self.progress, self.phase = self.progress + 1, phase
+        self.run(1)
+
+    def run(self, seconds: float) -> tuple[list[str], Lost | None]:
+        """Let time pass; returns what is said meanwhile, and the verdict as soon as there is one."""
+        said, end = [], self.now + seconds
+        while self.now < end:
+            self.now += 1
+            self.detector.beat(0, Beat(self.progress, self.phase, 0.0), self.now)
+            if lost := self.detector.look(self.now):
+                return said, lost
+            said += filter(None, [self.detector.standstill(self.now)])
+        return said, None
+
+
+def test_a_rank_alone_that_stands_still_is_reported_then_ended() -> None:
+    job = Alone()
+    said, lost = job.run(10 * PATIENCE + 2)
+    assert said == ["no progress for 61 s in its phase `computing`"]
+    assert lost is not None
+    assert (lost.rank, lost.host, lost.seconds) == (0, "n1", 10 * PATIENCE + 1)
+    assert lost.reason == (
+        "no progress for 601 s in its phase `computing`: a library, a driver or a read hangs; go on with --resume"
+    )
+
+
+def test_a_standstill_that_ends_may_come_again() -> None:
+    job = Alone()
+    assert len(job.run(2 * PATIENCE)[0]) == 1
+    job.is_at(READING)
+    assert job.run(3 * PATIENCE) == ([], None)
+    assert len(job.run(2 * PATIENCE)[0]) == 1
+
+
+def test_slow_updates_are_no_standstill() -> None:
+    """A step of ten minutes on one core is slow and regular."""
+    job = Alone(600.0)
+    assert job.run(1190) == ([], None)
+    job.is_at(READING)
+    said, lost = job.run(11_000)
+    assert len(said) == 1
+    assert lost is None
+
+
+@pytest.mark.parametrize("phase", [STARTING, EVALUATING, WRITING])
+def test_compiling_evaluating_and_writing_may_take_an_hour(phase: str) -> None:
+    job = Alone()
+    job.is_at(phase)
+    assert job.run(590) == ([], None)
+    said, lost = job.run(3000)
+    assert said == [f"no progress for 601 s in its phase `{phase}`"]
+    assert lost is None
+    assert job.run(60)[1] is not None
+
+
+def test_the_first_update_is_reported_early_and_may_take_an_hour() -> None:
+    job = Alone()
+    job.detector = LossDetector({0: "n1"}, PATIENCE, job.now)
+    said, lost = job.run(3600)
+    assert said == ["no progress for 61 s in its phase `computing`"]
+    assert lost is None
+    assert job.run(60)[1] is not None
+
+
+def test_ranks_that_all_stand_still_while_none_waits_are_lost() -> None:
+    job = Job()
+    job.run(10, moving=tuple(NODES))
+    assert job.run(10 * PATIENCE) is None
+    lost = job.lost(60)
+    assert lost.rank is None
+    assert lost.reason.startswith("no progress for 601 s on any rank, although none waits for another: a library")
+
+
+def test_a_rank_that_does_not_see_the_progress_of_others_decides_nothing_by_it() -> None:
+    detector = LossDetector({0: "n1"}, PATIENCE, 0.0, sees_progress=False)
+    for now in range(10_000):
+        detector.beat(0, Beat(0, STARTING, 0.0), now)
+        assert detector.look(now) is None
+        assert detector.standstill(now) is None
 
 
 def test_those_who_wait_for_one_that_has_left_are_told() -> None:
@@ -372,6 +466,19 @@ def test_data_that_do_not_answer_end_ranks_of_which_nobody_waits_for_another(rep
     for ended in report[scene]:
         assert ended["code"] == 1
         assert re.fullmatch(rf"{where}, and {what}, then go on with --resume", ended["lost"])
+
+
+def test_a_rank_alone_that_hangs_shows_its_stack_and_ends(report: Report) -> None:
+    for ended in report["alone and hanging"]:
+        assert ended["code"] == 1
+        hangs = r"no progress for \d+ s in its phase `computing`"
+        assert re.fullmatch(rf"rank 0 on host \S+: {hangs}: a library, a .*; go on with --resume", ended["lost"])
+        said, *stack, last = ended["stderr"].splitlines()
+        assert re.fullmatch(f"hpcai500: {hangs}; the main thread is here, the innermost call last:", said)
+        assert re.fullmatch(r"hpcai500:   monitored_ranks.py:\d+ hang_alone: hang\(scene, ranks._monitor\)", stack[-2])
+        assert re.fullmatch(r"hpcai500:   monitored_ranks.py:\d+ hang: .*", stack[-1])
+        assert len(stack) <= 8
+        assert last == f"hpcai500: error: {ended['lost']}"
 
 
 @pytest.mark.parametrize("timeout", [2.0, 10.0, 60.0])

@@ -273,12 +273,12 @@ def test_all_ranks_are_told_when_one_cannot_reach_rank_0(tmp_path: Path, monkeyp
 def test_the_named_interface_comes_first_and_loopback_last(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "127.0.0.1" in own_addresses()
     assert len(own_addresses()) == len(set(own_addresses()))
-    by_name = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": "10.1.0.1"}
+    by_name = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.1",), "ib0": ("10.1.0.1", "fd00:78::1")}
     monkeypatch.setattr(liveness, "interface_addresses", lambda: by_name)
     monkeypatch.setattr(liveness, "_resolved", lambda name: {"": []}.get(name, ["127.0.1.1", "10.0.0.1"]))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    assert own_addresses() == ("10.0.0.1", "10.1.0.1", "127.0.1.1", "127.0.0.1")
+    assert own_addresses() == ("10.0.0.1", "10.1.0.1", "fd00:78::1", "127.0.1.1", "127.0.0.1", "::1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     assert own_addresses()[0] == "10.1.0.1"
 

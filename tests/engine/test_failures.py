@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from builders.ranks import start
 from builders.runs import train_arguments
 
 from hpcai500 import train
@@ -190,6 +193,40 @@ def test_a_job_without_what_it_needs_is_one_line_and_exit_code_64(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert said in error
+
+
+HANGS = """
+import sys, time
+from hpcai500 import train
+from hpcai500.engine.updates import Updater
+
+gradients = Updater.gradients
+
+def hanging(self, number, batches, tally=None):
+    if number == 3:
+        next(batches)
+        while True:
+            time.sleep(0.1)
+    if number:
+        time.sleep(0.2)
+    return gradients(self, number, batches, tally)
+
+Updater.gradients = hanging
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+def test_a_run_of_one_process_that_hangs_says_where_and_ends(images: Path, tmp_path: Path) -> None:
+    """Nobody waits for it, so nobody else would find it."""
+    record = tmp_path / "record"
+    arguments = train_arguments(images, record, "communication.timeout_seconds=1")
+    ended = start([sys.executable, "-c", HANGS, *arguments], 1, "processes", timeout=300)
+    assert ended.exit_codes == [1], ended.output
+    reason = (record / "ERROR").read_text()
+    assert re.search(r"no progress for \d+ s in its phase `\w+`: a library, a driver or a read hangs", reason)
+    assert "hpcai500:   trainer.py:" in ended.output
+    assert ended.output.splitlines()[-1] == f"hpcai500: error: {reason.strip()}"
+    assert read_record(record).status == "error"
 
 
 def test_a_device_that_computes_wrongly_ends_the_run_by_the_name_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:

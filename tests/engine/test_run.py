@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -235,8 +236,8 @@ def started(monkeypatch: pytest.MonkeyPatch, out: Path, torches: tuple[str, ...]
     ]
     monkeypatch.setattr(job, "capture_nodes", lambda *_, **__: nodes)
     journal = Noted(out)
-    ranks = Ranks(find_placement({}), LocalCommunicator(), 1.0)
-    job.announce_start(job.Job(load_recipe("ic/smoke", ()), Path("/data"), journal), ranks)
+    with closing(Ranks(find_placement({}), LocalCommunicator(), 1.0)) as ranks:
+        job.announce_start(job.Job(load_recipe("ic/smoke", ()), Path("/data"), journal), ranks)
     return journal.events
 
 

@@ -190,6 +190,31 @@ def test_a_copy_ends_when_rank_0_is_gone() -> None:
     assert start([sys.executable, "-c", GONE], 2, "processes").exit_codes == [3, 1]
 
 
+@pytest.mark.parametrize("failing", ["0", "1"])
+def test_a_rank_that_waits_for_one_that_has_failed_is_ended(failing: str) -> None:
+    """As in Gloo's first connection, before there are monitors."""
+    assert start([sys.executable, "-c", WAITING, failing], 2, "processes").exit_codes == [1, 1]
+
+
+# One rank fails, and the other waits for it for ever.
+WAITING = """
+import os, sys
+from hpcai500.hosts import find_placement
+from hpcai500.launch import processes, rendezvous
+place = find_placement(os.environ)
+job = "import sys, time; sys.exit(1) if sys.argv[1] == sys.argv[2] else time.sleep(3600)"
+rendezvous.module_command = lambda *command: [sys.executable, "-c", job, str(place.rank), sys.argv[1]]
+processes._LATE_SECONDS = 1.0
+if place.rank:
+    sys.exit(rendezvous.follow(place))
+server = rendezvous.RendezvousServer(place)
+server.open()
+code = server.run("job", [])
+server.end(code)
+sys.exit(code)
+"""
+
+
 # Rank 0 hears the other one, and ends without a word.
 GONE = """
 import os, sys

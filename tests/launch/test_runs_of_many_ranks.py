@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders.commands import HPCAI500, ThreadsAtExit, python_with
-from builders.ranks import clean_environment, start
+from builders.ranks import clean_environment, start, started
 from builders.runs import TINY
 
 from hpcai500.campaign.journal import read_campaign
@@ -68,23 +70,32 @@ def test_horovod_gets_the_launcher_that_it_wants(images: Path, tmp_path: Path) -
     assert started["value"]["world_size"] == 2
 
 
+# A rank that is stopped is lost soon.
+LATE = ("--set", "communication.timeout_seconds=5")
+
+
 @pytest.fixture
 def long_run(images: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Two ranks that train for long, past their first epoch; the leader of a process group, as in a terminal."""
     process = subprocess.Popen(
-        command(images, "record", "--procs", "2", "--set", "problem.epochs=20000"),
+        command(images, "record", "--procs", "2", "--set", "problem.epochs=20000", *LATE),
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
-    log = tmp_path / "record" / "events.jsonl"
     try:
-        while not log.exists() or b"epoch_stop" not in log.read_bytes():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.02)
+        wait_for_epoch(tmp_path / "record", process, process.communicate)
         yield process
     finally:
         process.kill()
         process.communicate()
+
+
+def wait_for_epoch(record: Path, process: subprocess.Popen[Any], output: Callable[[], object]) -> None:
+    """Until the run's first epoch is over."""
+    log = record / "events.jsonl"
+    while not log.exists() or b"epoch_stop" not in log.read_bytes():
+        assert process.poll() is None, output()
+        time.sleep(0.02)
 
 
 def errors_of(tokens: list[str], folder: Path) -> list[str]:
@@ -135,7 +146,45 @@ def test_a_rank_that_is_killed_ends_the_run_with_its_name(long_run: subprocess.P
     assert "rank 1 on host" in (tmp_path / "record" / "ERROR").read_text()
 
 
-def rank_of(command: subprocess.Popen[str], rank: int) -> int:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stopped_rank_ends_the_run_with_its_name_at_once(
+    long_run: subprocess.Popen[str], tmp_path: Path, rank: int
+) -> None:
+    os.kill(rank_of(long_run, rank), signal.SIGSTOP)
+    out, error = long_run.communicate(timeout=120)
+    assert (long_run.returncode, out.splitlines()[-1]) == (1, "HPCAI500 RESULT INVALID")
+    reason = (tmp_path / "record" / "ERROR").read_text().strip()
+    assert re.match(rf"rank {rank} on host \S+: no sign of life for \d+ s ", reason)
+    errors = [line for line in error.splitlines() if "error: " in line]
+    assert errors == [f"hpcai500: error: {reason}"]
+    assert f"error       {reason}" in out
+    # It is not asked to end, which it could not hear.
+    assert "SIGTERM" not in error
+    assert read_record(tmp_path / "record").status == "error"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_copies_of_the_command_end_after_one_has_a_stopped_rank(images: Path, tmp_path: Path, rank: int) -> None:
+    """As under a launcher that lets the others run when one has failed: srun without --kill-on-bad-exit."""
+    two = ("--set", "hardware.accelerators_per_node=2", "--set", "hardware.nodes=1", "--set", "problem.epochs=20000")
+    tokens = command(images, str(tmp_path / "record"), *two, *LATE)
+    with started(tokens, 2, "processes") as (copies, log):
+        wait_for_epoch(tmp_path / "record", copies[0], log.read_text)
+        os.kill(rank_of(copies[rank], rank), signal.SIGSTOP)
+        assert [copy.wait(120) for copy in copies] == [1, 1], log.read_text()
+        said = log.read_text()
+    assert (tmp_path / "record" / "ERROR").read_text().startswith(f"rank {rank} on host ")
+    assert f"error: rank {rank} on host" in said
+    assert "killed by" not in said
+
+
+def test_a_rank_0_that_is_killed_leaves_an_error_in_the_record(long_run: subprocess.Popen[str], tmp_path: Path) -> None:
+    os.kill(rank_of(long_run, 0), signal.SIGKILL)
+    long_run.communicate(timeout=120)
+    assert "its process ended unexpectedly" in (tmp_path / "record" / "ERROR").read_text()
+
+
+def rank_of(command: subprocess.Popen[Any], rank: int) -> int:
     """The process that is `rank` of the job that `command` runs."""
     for child in Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split():
         if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
