@@ -1,6 +1,6 @@
 """The in-job driver, `python -m hpcai500.train`: runs a recipe and writes a record.
 
-Signal handlers and OpenMP's spin time are set before torch is imported.
+Signal handlers and OpenMP's variables are set before torch is imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpcai500.engine.measurement import let_threads_spin
+from hpcai500.engine.measurement import prepare_openmp
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, PeerError, StoppedError, UsageError
 from hpcai500.files import scratch
@@ -53,7 +53,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         leads = placement.rank == 0
         # Before the ranks are connected there is nothing to save: a signal ends this one at once.
         with ending_by_signals(), scratch(os.environ, options.out):
-            let_threads_spin()
+            prepare_openmp()
             from hpcai500.engine.job import resume, start  # imports torch
 
             stop = StopRequest(announce=leads)

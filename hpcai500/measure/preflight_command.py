@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hpcai500.engine.measurement import let_threads_spin, report_end
+from hpcai500.engine.measurement import prepare_openmp, report_end
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.files import remove_scratch, scratch
 from hpcai500.hosts import find_placement
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = CheckLog(options.log if leads else None, options.limit_seconds, _leave, _progress(options.checks))
     try:
         with ending_by_signals(lambda number: log.stopped(signal_name(number))), scratch(os.environ, Path.cwd()):
-            let_threads_spin()
+            prepare_openmp()
             _examine(options, recipe, log)
     except HpcAi500Error as error:
         log.broken(str(error))

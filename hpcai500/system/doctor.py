@@ -33,7 +33,7 @@ from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unr
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
 from hpcai500.system.network import infiniband_ports
 from hpcai500.system.node import numa_nodes
-from hpcai500.system.software import DALI_DISTRIBUTIONS, find_plugin, installed, installed_torch, loader_check
+from hpcai500.system.software import DALI_DISTRIBUTIONS, binding, find_plugin, installed, installed_torch, loader_check
 from hpcai500.text import count, size
 
 # ----------------------------------------------------------------------------------------------------
@@ -373,6 +373,21 @@ def cores_check(available: int, total: int, local_size: int, launcher: LauncherN
         return Check("cores", "pass", found)
     fix = _FIXES.get(launcher, "request more from the scheduler (`sbatch --cpus-per-task=N`), or see `taskset -p $$`")
     return Check("cores", "warn", f"{found} for this rank: decoding and training share one core", fix)
+
+
+def threads_check(environment: Mapping[str, str]) -> Check:
+    """Whether a variable binds OpenMP's threads to cores; jobs ignore it."""
+    names = binding(environment)
+    if not names:
+        return Check("threads", "pass", "no variable binds them to cores")
+    found = ", ".join(f"{name}={environment[name]}" for name in names)
+    ignored = "is ignored: it" if len(names) == 1 else "are ignored: they"
+    return Check(
+        "threads",
+        "warn",
+        f"{found} {ignored} would bind a rank's main thread, and all threads that it starts, to one core",
+        f"unset {' '.join(names)}, and bind ranks by their launcher (docs/launching.md)",
+    )
 
 
 def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
@@ -736,6 +751,7 @@ def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: 
     shared = Path("/dev/shm")  # noqa: S108
     return [
         cores_check(len(cores), os.cpu_count() or 1, ranks, placement.launcher),
+        threads_check(environment),
         affinity_check(device, environment, placement, ranks, cores),
         gpudirect_check(device),
         memory_check(memory_limit(), _total_memory_bytes()),
