@@ -491,6 +491,7 @@ def _train(
     )
     power.begin()
     costs.begin()
+    trainer.attribution.begin()
     _start_clock(job, ranks, console, *place)
     trainer.run(is_resumed=job.old is not None)
     journal.event("run_stop", {"status": "success"})

@@ -28,7 +28,7 @@ from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_chec
 from hpcai500.system.checks import DISK, MODEL_MEMORY, Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
 from hpcai500.system.devices import PCI_DEVICES, PciDevice, gpus_of, visible_gpus
-from hpcai500.system.looking import link_name, memory_limit, numbers_of, read
+from hpcai500.system.looking import cpu_quota, link_name, memory_limit, numbers_of, read
 from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unreachable
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
 from hpcai500.system.network import infiniband_ports
@@ -363,12 +363,23 @@ _FIXES: dict[LauncherName, str] = {
 }
 
 
-def cores_check(available: int, total: int, local_size: int, launcher: LauncherName) -> Check:
-    """Whether this process may use more than one core of a large node.
+def cores_check(
+    available: int, total: int, local_size: int, launcher: LauncherName, quota_cores: float | None = None
+) -> Check:
+    """Whether this process may use more than one core of a large node, and all of its time.
 
-    `available` of the node's `total` cores are usable; `local_size` ranks are on the node.
+    `available` of the node's `total` cores are usable; `local_size` ranks are on the node. `quota_cores`: the time that
+    its control groups allow, if they limit it.
     """
     found = f"{available} of {total} cores"
+    if quota_cores is not None and quota_cores < available:
+        return Check(
+            "cores",
+            "warn",
+            f"{found}, but a CPU quota allows the time of {quota_cores:.3g} cores: the kernel stops all threads for the rest "
+            "of each period",
+            "raise the quota (docker --cpus, limits of a pod, CPUQuota of systemd; cpu.max of the control group)",
+        )
     if available > 1 or total < _LEAST_NODE_CORES or local_size * 2 > total:
         return Check("cores", "pass", found)
     fix = _FIXES.get(launcher, "request more from the scheduler (`sbatch --cpus-per-task=N`), or see `taskset -p $$`")
@@ -748,9 +759,10 @@ def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: 
         placement = Placement(0, 1, 0, 1, "none", None, None)  # the check of the launcher reports it
     device, cores = recipe.accelerator.device if recipe else None, os.sched_getaffinity(0)
     ranks = max(placement.local_size or 1, recipe.hardware.accelerators_per_node if recipe else 1)
+    quota = cpu_quota()
     shared = Path("/dev/shm")  # noqa: S108
     return [
-        cores_check(len(cores), os.cpu_count() or 1, ranks, placement.launcher),
+        cores_check(len(cores), os.cpu_count() or 1, ranks, placement.launcher, quota.cores if quota else None),
         threads_check(environment),
         affinity_check(device, environment, placement, ranks, cores),
         gpudirect_check(device),

@@ -32,7 +32,7 @@ from hpcai500.recipe import editions
 from hpcai500.system.accelerator import Torch
 from hpcai500.system.checks import Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, image_description
-from hpcai500.system.looking import Absent, Host, Part, read, run
+from hpcai500.system.looking import Absent, Host, Part, cpu_quota, read, run
 
 # ----------------------------------------------------------------------------------------------------
 # Installed software: image, package, rules and libraries, by hash and version.
@@ -395,6 +395,7 @@ def describe_software(host: Host) -> Part:
     values = {
         "host": platform.node(),
         "cores_available": len(os.sched_getaffinity(0)),
+        "cpu_quota_cores": quota.cores if (quota := cpu_quota(host.root)) else "unlimited",
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
         "kernel_build": platform.version(),
