@@ -29,6 +29,7 @@ from hpcai500.hosts import find_placement
 from hpcai500.plugins import TAKEN
 from hpcai500.stopping import why_stopped
 from hpcai500.streams import prepare_streams, print_error, show
+from hpcai500.system.limits import exhausted
 from hpcai500.system.mounts import require_reachable
 
 app = new_group(
@@ -272,9 +273,8 @@ def run() -> int:
         hint = f" (see `{context.command_path} --help`)" if context else ""
         print_error(f"{_suggested_setting(error, sys.argv[1:]) or _reason(error)}{hint}")
         return ExitCode.USAGE
-    except OSError as error:
-        _report_system_error(error)
-        return ExitCode.RUN_FAILED
+    except (OSError, RuntimeError, MemoryError) as error:
+        return _report_system_error(error)
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -337,16 +337,23 @@ def _is_follower() -> bool:
         return False
 
 
-def _report_system_error(error: OSError) -> None:
+def _report_system_error(error: OSError | RuntimeError | MemoryError) -> int:
+    """Print an error of the system or of a limit; returns the exit code. Others are raised again."""
+    if found := exhausted(error):
+        print_error(found)
+        return found.exit_code
+    if not isinstance(error, OSError):
+        raise error
     if not _is_of_stdout(error):
         print_error(
             f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error)
         )
-        return
+        return ExitCode.RUN_FAILED
     # stdout is unusable, and Python must not try to flush it again at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` is not an error
         print_error(f"cannot write the result to stdout: {error.strerror}")
+    return ExitCode.RUN_FAILED
 
 
 def _is_of_stdout(error: OSError) -> bool:

@@ -32,7 +32,7 @@ from hpcai500.measure.host import NetworkCounters, read_counters
 from hpcai500.measure.preflight import Product, measure_product
 from hpcai500.measure.timing import Effort
 from hpcai500.methodology.communication import RankTraffic, check_traffic, merge
-from hpcai500.system.looking import CpuQuota, cpu_quota
+from hpcai500.system.limits import CpuQuota, cpu_quota
 
 # ----------------------------------------------------------------------------------------------------
 # Replicas of the model: made equal at the start, compared after each epoch.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
-from hpcai500.errors import ExitCode, HpcAi500Error, PeerError
+from hpcai500.errors import ExitCode, HpcAi500Error, PeerError, RunError
 from hpcai500.files import scratch, write_atomically
 from hpcai500.hosts import find_placement
 from hpcai500.interpreter import NOT_HEEDED
@@ -23,6 +23,7 @@ from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals
 from hpcai500.streams import prepare_streams, print_error
+from hpcai500.system.limits import exhausted
 from hpcai500.system.software import binding
 
 if TYPE_CHECKING:
@@ -80,9 +81,15 @@ def exit_code_of(command: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         return report_end("stopped by Ctrl-C", ExitCode.RUN_FAILED)
     except Exception as error:  # noqa: BLE001 - the last resort: one line
-        what = "".join(traceback.format_exception_only(error)).strip()
-        return report_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        found = unexpected(error)
+        return report_end(found, found.exit_code)
     return ExitCode.PASS
+
+
+def unexpected(error: Exception) -> HpcAi500Error:
+    """`error`, which nothing has caught, in one line: the limit that it ran into, if it did."""
+    what = " ".join("".join(traceback.format_exception_only(error)).split())
+    return exhausted(error) or RunError(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)")
 
 
 def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> None:

@@ -28,7 +28,8 @@ from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_chec
 from hpcai500.system.checks import DISK, MODEL_MEMORY, Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
 from hpcai500.system.devices import PCI_DEVICES, PciDevice, gpus_of, visible_gpus
-from hpcai500.system.looking import cpu_quota, link_name, memory_limit, numbers_of, read
+from hpcai500.system.limits import cpu_quota, memory_limit
+from hpcai500.system.looking import link_name, numbers_of, read
 from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unreachable
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
 from hpcai500.system.network import infiniband_ports
@@ -183,17 +184,21 @@ def temporary_folder(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
-def shared_memory_check(size_bytes: int | None, ranks: int, container: Container | None) -> Check:
+def shared_memory_check(
+    size_bytes: int | None, ranks: int, container: Container | None, *, read_only: bool = False
+) -> Check:
     """Whether /dev/shm has room for the messages between the ranks of a node."""
     if size_bytes is None:
         return Check("shared memory", "skip", "/dev/shm does not exist")  # noqa: S108
     found = f"/dev/shm has {size_bytes / 2**20:.0f} MiB"  # noqa: S108
-    if size_bytes >= _LEAST_SHARED_BYTES or ranks < 2:
+    if ranks < 2 or (size_bytes >= _LEAST_SHARED_BYTES and not read_only):
         return Check("shared memory", "pass", found)
-    fix = "mount a larger one"
+    fix = "mount it writable" if read_only else "mount a larger one"
+    found = "/dev/shm is read-only" if read_only else found  # noqa: S108
     if container:
         fix = f"omit --contain, or {container.program} {container.action} --bind /dev/shm …"
-    return Check("shared memory", "warn", f"{found}: NCCL and MPI need more for {ranks} ranks", fix)
+    need = "need it" if read_only else "need more"
+    return Check("shared memory", "warn", f"{found}: NCCL and MPI {need} for {ranks} ranks", fix)
 
 
 def is_read_only(folder: Path) -> bool:
@@ -376,8 +381,8 @@ def cores_check(
         return Check(
             "cores",
             "warn",
-            f"{found}, but a CPU quota allows the time of {quota_cores:.3g} cores: the kernel stops all threads for the rest "
-            "of each period",
+            f"{found}, but a CPU quota allows the time of {quota_cores:.3g} cores: the kernel stops all threads when "
+            "it is used up",
             "raise the quota (docker --cpus, limits of a pod, CPUQuota of systemd; cpu.max of the control group)",
         )
     if available > 1 or total < _LEAST_NODE_CORES or local_size * 2 > total:
@@ -767,7 +772,12 @@ def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: 
         affinity_check(device, environment, placement, ranks, cores),
         gpudirect_check(device),
         memory_check(memory_limit(), _total_memory_bytes()),
-        shared_memory_check(shutil.disk_usage(shared).total if shared.is_dir() else None, ranks, container),
+        shared_memory_check(
+            shutil.disk_usage(shared).total if shared.is_dir() else None,
+            ranks,
+            container,
+            read_only=shared.is_dir() and is_read_only(shared),
+        ),
     ]
 
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -219,73 +219,6 @@ def numbers_of(text: str) -> set[int]:
     """The numbers in a list as the kernel writes it: `0-3,8` is 0, 1, 2, 3, 8."""
     ranges = (part.partition("-") for part in text.split(",") if part)
     return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
-
-
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """The smallest memory limit of this process's control groups, in bytes; None if there is none."""
-    files = _of_groups(root, "memory", "memory.limit_in_bytes", "memory.max")
-    texts = (file.read_text() for file in files)
-    return min((int(text) for text in texts if re.fullmatch(r"\d+\s*", text)), default=None)
-
-
-@dataclass(frozen=True)
-class CpuQuota:
-    """CPU time that a control group may use: as much as `cores` cores give; in each period it stops when that is used.
-
-    Attributes:
-        file: `cpu.stat` of the group.
-    """
-
-    cores: float
-    file: Path
-
-    def throttling(self) -> dict[str, float]:
-        """Since the group was made: periods, those in which it was stopped, and for how long, summed over cores."""
-        found = dict.fromkeys(("periods", "throttled_periods", "throttled_seconds"), 0.0)
-        for line in (read(self.file) or "").splitlines():
-            name, _, value = line.partition(" ")
-            if name in _THROTTLING and value.isdecimal():
-                ours, unit = _THROTTLING[name]
-                found[ours] = int(value) * unit
-        return found
-
-
-# Fields of cpu.stat; the first version of control groups counts nanoseconds, the second microseconds.
-_THROTTLING = {
-    "nr_periods": ("periods", 1),
-    "nr_throttled": ("throttled_periods", 1),
-    "throttled_time": ("throttled_seconds", 1e-9),
-    "throttled_usec": ("throttled_seconds", 1e-6),
-}
-
-
-def cpu_quota(root: Path = Path("/")) -> CpuQuota | None:
-    """The smallest CPU quota of this process's control groups; None if there is none."""
-    found: list[CpuQuota] = []
-    for file in _of_groups(root, "cpu", "cpu.cfs_quota_us", "cpu.max"):
-        period = "" if file.name == "cpu.max" else read(file.with_name("cpu.cfs_period_us")) or ""
-        if numbers := re.fullmatch(r"(\d+)\s+(\d+)\s*", f"{file.read_text()} {period}"):
-            quota, period_us = map(int, numbers.groups())
-            found.append(CpuQuota(quota / period_us, file.with_name("cpu.stat")))
-    return min(found, key=lambda one: one.cores, default=None)
-
-
-def _of_groups(root: Path, controller: str, first: str, second: str) -> Iterator[Path]:
-    """The files that say how `controller` limits this process's control groups and those above them.
-
-    They are named `first` or `second`, by the version of control groups. Where both are mounted, the second is in the
-    folder `unified`. In a container, the groups above its own may not be visible.
-    """
-    mounted = root / "sys" / "fs" / "cgroup"
-    for line in (read(root / "proc" / "self" / "cgroup") or "").splitlines():
-        _, kind, group = line.split(":", 2)
-        if kind and controller not in kind.split(","):
-            continue
-        bases = [mounted / controller, mounted / kind] if kind else [mounted / "unified", mounted]
-        base = next((one for one in bases if one.is_dir()), mounted)
-        folder = Path(group.lstrip("/"))
-        files = (base / one / (first if kind else second) for one in (folder, *folder.parents))
-        yield from (file for file in files if file.is_file())
 
 
 # ----------------------------------------------------------------------------------------------------

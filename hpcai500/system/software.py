@@ -32,7 +32,8 @@ from hpcai500.recipe import editions
 from hpcai500.system.accelerator import Torch
 from hpcai500.system.checks import Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, image_description
-from hpcai500.system.looking import Absent, Host, Part, cpu_quota, read, run
+from hpcai500.system.limits import cpu_quota
+from hpcai500.system.looking import Absent, Host, Part, read, run
 
 # ----------------------------------------------------------------------------------------------------
 # Installed software: image, package, rules and libraries, by hash and version.

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders.commands import Ended, hpcai500
+from builders.limits import require_refused, require_sound, run_under, shell_limit
 from builders.ranks import clean_environment
-from builders.runs import TINY
 
 from hpcai500.interpreter import NOT_HEEDED
-from hpcai500.record import iterate, read_record
+from hpcai500.record import read_record
 from hpcai500.system.doctor import threads_check
+from hpcai500.system.software import binding
 
 # All threads of a process that has loaded torch as a job does, with OpenMP's team and a thread of Python's.
 _THREADS = """
@@ -70,21 +70,56 @@ def test_variables_that_bind_no_thread_are_fine(variables: dict[str, str]) -> No
     assert threads_check(variables).status == "pass"
 
 
-def trained(images: Path, folder: Path, *words: str, environment: dict[str, str]) -> Ended:
-    """A small run of real training by the command line, whose record is `record` in `folder`."""
-    settings = [word for text in TINY if not text.startswith("os.") for word in ("--set", text)]
-    line = ("ic", "--recipe", "ic/smoke", "--data", images, "--out", "record", "--set", "problem.epochs=1")
-    return hpcai500(*line, *settings, *words, cwd=folder, environment=environment)
-
-
-def test_a_site_that_binds_threads_changes_no_run(images: Path, tmp_path: Path) -> None:
-    variables = {"OMP_PROC_BIND": "true", "GOMP_CPU_AFFINITY": "0"}
-    ended = trained(images, tmp_path, environment=variables)
-    assert ended.returncode == 0, ended.stderr
-    assert "warning: OMP_PROC_BIND=true, GOMP_CPU_AFFINITY=0 are ignored: " in ended.stderr
-    record = read_record(tmp_path / "record")
-    (node,) = record.system["nodes"]
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMP_PROC_BIND": "true", "GOMP_CPU_AFFINITY": "0"},
+        {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        {"OMP_NUM_THREADS": "64", "OMP_NESTED": "true"},
+        {"MKL_DYNAMIC": "true", "MKL_DOMAIN_NUM_THREADS": "MKL_ALL=1"},
+        {"OMP_WAIT_POLICY": "passive", "OMP_SCHEDULE": "dynamic,1"},
+        {"KMP_AFFINITY": "compact", "KMP_BLOCKTIME": "1", "OMP_PLACES": "nonsense"},
+    ],
+    ids=words_of,
+)
+def test_a_sites_variables_change_no_run(images: Path, tmp_path: Path, variables: dict[str, str]) -> None:
+    ended = run_under([], images, tmp_path, environment=variables)
+    require_sound(ended, tmp_path / "record")
+    (node,) = read_record(tmp_path / "record").system["nodes"]
     assert node["cores_available"] == len(os.sched_getaffinity(0))
-    assert node["environment"][NOT_HEEDED] == ", ".join(variables)
-    assert not variables.keys() & node["environment"].keys()
-    assert list(iterate(record.events, "run_stop"))
+    ignored = binding(variables)
+    assert node["environment"].get(NOT_HEEDED, "") == ", ".join(ignored)
+    assert variables.keys() - node["environment"].keys() == {*ignored}
+    assert ("ignored: " in ended.stderr) == bool(ignored)
+
+
+def test_a_run_keeps_to_the_cores_of_taskset(images: Path, tmp_path: Path) -> None:
+    core = str(max(os.sched_getaffinity(0)))
+    require_sound(run_under(["taskset", "-c", core], images, tmp_path), tmp_path / "record")
+    assert read_record(tmp_path / "record").system["nodes"][0]["cores_available"] == 1
+
+
+# The outcome between the two depends on the machine: its libraries, and its number of cores.
+REFUSED, EITHER = "refused", "either"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "outcome"),
+    [
+        ("-v", 60_000, REFUSED),
+        ("-v", 500_000, REFUSED),
+        ("-v", 1_000_000, EITHER),
+        ("-v", 4_000_000, EITHER),
+        ("-n", 9, REFUSED),
+        ("-n", 12, EITHER),
+        ("-n", 64, EITHER),
+    ],
+)
+def test_a_run_under_a_limit_ends_well_or_names_it(
+    images: Path, tmp_path: Path, option: str, value: int, outcome: str
+) -> None:
+    ended = run_under(shell_limit(option, value), images, tmp_path)
+    if outcome == EITHER and ended.returncode == 0:
+        require_sound(ended, tmp_path / "record")
+    else:
+        require_refused(ended, f"(ulimit {option})")

@@ -19,7 +19,7 @@ from hpcai500.interpreter import without_code
 from hpcai500.system import doctor
 from hpcai500.system.checks import Check
 from hpcai500.system.container import Container, find_container, short_image
-from hpcai500.system.looking import CpuQuota, cpu_quota, memory_limit
+from hpcai500.system.limits import CpuQuota, cpu_quota, memory_limit
 
 NOWHERE = Path("/nowhere-hpcai500/imagenet")
 TMPDIR = {"TMPDIR": "/nowhere-hpcai500/tmp"}
@@ -332,6 +332,9 @@ def test_memory_is_said_and_never_judged_but_for_what_ranks_share() -> None:
     assert doctor.memory_check(2**63 - 4096, 10**11).detail == "100 GB"
     assert doctor.memory_check(8 * 10**9, 10**11).detail == "8 GB for this job, of 100 GB"
     assert doctor.shared_memory_check(64 * 2**20, 1, None).status == "pass"
+    assert doctor.shared_memory_check(2**30, 1, None, read_only=True).status == "pass"
+    read_only = doctor.shared_memory_check(2**30, 2, None, read_only=True)
+    assert (read_only.status, read_only.fix) == ("warn", "mount it writable")
     assert doctor.shared_memory_check(2**30, 8, None).status == "pass"
     check = doctor.shared_memory_check(64 * 2**20, 8, OURS)
     assert (check.status, check.detail) == ("warn", "/dev/shm has 64 MiB: NCCL and MPI need more for 8 ranks")
