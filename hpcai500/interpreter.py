@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PACKAGE = os.path.dirname(__file__)  # noqa: PTH120 - pathlib is not loaded yet
-# Names the variables of packages and of OpenSSL that `isolate` removed, for a user who needs one.
+# Names the variables of packages and of OpenSSL that `isolate` removed, for a user who needs one; in a job also those
+# that bind threads (`engine.measurement`).
 NOT_HEEDED = "HPCAI500_NOT_HEEDED"
 _LEAD_TO_PACKAGES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
 # Each of these makes Python load or run other code, or skip assertions. (Python imports the categories of

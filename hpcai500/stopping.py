@@ -58,8 +58,8 @@ class Stopped(KeyboardInterrupt):
     # Kept because libraries may turn the exception into another one, or into an exit code.
     last: ClassVar[Stopped | None] = None
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal_name(number)}")
+    def __init__(self, number: int, then: str = "") -> None:
+        super().__init__(f"stopped by {signal_name(number)}{then}")
         self.number = number
         Stopped.last = self
 

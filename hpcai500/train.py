@@ -1,6 +1,6 @@
 """The in-job driver, `python -m hpcai500.train`: runs a recipe and writes a record.
 
-Signal handlers and OpenMP's spin time are set before torch is imported.
+Signal handlers and OpenMP's variables are set before torch is imported.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import os
 import re
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpcai500.engine.measurement import let_threads_spin
+from hpcai500.engine.measurement import prepare_openmp, unexpected
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, PeerError, StoppedError, UsageError
 from hpcai500.files import scratch
@@ -53,7 +52,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         leads = placement.rank == 0
         # Before the ranks are connected there is nothing to save: a signal ends this one at once.
         with ending_by_signals(), scratch(os.environ, options.out):
-            let_threads_spin()
+            prepare_openmp()
+            # NumPy's linear algebra, which no training uses, would start a thread for each core. Where it cannot, it
+            # sends Ctrl-C to its own process.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
             from hpcai500.engine.job import resume, start  # imports torch
 
             stop = StopRequest(announce=leads)
@@ -70,11 +72,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         kept = any(options.out.glob("checkpoints/*"))
         state = "the last checkpoint is kept" if kept else "there was no checkpoint yet"
         return _report(f"stopped at once; {state}", ExitCode.RUN_FAILED) if leads else ExitCode.RUN_FAILED
-    except MemoryError as error:
-        return _report(f"out of memory: {error}; lower hyperparameters.batch_size", ExitCode.RUN_FAILED)
     except Exception as error:  # noqa: BLE001 - the last resort: one line; the record has it, too
-        what = "".join(traceback.format_exception_only(error)).strip()
-        return _report(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        found = unexpected(error)
+        return _report(found, found.exit_code)
     return ExitCode.PASS
 
 

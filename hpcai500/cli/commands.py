@@ -28,6 +28,7 @@ from hpcai500.hosts import find_placement
 from hpcai500.plugins import TAKEN
 from hpcai500.stopping import why_stopped
 from hpcai500.streams import prepare_streams, print_error, show, with_result_printed
+from hpcai500.system.limits import exhausted
 from hpcai500.system.mounts import require_reachable
 
 app = new_group(
@@ -270,11 +271,8 @@ def run() -> int:
         hint = f" (see `{context.command_path} --help`)" if context else ""
         print_error(f"{_suggested_setting(error, sys.argv[1:]) or _reason(error)}{hint}")
         return ExitCode.USAGE
-    except OSError as error:
-        print_error(
-            f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error)
-        )
-        return ExitCode.RUN_FAILED
+    except (OSError, RuntimeError, MemoryError) as error:
+        return _report_system_error(error)
     except typer.Exit as done:
         return with_result_printed(done.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -335,6 +333,17 @@ def _is_follower() -> bool:
         return find_placement(os.environ).rank > 0
     except HpcAi500Error:
         return False
+
+
+def _report_system_error(error: OSError | RuntimeError | MemoryError) -> int:
+    """Print an error of the system or of a limit; returns the exit code. Others are raised again."""
+    if found := exhausted(error):
+        print_error(found)
+        return found.exit_code
+    if not isinstance(error, OSError):
+        raise error
+    print_error(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error))
+    return ExitCode.RUN_FAILED
 
 
 def _suggested_setting(error: Exception, arguments: Sequence[str]) -> str | None:

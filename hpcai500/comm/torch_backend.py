@@ -102,7 +102,7 @@ LEAST_SHARED_VALUES = 1 << 14
 def share_memory(communicator: Communicator) -> SharedSum | None:
     """Memory for the sums of `communicator`, whose members all call this; None where one of them cannot have it.
 
-    That is so on several hosts, in containers that each have their own /dev/shm, and where it is full.
+    That is so on several hosts, in containers that each have their own /dev/shm, and where it is full or read-only.
     """
     if len(set(communicator.hosts)) > 1:
         return None
@@ -114,7 +114,9 @@ def share_memory(communicator: Communicator) -> SharedSum | None:
         sums = _shared_sum(name, communicator)
     everybody = all(communicator.gather_objects(sums is not None))
     if communicator.rank == 0:
-        (SHARED_MEMORY / name).unlink(missing_ok=True)
+        # Where files cannot be made, they cannot be removed either: on a read-only file system even the attempt fails.
+        with suppress(OSError):
+            (SHARED_MEMORY / name).unlink()
     return sums if everybody else None
 
 

@@ -32,6 +32,7 @@ from hpcai500.measure.host import NetworkCounters, read_counters
 from hpcai500.measure.preflight import Product, measure_product
 from hpcai500.measure.timing import Effort
 from hpcai500.methodology.communication import RankTraffic, check_traffic, merge
+from hpcai500.system.limits import CpuQuota, cpu_quota
 
 # ----------------------------------------------------------------------------------------------------
 # Replicas of the model: made equal at the start, compared after each epoch.
@@ -178,6 +179,15 @@ class Attribution:
     compute_seconds: float = 0.0
     communication_wait_seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        self._quota: CpuQuota | None = None
+        self._throttled: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """Start counting how often this rank's CPU quota stops it, if it has one."""
+        self._quota = cpu_quota()
+        self._throttled = self._quota.throttling() if self._quota else {}
+
     def add(self, epoch: EpochTally) -> None:
         """Add an epoch, or the finished part of it."""
         for name in self.__dataclass_fields__:
@@ -197,8 +207,17 @@ class Attribution:
             "steps": self.steps,
             **{name: round(getattr(self, name), 6) for name in self.__dataclass_fields__ if name != "steps"},
             "other_seconds": round(max(0.0, self.seconds - sum(parts)), 6),
+            **self._throttling(),
         }
         journal.event(EVENT, {"ranks": world.gather_objects(row)})
+
+    def _throttling(self) -> dict[str, dict[str, float]]:
+        if self._quota is None:
+            return {}
+        now = self._quota.throttling()
+        found = {name: round(value - self._throttled[name], 6) for name, value in now.items()}
+        counts = {name: int(found[name]) for name in ("periods", "throttled_periods")}
+        return {"throttling": {"quota_cores": self._quota.cores, **found, **counts}}
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from hpcai500.run_progress import PROGRESS, parse_progress
 from hpcai500.streams import say
 from hpcai500.system.container import find_container
 from hpcai500.system.doctor import host_memory_bytes, model_memory_check
+from hpcai500.system.limits import exhausted
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.power import AUTO, PowerChoice
 from hpcai500.system.process import age_seconds, job_times, owner_of
@@ -315,13 +316,13 @@ def _errors_recorded(out: Path, writer: RecordWriter | None, ranks: Ranks) -> It
     """Record the error that ends the body in the record at `out`."""
     if writer is None:
         ranks.on_lost(partial(mark_lost, out), only=0)
-        with _out_of_memory_reported():
+        with _limits_reported():
             yield
         return
     ranks.on_lost(writer.fail)
     with writer:
         try:
-            with _out_of_memory_reported():
+            with _limits_reported():
                 yield
         except HpcAi500Error as error:
             writer.fail(str(ranks.explained(error)))
@@ -332,13 +333,18 @@ def _errors_recorded(out: Path, writer: RecordWriter | None, ranks: Ranks) -> It
 
 
 @contextmanager
-def _out_of_memory_reported() -> Iterator[None]:
+def _limits_reported() -> Iterator[None]:
+    """Turn an error for want of memory, threads or files into one that names the limit."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise RunError(
             f"the device is out of memory: lower hyperparameters.batch_size ({str(error).splitlines()[0]})"
         ) from error
+    except (RuntimeError, ImportError, OSError, MemoryError) as error:
+        if found := exhausted(error):
+            raise found from error
+        raise
 
 
 def _require_memory(recipe: Recipe, ranks: Ranks) -> None:
@@ -494,6 +500,7 @@ def _train(
     )
     power.begin()
     costs.begin()
+    trainer.attribution.begin()
     _start_clock(job, ranks, console, *place)
     trainer.run(is_resumed=job.old is not None)
     journal.event("run_stop", {"status": "success"})

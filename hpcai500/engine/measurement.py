@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
-from hpcai500.errors import ExitCode, HpcAi500Error, PeerError
+from hpcai500.errors import ExitCode, HpcAi500Error, PeerError, RunError
 from hpcai500.files import scratch, write_atomically
 from hpcai500.hosts import find_placement
+from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.job_options import Measurement, Own, read_options
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals
 from hpcai500.streams import prepare_streams, print_error, with_result_printed
+from hpcai500.system.limits import exhausted
+from hpcai500.system.software import binding
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +64,7 @@ def run_measurement(kind: type[Measurement[Own]], body: Body[Own], arguments: Se
         measurement = read_options(kind, arguments)
         recipe = load_recipe(measurement.recipe, measurement.overrides)
         with scratch(os.environ, Path.cwd()):
-            let_threads_spin()
+            prepare_openmp()
             _measure(measurement, recipe, body)
 
     return exit_code_of(command)
@@ -78,9 +81,15 @@ def exit_code_of(command: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         return report_end("stopped by Ctrl-C", ExitCode.RUN_FAILED)
     except Exception as error:  # noqa: BLE001 - the last resort: one line
-        what = "".join(traceback.format_exception_only(error)).strip()
-        return report_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        found = unexpected(error)
+        return report_end(found, found.exit_code)
     return with_result_printed(ExitCode.PASS)
+
+
+def unexpected(error: Exception) -> HpcAi500Error:
+    """`error`, which nothing has caught, in one line: the limit that it ran into, if it did."""
+    what = " ".join("".join(traceback.format_exception_only(error)).split())
+    return exhausted(error) or RunError(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)")
 
 
 def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> None:
@@ -102,10 +111,19 @@ def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> 
         ranks.world.barrier()
 
 
-def let_threads_spin() -> None:
-    """Set, before OpenMP is loaded, how long idle threads spin; variables that the user has set are kept."""
+def prepare_openmp() -> None:
+    """Set, before OpenMP is loaded, how long its idle threads spin, and let it bind no thread to a core.
+
+    A variable of the user that says how long threads wait is kept. One that binds threads is removed and named in
+    NOT_HEEDED: when it is loaded, OpenMP would bind the main thread to one core, and all threads that this one starts
+    (decoders, for example) would have that core only. A rank has the cores that its launcher gave it.
+    """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
+    if names := binding(os.environ):
+        os.environ[NOT_HEEDED] = ", ".join(filter(None, (os.environ.get(NOT_HEEDED), *names)))
+    for name in names:
+        del os.environ[name]
 
 
 def report_end(error: HpcAi500Error | str, code: ExitCode) -> int:

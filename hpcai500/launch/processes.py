@@ -22,6 +22,7 @@ from hpcai500.hosts import LISTEN_FD
 from hpcai500.restarts import LINK_FD, MAY_RESTART, CommandSide, RankEnd
 from hpcai500.stopping import STOPPING, TOGETHER_SECONDS, Stopped, hold_signals
 from hpcai500.streams import say
+from hpcai500.system.limits import memory_limits
 
 # ----------------------------------------------------------------------------------------------------
 # Children, and the relay of signals to them.
@@ -214,11 +215,18 @@ class SignalRelay:
         """Raise if the children, which have ended, were stopped; `codes` are their exit codes.
 
         Raises:
-            Stopped: by a signal to this process, while they measured or before they could handle it.
+            Stopped: by a signal to this process, while they measured or before they could handle it, or because they
+                did not end and were killed.
             OutOfTimeError: their time was over.
         """
         if self._first and (self._patience or any(-code in _FORWARDED for code in codes)):
             raise Stopped(self._first[0])
+        if self._first and self._is_over and -signal.SIGKILL in codes:
+            raise Stopped(
+                self._first[0],
+                f": the run did not end within {_KILL_SECONDS:.0f} s of the last Ctrl-C, so it was killed; --resume "
+                "continues from its last checkpoint, if it has one",
+            )
         if self._is_late and self._patience:
             raise OutOfTimeError(f"it did not end within {self._patience.limit_seconds:.0f} s")
 
@@ -439,11 +447,6 @@ def wait_for(child: subprocess.Popen[bytes]) -> int:
         raise
 
 
-_OUT_OF_MEMORY = (
-    ", perhaps because the host ran out of memory (`dmesg`): use a smaller hyperparameters.batch_size, or more hosts"
-)
-
-
 def checked_code(code: int, name: str) -> int:
     """The exit code for our `code` of a child (negative for a signal); prints which signal killed `name`.
 
@@ -458,8 +461,16 @@ def checked_code(code: int, name: str) -> int:
     if code == -signal.SIGALRM:
         return ExitCode.RUN_FAILED
     if code < 0:
-        # The kernel kills without a message where memory runs out.
-        why = _OUT_OF_MEMORY if code == -signal.SIGKILL else ""
+        why = _why_killed(signal.Signals(-code))
         say(f"error: {name} was killed by {signal.Signals(-code).name}{why}")
         return ExitCode.RUN_FAILED
     return code
+
+
+def _why_killed(number: signal.Signals) -> str:
+    """What to suspect: where memory runs out, the kernel kills without a message, and libraries end the process."""
+    limits = memory_limits()
+    if number not in (signal.SIGKILL, signal.SIGABRT) or (number == signal.SIGABRT and not limits):
+        return ""
+    why = f"memory ran out{limits};" if limits else "the host ran out of memory (`dmesg`):"
+    return f", perhaps because {why} use a smaller hyperparameters.batch_size, or more hosts"

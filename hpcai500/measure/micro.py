@@ -22,7 +22,7 @@ from hpcai500.comm.communicator import Communicator
 from hpcai500.errors import WrongAnswerError
 from hpcai500.measure.timing import Effort, Timing, repeat, stopwatch
 from hpcai500.progress import Progress
-from hpcai500.system.looking import memory_limit
+from hpcai500.system.limits import memory_limit
 from hpcai500.system.node import caches_of, parse_meminfo
 
 # ----------------------------------------------------------------------------------------------------

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hpcai500.engine.measurement import let_threads_spin, report_end
+from hpcai500.engine.measurement import prepare_openmp, report_end, unexpected
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.files import remove_scratch, scratch
 from hpcai500.hosts import find_placement
@@ -42,15 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = CheckLog(options.log if leads else None, options.limit_seconds, _leave, _progress(options.checks))
     try:
         with ending_by_signals(lambda number: log.stopped(signal_name(number))), scratch(os.environ, Path.cwd()):
-            let_threads_spin()
+            prepare_openmp()
             _examine(options, recipe, log)
     except HpcAi500Error as error:
         log.broken(str(error))
         return error.exit_code if leads else report_end(str(error), error.exit_code)
     except Exception as error:  # noqa: BLE001 - the last resort: one line
-        what = " ".join("".join(traceback.format_exception_only(error)).split())
-        log.broken(f"unexpected {what}")
-        return report_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        found = unexpected(error)
+        log.broken(str(found))
+        return report_end(found, found.exit_code)
     finally:
         log.close()
     return ExitCode.PASS

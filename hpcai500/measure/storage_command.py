@@ -24,7 +24,7 @@ from hpcai500.measure.file_system import Content, Done, Piece, SmallFiles, Store
 from hpcai500.methodology.storage import CHECKPOINTS, SAMPLES, Latencies, Samples, share_of
 from hpcai500.progress import Progress
 from hpcai500.streams import say
-from hpcai500.system.looking import memory_limit
+from hpcai500.system.limits import memory_limit
 from hpcai500.system.mounts import mount_of, read_mounts
 from hpcai500.system.node import parse_meminfo
 

@@ -265,8 +265,19 @@ class Checkpoint(Value):
     bytes: Count = 0
 
 
+class Throttling(Value):
+    """How often, and for how many seconds in sum over its cores, a CPU quota stopped a rank while it trained."""
+
+    quota_cores: Amount
+    periods: Count
+    throttled_periods: Count
+    throttled_seconds: Amount
+
+
 class StepsRow(Value):
-    """One rank in `steps`."""
+    """One rank in `steps`; `throttling` if it has a CPU quota."""
+
+    sometimes = frozenset({"throttling"})
 
     rank: Count
     host: Text
@@ -276,6 +287,7 @@ class StepsRow(Value):
     compute_seconds: Amount = 0.0
     communication_wait_seconds: Amount = 0.0
     other_seconds: Amount = 0.0
+    throttling: Throttling | None = None
 
 
 class Steps(Value):

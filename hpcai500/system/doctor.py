@@ -28,12 +28,13 @@ from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_chec
 from hpcai500.system.checks import DISK, MODEL_MEMORY, Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
 from hpcai500.system.devices import PCI_DEVICES, PciDevice, gpus_of, visible_gpus
-from hpcai500.system.looking import link_name, memory_limit, numbers_of, read
+from hpcai500.system.limits import cpu_quota, memory_limit
+from hpcai500.system.looking import link_name, numbers_of, read
 from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unreachable
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
 from hpcai500.system.network import infiniband_ports
 from hpcai500.system.node import numa_nodes
-from hpcai500.system.software import DALI_DISTRIBUTIONS, find_plugin, installed, installed_torch, loader_check
+from hpcai500.system.software import DALI_DISTRIBUTIONS, binding, find_plugin, installed, installed_torch, loader_check
 from hpcai500.text import count, size
 
 # ----------------------------------------------------------------------------------------------------
@@ -183,17 +184,21 @@ def temporary_folder(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
-def shared_memory_check(size_bytes: int | None, ranks: int, container: Container | None) -> Check:
+def shared_memory_check(
+    size_bytes: int | None, ranks: int, container: Container | None, *, read_only: bool = False
+) -> Check:
     """Whether /dev/shm has room for the messages between the ranks of a node."""
     if size_bytes is None:
         return Check("shared memory", "skip", "/dev/shm does not exist")  # noqa: S108
     found = f"/dev/shm has {size_bytes / 2**20:.0f} MiB"  # noqa: S108
-    if size_bytes >= _LEAST_SHARED_BYTES or ranks < 2:
+    if ranks < 2 or (size_bytes >= _LEAST_SHARED_BYTES and not read_only):
         return Check("shared memory", "pass", found)
-    fix = "mount a larger one"
+    fix = "mount it writable" if read_only else "mount a larger one"
+    found = "/dev/shm is read-only" if read_only else found  # noqa: S108
     if container:
         fix = f"omit --contain, or {container.program} {container.action} --bind /dev/shm …"
-    return Check("shared memory", "warn", f"{found}: NCCL and MPI need more for {ranks} ranks", fix)
+    need = "need it" if read_only else "need more"
+    return Check("shared memory", "warn", f"{found}: NCCL and MPI {need} for {ranks} ranks", fix)
 
 
 def is_read_only(folder: Path) -> bool:
@@ -363,16 +368,42 @@ _FIXES: dict[LauncherName, str] = {
 }
 
 
-def cores_check(available: int, total: int, local_size: int, launcher: LauncherName) -> Check:
-    """Whether this process may use more than one core of a large node.
+def cores_check(
+    available: int, total: int, local_size: int, launcher: LauncherName, quota_cores: float | None = None
+) -> Check:
+    """Whether this process may use more than one core of a large node, and all of its time.
 
-    `available` of the node's `total` cores are usable; `local_size` ranks are on the node.
+    `available` of the node's `total` cores are usable; `local_size` ranks are on the node. `quota_cores`: the time that
+    its control groups allow, if they limit it.
     """
     found = f"{available} of {total} cores"
+    if quota_cores is not None and quota_cores < available:
+        return Check(
+            "cores",
+            "warn",
+            f"{found}, but a CPU quota allows the time of {quota_cores:.3g} cores: the kernel stops all threads when "
+            "it is used up",
+            "raise the quota (docker --cpus, limits of a pod, CPUQuota of systemd; cpu.max of the control group)",
+        )
     if available > 1 or total < _LEAST_NODE_CORES or local_size * 2 > total:
         return Check("cores", "pass", found)
     fix = _FIXES.get(launcher, "request more from the scheduler (`sbatch --cpus-per-task=N`), or see `taskset -p $$`")
     return Check("cores", "warn", f"{found} for this rank: decoding and training share one core", fix)
+
+
+def threads_check(environment: Mapping[str, str]) -> Check:
+    """Whether a variable binds OpenMP's threads to cores; jobs ignore it."""
+    names = binding(environment)
+    if not names:
+        return Check("threads", "pass", "no variable binds them to cores")
+    found = ", ".join(f"{name}={environment[name]}" for name in names)
+    ignored = "is ignored: it" if len(names) == 1 else "are ignored: they"
+    return Check(
+        "threads",
+        "warn",
+        f"{found} {ignored} would bind a rank's main thread, and all threads that it starts, to one core",
+        f"unset {' '.join(names)}, and bind ranks by their launcher (docs/launching.md)",
+    )
 
 
 def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
@@ -733,13 +764,20 @@ def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: 
         placement = Placement(0, 1, 0, 1, "none", None, None)  # the check of the launcher reports it
     device, cores = recipe.accelerator.device if recipe else None, os.sched_getaffinity(0)
     ranks = max(placement.local_size or 1, recipe.hardware.accelerators_per_node if recipe else 1)
+    quota = cpu_quota()
     shared = Path("/dev/shm")  # noqa: S108
     return [
-        cores_check(len(cores), os.cpu_count() or 1, ranks, placement.launcher),
+        cores_check(len(cores), os.cpu_count() or 1, ranks, placement.launcher, quota.cores if quota else None),
+        threads_check(environment),
         affinity_check(device, environment, placement, ranks, cores),
         gpudirect_check(device),
         memory_check(memory_limit(), _total_memory_bytes()),
-        shared_memory_check(shutil.disk_usage(shared).total if shared.is_dir() else None, ranks, container),
+        shared_memory_check(
+            shutil.disk_usage(shared).total if shared.is_dir() else None,
+            ranks,
+            container,
+            read_only=shared.is_dir() and is_read_only(shared),
+        ),
     ]
 
 

@@ -221,25 +221,6 @@ def numbers_of(text: str) -> set[int]:
     return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
 
 
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """The smallest memory limit of this process's control groups, in bytes; None if there is none."""
-    path = root / "proc" / "self" / "cgroup"
-    groups = path.read_text() if path.is_file() else ""
-    mounted = root / "sys" / "fs" / "cgroup"
-    found: list[int] = []
-    for line in groups.splitlines():
-        _, kind, group = line.split(":", 2)
-        if kind and "memory" not in kind.split(","):
-            continue
-        base, name = (mounted / "memory", "memory.limit_in_bytes") if kind else (mounted, "memory.max")
-        folder = Path(group.lstrip("/"))
-        for one in (folder, *folder.parents):
-            limit = base / one / name
-            if limit.is_file() and re.fullmatch(r"\d+\s*", text := limit.read_text()):
-                found.append(int(text))
-    return min(found, default=None)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Several readings at once.
 

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 
 from hpcai500.files import nearest
 from hpcai500.system.devices import capture_matrix, describe_devices, describe_drivers
+from hpcai500.system.limits import memory_limit
 from hpcai500.system.looking import (
     Absent,
     Host,
@@ -29,7 +30,6 @@ from hpcai500.system.looking import (
     bytes_of,
     chosen,
     folders,
-    memory_limit,
     read,
     read_number,
     together,

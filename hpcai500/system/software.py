@@ -32,6 +32,7 @@ from hpcai500.recipe import editions
 from hpcai500.system.accelerator import Torch
 from hpcai500.system.checks import Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, image_description
+from hpcai500.system.limits import cpu_quota
 from hpcai500.system.looking import Absent, Host, Part, read, run
 
 # ----------------------------------------------------------------------------------------------------
@@ -280,6 +281,9 @@ _EFFECTS = {
     r"(TORCHDYNAMO|TORCH_COMPILE)_DISABLE(?!=0$)": "changes what the recipe says",
     r"FAKETIME\w*|DONT_FAKE\w*": "changes clocks",
 }
+# Variables by which OpenMP (GNU's, LLVM's, Intel's) binds threads to cores. OMP_PLACES alone does it, too.
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+_BIND_NOTHING = ("", "false", "none", "disabled")
 # Variables that make the dynamic linker load libraries that a program does not need.
 _LOAD_MORE = ("LD_PRELOAD", "LD_AUDIT")
 _PRELOAD_FILE = Path("/etc/ld.so.preload")
@@ -306,6 +310,17 @@ def effects(environment: Mapping[str, str]) -> dict[str, str]:
 def tuning(environment: Mapping[str, str]) -> set[str]:
     """Variables that legitimately affect speed."""
     return {name for name in environment.keys() - effects(environment).keys() if not _TUNES_NOTHING.fullmatch(name)}
+
+
+def binding(environment: Mapping[str, str]) -> list[str]:
+    """Variables that bind OpenMP's threads to cores."""
+    if environment.get("OMP_PROC_BIND", "").strip().lower() == "false":
+        return [name for name in ("KMP_AFFINITY",) if _binds(environment, name)]
+    return [name for name in _BINDING if _binds(environment, name)]
+
+
+def _binds(environment: Mapping[str, str], name: str) -> bool:
+    return environment.get(name, "").strip().lower() not in _BIND_NOTHING
 
 
 def _effect(name: str, value: str) -> str | None:
@@ -381,6 +396,7 @@ def describe_software(host: Host) -> Part:
     values = {
         "host": platform.node(),
         "cores_available": len(os.sched_getaffinity(0)),
+        "cpu_quota_cores": quota.cores if (quota := cpu_quota(host.root)) else "unlimited",
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
         "kernel_build": platform.version(),

@@ -224,6 +224,8 @@ def operating_system_rows(node: Node) -> Iterator[Row]:
         if soft is not None:
             yield "limit", f"{words} {binary(soft) if name.endswith('bytes') and soft != 'unlimited' else soft}"
     yield "cores for this process", str(node.get("cores_available") or UNKNOWN)
+    if isinstance(quota := node.get("cpu_quota_cores"), int | float):
+        yield "CPU quota", f"the time of {quota:.3g} cores"
     for name, system in (node.get("file_systems") or {}).items():
         if system:
             yield f"{name} folder", file_system(system)

@@ -138,7 +138,7 @@ COMMANDS = {
         f"ensemble plan e --recipe ic/ensemble --data {{images}} --members 2 {options(TINY)}",
     ),
     "scale": Long(f"scale ic --procs 1 {RUN}"),
-    "profile": Long(f"profile ic {RUN} -o p", has("p")),
+    "profile": Long(f"profile ic {RUN} --out p", has("p")),
     "micro": Long("micro gemm --recipe ic/smoke --seconds 0.1 -o m.json", has("m.json")),
     "doctor": Long("doctor ic --quick --set accelerator.device=cpu"),
     "make": Long("data make ic s --classes 2 --train-per-class 2 --val-per-class 1", has("s/train", "s/val")),

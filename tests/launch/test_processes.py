@@ -21,7 +21,7 @@ from builders.commands import HPCAI500
 from hpcai500.errors import OutOfTimeError
 from hpcai500.launch.launcher import run_local_ranks
 from hpcai500.launch.processes import Patience, run_to_end
-from hpcai500.stopping import Stopped
+from hpcai500.stopping import TOGETHER_SECONDS, Stopped
 from hpcai500.system import mounts
 
 ROOT = Path(__file__).parents[2]
@@ -237,6 +237,35 @@ def test_a_single_job_ends_when_its_command_is_killed(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_until_gone(number)
+
+
+def test_a_job_that_two_ctrl_c_do_not_end_was_killed_by_us(tmp_path: Path) -> None:
+    child = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: open(sys.argv[1], "a").write("asked "))
+open(sys.argv[2], "w").write(str(os.getpid()))
+while True:
+    time.sleep(600)
+"""
+    parent = """
+import sys
+from hpcai500.launch import processes
+processes._KILL_SECONDS = 0.1
+try:
+    processes.run_to_end(sys.argv[1:])
+except KeyboardInterrupt as error:
+    print(error)
+"""
+    asked, here = tmp_path / "asked", tmp_path / "here"
+    process = subprocess.Popen(python(parent, *python(child, asked, here)), stdout=subprocess.PIPE, text=True)
+    wait_for_file(here)
+    process.send_signal(signal.SIGINT)
+    wait_for_file(asked)
+    time.sleep(2 * TOGETHER_SECONDS)  # or both would be one
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=300)[0]
+    assert told.startswith("stopped by Ctrl-C: the run did not end within 0 s of the last Ctrl-C, so it was killed; ")
+    assert "memory" not in told
 
 
 def test_a_single_job_gives_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from hpcai500.interpreter import without_code
 from hpcai500.system import doctor
 from hpcai500.system.checks import Check
 from hpcai500.system.container import Container, find_container, short_image
-from hpcai500.system.looking import memory_limit
+from hpcai500.system.limits import CpuQuota, cpu_quota, memory_limit
 
 NOWHERE = Path("/nowhere-hpcai500/imagenet")
 TMPDIR = {"TMPDIR": "/nowhere-hpcai500/tmp"}
@@ -276,11 +276,65 @@ def test_the_smallest_limit_of_the_control_groups_counts(tmp_path: Path) -> None
     assert memory_limit(tmp_path) == 8_000_000_000
 
 
+V1, V2 = ("3:cpu,cpuacct:/job_7/step_0", "cpu"), ("0::/job_7/step_0", "")
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        (V2, {"job_7/step_0/cpu.max": "max 100000"}, None),
+        (V2, {"job_7/step_0/cpu.max": "50000 100000"}, 0.5),
+        (V2, {"job_7/step_0/cpu.max": "max 100000", "job_7/cpu.max": "300000 200000"}, 1.5),
+        (V2, {"job_7/step_0/cpu.max": "400000 100000", "cpu.max": "200000 100000"}, 2.0),
+        (V1, {"job_7/step_0/cpu.cfs_quota_us": "-1", "job_7/step_0/cpu.cfs_period_us": "100000"}, None),
+        (V1, {"job_7/cpu.cfs_quota_us": "250000", "job_7/cpu.cfs_period_us": "100000"}, 2.5),
+    ],
+)
+def test_the_smallest_cpu_quota_of_the_control_groups_counts(
+    tmp_path: Path, groups: tuple[str, str], files: dict[str, str], cores: float | None
+) -> None:
+    line, mounted = groups
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(f"{line}\n")
+    for name, text in files.items():
+        file = tmp_path / "sys" / "fs" / "cgroup" / mounted / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+    found = cpu_quota(tmp_path)
+    assert (found.cores if found else None) == cores
+
+
+@pytest.mark.parametrize(
+    "stat",
+    [
+        "nr_periods 90\nnr_throttled 60\nthrottled_time 7500000000\n",
+        "usage_usec 12\nnr_periods 90\nnr_throttled 60\nthrottled_usec 7500000\nnr_bursts 0\n",
+    ],
+)
+def test_both_versions_of_control_groups_tell_how_often_they_stopped(tmp_path: Path, stat: str) -> None:
+    (tmp_path / "cpu.stat").write_text(stat)
+    found = CpuQuota(0.5, tmp_path / "cpu.stat").throttling()
+    assert found == {"periods": 90, "throttled_periods": 60, "throttled_seconds": pytest.approx(7.5)}
+
+
+@pytest.mark.parametrize(
+    ("quota", "status"), [(None, "pass"), (0.5, "warn"), (3.5, "warn"), (4.0, "pass"), (64.0, "pass")]
+)
+def test_a_cpu_quota_below_the_cores_is_a_warning(quota: float | None, status: str) -> None:
+    check = doctor.cores_check(4, 8, 1, "none", quota)
+    assert check.status == status
+    assert check.detail.startswith("4 of 8 cores")
+    assert (f"a CPU quota allows the time of {quota} cores" in check.detail) == (status == "warn")
+
+
 def test_memory_is_said_and_never_judged_but_for_what_ranks_share() -> None:
     assert doctor.memory_check(None, 10**11).detail == "100 GB"
     assert doctor.memory_check(2**63 - 4096, 10**11).detail == "100 GB"
     assert doctor.memory_check(8 * 10**9, 10**11).detail == "8 GB for this job, of 100 GB"
     assert doctor.shared_memory_check(64 * 2**20, 1, None).status == "pass"
+    assert doctor.shared_memory_check(2**30, 1, None, read_only=True).status == "pass"
+    read_only = doctor.shared_memory_check(2**30, 2, None, read_only=True)
+    assert (read_only.status, read_only.fix) == ("warn", "mount it writable")
     assert doctor.shared_memory_check(2**30, 8, None).status == "pass"
     check = doctor.shared_memory_check(64 * 2**20, 8, OURS)
     assert (check.status, check.detail) == ("warn", "/dev/shm has 64 MiB: NCCL and MPI need more for 8 ranks")

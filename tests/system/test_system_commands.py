@@ -33,7 +33,7 @@ from hpcai500.system.doctor import Subject, examine, require_healthy, why_no_dev
 from hpcai500.system.software import installed_torch
 
 LOOKED_AT = ["container", "image", "python", "data", "out", "temporary", "backend", "loader", "launcher",
-             "accelerator", "cores", "affinity", "gpudirect", "memory", "shared memory"]  # fmt: skip
+             "accelerator", "cores", "threads", "affinity", "gpudirect", "memory", "shared memory"]  # fmt: skip
 KEYS = {"cpu", "processor", "caches", "numa", "memory", "machine", "devices", "accelerators", "device_links", "driver",
         "network", "infiniband", "file_systems", "disks", "kernel_settings", "limits", "container", "software", "host",
         "operating_system", "kernel", "environment", "command", "absent", "slow_seconds", "raw"}  # fmt: skip

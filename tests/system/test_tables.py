@@ -23,7 +23,8 @@ from hpcai500.system.tables import mlperf_description, system_lines
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 # What describes this process, and not the node that is made up.
 OWN = {"kernel": "6.1.0", "software": {"torch": "2.13.0"}, "python": "3.11.9", "command": ["hpcai500", "system"],
-       "cores_available": 256, "limits": None, "container": None, "file_systems": None}  # fmt: skip
+       "cores_available": 256, "cpu_quota_cores": "unlimited", "limits": None, "container": None,
+       "file_systems": None}  # fmt: skip
 
 
 def node_of(root: Path, host: str = "n0") -> dict[str, Any]:

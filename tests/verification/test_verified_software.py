@@ -332,7 +332,7 @@ def test_variables_that_tune_or_choose_libraries_are_a_note(base: Submission, tm
     tuned = {"OMP_NUM_THREADS": "8", "NCCL_ALGO": "Ring", "HPCAI500_NOT_HEEDED": "PYTHONPATH", "SLURM_JOB_ID": "7"}
     found = of_a_run(base, tmp_path / "tuned", lambda node: node["environment"].update(tuned))
     said = evidence_under(found, "environment", "note")
-    assert said.endswith("; tuning variables: NCCL_ALGO, OMP_NUM_THREADS")
+    assert said.endswith("; tuning variables: NCCL_ALGO, OMP_NUM_THREADS; set, but ignored by the run: PYTHONPATH")
     assert "LD_LIBRARY_PATH" not in said
     chosen = of_a_run(base, tmp_path / "chosen", lambda node: node["environment"].update(LD_LIBRARY_PATH="/x"))
     assert "; LD_LIBRARY_PATH is set" in evidence_under(chosen, "environment", "note")

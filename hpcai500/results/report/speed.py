@@ -45,12 +45,27 @@ def step_section(subject: Subject) -> Section:
         return Section("Where the time goes", _by_epochs(subject, source))
     total = {part: sum(rank[part] for rank in ranks) for part in _PARTS}
     whole = sum(rank["seconds"] for rank in ranks)
-    blocks: list[Block] = [Text(f"{_step_sentence(total, whole)} {source}".strip())]
+    blocks: list[Block] = [Text(f"{_step_sentence(total, whole)} {source}".strip()), *_throttled(ranks)]
     blocks.append(_split_chart(ranks, total, whole))
     blocks.append(Fold("Seconds of each rank", [_rank_table(ranks)]))
     if len(ranks) > MOST_RANKS:
         blocks.append(_quantile_table(ranks))
     return Section("Where the time goes", blocks)
+
+
+def _throttled(ranks: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """A warning if a CPU quota stopped ranks while they trained."""
+    found = [(rank, table(rank.get("throttling"))) for rank in ranks]
+    stopped = [(rank, its) for rank, its in found if number(its.get("throttled_periods"))]
+    if not stopped:
+        return
+    rank, its = max(stopped, key=lambda one: number(one[1].get("throttled_seconds")) or 0.0)
+    share_ = f"{number(its.get('throttled_periods')) or 0:,.0f} of {count(its.get('periods'), 'period')}"
+    yield Text(
+        f"A CPU quota stopped {count(len(stopped), 'rank')} of {len(ranks):,} while they trained: {rank_name(rank)} in "
+        f"{share_}, for {duration(its.get('throttled_seconds'))} in sum over its cores.",
+        "bad",
+    )
 
 
 def straggler_section(subject: Subject) -> Section | None:

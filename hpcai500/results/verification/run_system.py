@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.methodology.events import (
     Ceilings,
     Communication,
@@ -162,6 +163,7 @@ def check_environment(run: Run) -> Iterator[Finding]:
     without: list[str] = []
     found: dict[str, list[str]] = {}
     tuned: set[str] = set()
+    ignored: set[str] = set()
     sets_path = False
     for value in values(run.record, "system"):
         for node in nodes(replace(run.record, system=value)):
@@ -172,12 +174,14 @@ def check_environment(run: Run) -> Iterator[Finding]:
             for what in _influences(node["environment"], node["preloaded"]):
                 found.setdefault(what, []).append(host)
             tuned |= tuning(node["environment"])
+            ignored |= set(filter(None, str(node["environment"].get(NOT_HEEDED, "")).split(", ")))
             sets_path |= _LIBRARY_PATH in node["environment"]
     yield from one_finding(_ENVIRONMENT, [f"{what} on {_named(hosts)}" for what, hosts in found.items()], warning)
     if without:
         yield skipped(_ENVIRONMENT, f"no variables and preloaded libraries in the record: {_named(without)}")
     elif not found:
         others = f"; tuning variables: {', '.join(sorted(tuned))}" if tuned else ""
+        others += f"; set, but ignored by the run: {', '.join(sorted(ignored))}" if ignored else ""
         libraries = f"; {_LIBRARY_PATH} is set" if sets_path else ""
         yield note(
             _ENVIRONMENT,
