@@ -131,7 +131,7 @@ class StagedYear:
     """A file of the whole set, staged or not.
 
     Attributes:
-        size_bytes, mtime_ns: of the file at the source.
+        size_bytes, mtime_ns, drawn: of the file at the source, as in its identity.
         images, height, width: number and size of its images.
         boxes: SHA-256 (hex) of its boxes.
     """
@@ -139,6 +139,7 @@ class StagedYear:
     name: str
     size_bytes: int
     mtime_ns: int
+    drawn: str
     images: int
     height: int
     width: int

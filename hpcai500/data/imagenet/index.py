@@ -526,18 +526,21 @@ def _refuse_unusable_classes(root: Path, names: dict[str, list[str]]) -> None:
 
 
 def _refuse_look_alikes(root: Path, names: dict[str, list[str]]) -> None:
-    """Refuse two class folders whose names look the same but have other bytes, as systems write accents in two ways."""
+    """Refuse class folders whose names look the same but have other bytes, as systems write accents in two ways."""
     shown: dict[str, str] = {}
     for split in SPLIT_NAMES:
         for name in names[split]:
             first = shown.setdefault(unicodedata.normalize("NFC", as_utf8(name)), f"{split}/{name}")
             if first.rpartition("/")[2] != name:
-                old, new = root / split / name, root / split / first.rpartition("/")[2]
-                fix = "put all images into one of them" if split == "train" or new.exists() else "rename it"
+                place = root / split / first.rpartition("/")[2]
+                old, new = shell_bytes(str(root / split / name)), shell_bytes(str(place))
+                if place.exists():
+                    fix = f"put all images into one of them: mv {old}/* {new}/ && rmdir {old}"
+                else:
+                    fix = f"rename it: mv {old} {new}"
                 raise DataError(
                     f"{root}: the class folders {first} and {split}/{name} look the same, but their names have other "
-                    f"bytes (Unicode's composed and decomposed letters): {fix}: mv {shell_bytes(str(old))} "
-                    f"{shell_bytes(str(new))}"
+                    f"bytes (Unicode's composed and decomposed letters): {fix}"
                 )
 
 
