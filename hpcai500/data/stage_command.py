@@ -36,7 +36,9 @@ def stage_set(benchmark: str, chosen: StageOptions) -> int:
     if chosen.release:
         root = _root(chosen)
         released = release(root, chosen.name, progress, notify)
-        document, sentence = {"root": as_utf8(root), **asdict(released)}, _released_sentence(root, released)
+        lists = {kind: list(map(as_utf8, getattr(released, kind))) for kind in ("released", "needed_by", "left")}
+        document = {"root": as_utf8(root), **asdict(released), **lists}
+        sentence = _released_sentence(root, released)
     else:
         with together(placement):
             request = _request(benchmark, chosen, _root(chosen))
