@@ -501,7 +501,9 @@ def _scan(root: Path, progress: Tracker) -> tuple[ImageIndex, dict[str, FolderSt
     train, val = (
         _split_of(name, [f for f in folders if f.path.startswith(f"{name}/")], label_of) for name in SPLIT_NAMES
     )
-    left_out = sum((folder.left_out for folder in (*split_folders.values(), *folders)), Counter[str]())
+    left_out = Counter[str]()
+    for others in (*(one.left_out for one in split_folders.values()), *(one.left_out for one in folders)):
+        left_out += others
     return build_index(root, classes, train, val, dict(left_out.most_common())), states
 
 
