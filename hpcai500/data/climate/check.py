@@ -52,6 +52,7 @@ from hpcai500.data.climate.years import (
 from hpcai500.data.derived import workers_or_all
 from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError
+from hpcai500.files import as_utf8
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
 
@@ -447,7 +448,7 @@ def as_document(report: CheckReport) -> dict[str, Any]:
     """The report as `data check --json` prints it: bytes, seconds, pixels and rates as plain numbers."""
     return {
         "verdict": "pass" if report.passed else "fail",
-        "root": str(report.root),
+        "root": as_utf8(report.root),
         "fingerprint": report.fingerprint,
         "content_fingerprint": report.content_fingerprint,
         "samples": {str(year.file.year): year.file.images for year in report.years},
