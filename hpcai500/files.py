@@ -47,6 +47,19 @@ def is_folder(path: Path) -> bool:
     return exists(path) and path.is_dir()
 
 
+def as_utf8(name: str | Path) -> str:
+    """A file's name, or text with such names, read as UTF-8 in every locale: to be stored, compared and shown.
+
+    Bytes that are not UTF-8 become lone surrogates, as in os.fsdecode.
+    """
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
+
+
+def from_utf8(name: str) -> str:
+    """The inverse of `as_utf8`: the name as this process passes it to the system."""
+    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+
+
 def expand_variables(text: str, environment: Mapping[str, str]) -> str:
     """`text` with $VARIABLES and ${VARIABLES} replaced by their values.
 

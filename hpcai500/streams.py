@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Literal, TextIO, cast
 
 from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.files import as_utf8
 
 _PREFIX = "hpcai500: "
 
@@ -213,10 +214,21 @@ def escaped(text: object, most: int | None = None) -> str:
 
     It is cut to `most` characters before these are escaped.
     """
-    shown = str(text)
+    shown = _read_as_utf8(str(text))
     if most is not None and len(shown) > most:
         shown = f"{shown[: most - 1]}…"
     return shown if shown.isprintable() else "".join(map(_escaped, shown))
+
+
+def _read_as_utf8(text: str) -> str:
+    """`text` with the names of files read as UTF-8, if they are that but the locale has another encoding."""
+    if sys.getfilesystemencoding() == "utf-8" or text.isascii():
+        return text
+    try:
+        named = as_utf8(text)
+    except UnicodeEncodeError:
+        return text  # has letters that no name has in this locale
+    return text if any("\udc80" <= letter <= "\udcff" for letter in named) else named
 
 
 def underlying(stream: TextIO) -> TextIO:

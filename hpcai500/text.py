@@ -6,6 +6,7 @@ Unknown values are shown as `unknown`, never as 0. Values may come from a record
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import unicodedata
@@ -71,6 +72,13 @@ def next_lines(steps: Sequence[tuple[Sequence[object], str]]) -> Iterator[str]:
         rows = [(escaped(shlex.join(["hpcai500", *map(str, words)])), gives) for words, gives in steps]
         for index, line in enumerate(aligned(rows)):
             yield f"{'' if index else 'next':12}{line}"
+
+
+def shell_bytes(token: str) -> str:
+    """`token` as one word of ASCII for bash, with all other bytes written out, so that what looks the same differs."""
+    plain = set(range(0x20, 0x7F)) - set(rb"\'")
+    letters = (chr(byte) if byte in plain else rf"\x{byte:02x}" for byte in os.fsencode(token))
+    return f"$'{''.join(letters)}'"
 
 
 def size(count_bytes: int) -> str:

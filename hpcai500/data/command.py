@@ -26,6 +26,7 @@ from hpcai500.data.derived import MANIFEST, claim_folder, part_folder
 from hpcai500.data.imagenet.synthetic import SyntheticSet
 from hpcai500.data.stage_command import stage_set
 from hpcai500.errors import DataError, ExitCode, HpcAi500Error, RunError, UsageError
+from hpcai500.files import as_utf8
 from hpcai500.job_options import (
     AnchorsOptions,
     CheckYearsOptions,
@@ -69,7 +70,7 @@ def _make(found: Found, chosen: SetOptions) -> int:
     sentence = (
         f"{chosen.dir}: {'written' if is_new else 'exists already'}, by the plug-in {found.package} {found.version}"
     )
-    show({"dir": str(chosen.dir), "written": is_new} if chosen.as_json else sentence, indent=1)
+    show({"dir": as_utf8(chosen.dir), "written": is_new} if chosen.as_json else sentence, indent=1)
     return ExitCode.PASS
 
 

@@ -15,6 +15,7 @@ from hpcai500.data.climate.repack import Estimate, Repacking, RepackReport
 from hpcai500.data.climate.synthetic import SyntheticYears, make_years
 from hpcai500.data.climate.years import BOXES, CLASSES, file_name, open_hdf5
 from hpcai500.errors import ExitCode
+from hpcai500.files import as_utf8
 from hpcai500.job_options import AnchorsOptions, CheckYearsOptions, MakeOptions, RepackOptions
 from hpcai500.progress import track
 from hpcai500.streams import say, show
@@ -92,7 +93,7 @@ def repack(chosen: RepackOptions) -> int:
         return ExitCode.PASS
     say(text)
     report = repacking.run()
-    document |= {**asdict(report), "root": str(report.root)}
+    document |= {**asdict(report), "root": as_utf8(report.root)}
     show(document if chosen.as_json else _sentence(report), indent=1)
     return ExitCode.PASS
 

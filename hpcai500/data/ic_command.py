@@ -9,6 +9,7 @@ from hpcai500.data.imagenet.index import load_index
 from hpcai500.data.imagenet.seek_index import SeekIndexReport, make_seek_index
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.errors import ExitCode
+from hpcai500.files import as_utf8
 from hpcai500.job_options import IndexOptions, MakeOptions, SetOptions
 from hpcai500.progress import track
 from hpcai500.streams import show
@@ -50,11 +51,11 @@ def index(chosen: IndexOptions) -> int:
 def _index_document(report: SeekIndexReport) -> dict[str, Any]:
     """Bytes and seconds are plain numbers; `share` is of the data's bytes."""
     return {
-        "index": str(report.path),
+        "index": as_utf8(report.path),
         "files": report.files,
         "with_points": report.with_points,
         "without_points": report.without_points,
-        "unreadable": [{"path": path, "reason": reason} for path, reason in report.unreadable],
+        "unreadable": [{"path": as_utf8(path), "reason": reason} for path, reason in report.unreadable],
         "data_bytes": report.data_bytes,
         "index_bytes": report.index_bytes,
         "share": report.share,

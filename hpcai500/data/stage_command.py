@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcai500.data.staging import Released, Report, StageRequest, release, stage
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
-from hpcai500.files import expand_variables
+from hpcai500.files import as_utf8, expand_variables
 from hpcai500.hosts import Placement, find_placement
 from hpcai500.job_options import StageOptions
 from hpcai500.progress import silent, track
@@ -36,14 +36,16 @@ def stage_set(benchmark: str, chosen: StageOptions) -> int:
     if chosen.release:
         root = _root(chosen)
         released = release(root, chosen.name, progress, notify)
-        document, sentence = {"root": str(root), **asdict(released)}, _released_sentence(root, released)
+        lists = {kind: list(map(as_utf8, getattr(released, kind))) for kind in ("released", "needed_by", "left")}
+        document = {"root": as_utf8(root), **asdict(released), **lists}
+        sentence = _released_sentence(root, released)
     else:
         with together(placement):
             request = _request(benchmark, chosen, _root(chosen))
             report = stage(request, progress, notify)
         request_fields = {
-            "root": str(request.root),
-            "source": str(request.source),
+            "root": as_utf8(request.root),
+            "source": as_utf8(request.source),
             "benchmark": request.benchmark,
             "name": request.name,
         }

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcai500.errors import DataError, UsageError
-from hpcai500.files import write_atomically, write_unsynced
+from hpcai500.files import as_utf8, from_utf8, write_atomically, write_unsynced
 from hpcai500.system.process import is_gone
 
 Marks = npt.NDArray[np.bool_]
@@ -100,19 +101,20 @@ def read_any_set(root: Path) -> tuple[StagedSet, bool] | None:
     path = state_folder(root) / SET
     with _if_present(path, root):
         document = json.loads(path.read_bytes())
-        form = document.pop("format")
+        form, source = document.pop("format"), from_utf8(document["source"])
         if form == _OLD_FORMAT:
-            old = StagedSet(document["benchmark"], document["source"], document["fingerprint"], document["pieces"])
+            old = StagedSet(document["benchmark"], source, document["fingerprint"], document["pieces"])
             return old, True
         if form != _FORMAT:
             raise ValueError("unknown format")
-        return StagedSet(**document), False
+        return StagedSet(**document | {"source": source}), False
     return None
 
 
 def write_set(root: Path, staged: StagedSet) -> None:
     """Record which set is staged in `root`. Raises OSError when the disk is full."""
-    _write_document(state_folder(root) / SET, {"format": _FORMAT, **asdict(staged)})
+    document = asdict(staged) | {"source": as_utf8(staged.source)}
+    _write_document(state_folder(root) / SET, {"format": _FORMAT, **document})
 
 
 def _write_document(path: Path, document: dict[str, Any]) -> None:
@@ -129,7 +131,7 @@ class StagedYear:
     """A file of the whole set, staged or not.
 
     Attributes:
-        size_bytes, mtime_ns: of the file at the source.
+        size_bytes, mtime_ns, drawn: of the file at the source, as in its identity.
         images, height, width: number and size of its images.
         boxes: SHA-256 (hex) of its boxes.
     """
@@ -137,6 +139,7 @@ class StagedYear:
     name: str
     size_bytes: int
     mtime_ns: int
+    drawn: str
     images: int
     height: int
     width: int
@@ -212,7 +215,7 @@ def read_manifest(root: Path) -> dict[str, str]:
         # After the last newline there may be part of a line, of a process that was killed.
         complete, _, _ = path.read_bytes().rpartition(b"\n")
         entries = [json.loads(line) for line in complete.splitlines()]
-        return {str(entry["path"]): str(entry["sha256"]) for entry in entries}
+        return {from_utf8(entry["path"]): str(entry["sha256"]) for entry in entries}
     return {}
 
 
@@ -223,7 +226,7 @@ def write_manifest(root: Path, lines: Sequence[bytes]) -> None:
 
 def manifest_line(path: str, size_bytes: int, sha256: str) -> bytes:
     """The line of a complete file."""
-    return (json.dumps({"path": path, "bytes": size_bytes, "sha256": sha256}) + "\n").encode("ascii")
+    return (json.dumps({"path": as_utf8(path), "bytes": size_bytes, "sha256": sha256}) + "\n").encode("ascii")
 
 
 def require_whole(root: Path) -> None:
@@ -274,7 +277,7 @@ class Need:
 
 def need_path(root: Path, name: str) -> Path:
     """The document of a name. Raises UsageError for a name that is empty or too long."""
-    quoted = quote(name, safe="", errors="surrogateescape")
+    quoted = quote(os.fsencode(name), safe="")
     if not name or len(quoted) > _MOST_CHARACTERS:
         raise UsageError(f"--for: expected a name of 1 to {_MOST_CHARACTERS} plain characters, got {name[:40]!r}")
     return state_folder(root) / NAMES / f"{quoted}.json"
@@ -286,7 +289,7 @@ def write_need(root: Path, need: Need) -> None:
     path.parent.mkdir(exist_ok=True)
     marks = base64.b64encode(zlib.compress(np.packbits(need.marks).tobytes(), 1)).decode("ascii")
     document = {
-        "name": need.name,
+        "name": as_utf8(need.name),
         "key": need.key,
         "owner": need.owner,
         "complete": need.complete,
@@ -325,7 +328,7 @@ def _read_need(path: Path) -> Need:
         packed = np.frombuffer(zlib.decompress(base64.b64decode(document["marks"])), np.uint8)
         marks = np.unpackbits(packed, count=files).astype(np.bool_)
         return Need(
-            name=document["name"],
+            name=from_utf8(document["name"]),
             key=document["key"],
             owner=document["owner"],
             complete=bool(document["complete"]),

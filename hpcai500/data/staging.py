@@ -34,10 +34,12 @@ from hpcai500.data.climate.years import YearFile
 from hpcai500.data.imagenet.index import (
     CONTENT,
     INDEX_FILE,
-    load_content_fingerprint,
+    drawn_for_content,
+    load_content,
     load_index,
     pack_index,
-    store_content_fingerprint,
+    same_bytes,
+    store_content,
     unpack_index,
 )
 from hpcai500.data.imagenet.seek_index import SEEK_INDEX, find_seek_index
@@ -75,7 +77,7 @@ from hpcai500.data.staged import (
     year_names,
 )
 from hpcai500.errors import DataError, EnvironmentLacksError, RunError, UsageError
-from hpcai500.files import locked, write_unsynced
+from hpcai500.files import from_utf8, locked, write_unsynced
 from hpcai500.layers import ClimateProblem, Recipe
 from hpcai500.methodology.sampling import probe
 from hpcai500.progress import Progress, Tracker, silent
@@ -270,12 +272,9 @@ class _Staging:
             os.close(copy)
 
     def _compare(self, number: int, meter: Meter) -> None:
-        """Compare with the source by size and time, which copies keep; if they differ, by content. Raises DataError."""
-        path, copy = self._source_path(number), self._target(number).stat()
+        """Compare with the source by content, as versions of it may have the same sizes and times. Raises DataError."""
+        path = self._source_path(number)
         with _opened(path) as original:
-            status = os.fstat(original)
-            if (status.st_size, status.st_mtime_ns) == (copy.st_size, copy.st_mtime_ns):
-                return
             if _sha256(_source_blocks(original, path), meter.add) != self._listed[self._source.paths[number]]:
                 raise changed(path)
 
@@ -611,13 +610,21 @@ class _Images:
         write_unsynced(state_folder(self._root) / INDEX, pack_index(self._index, {}))
 
     def require_same(self) -> None:
-        """Nothing to check: other names or sizes would give another fingerprint."""
+        """Raise DataError if drawn files have other bytes than when they were staged: names and sizes are the same."""
+        listed = read_manifest(self._root)
+        drawn = {path: listed[path] for path in drawn_for_content(self._index) if path in listed}
+        try:
+            is_same = same_bytes(self._source, drawn)
+        except OSError as error:
+            raise _unreadable(str(error.filename or self._source), error) from error
+        if not is_same:
+            raise changed(f"{self._source}: images")
 
     def finish(self, recipes: Sequence[Recipe]) -> None:
         """Copy the content fingerprint, if it is known at the source."""
         del recipes
-        if (content := load_content_fingerprint(self._index)) is not None:
-            store_content_fingerprint(load_index(self._root), content)
+        if (content := load_content(self._index)) is not None:
+            store_content(load_index(self._root), content)
 
 
 class _Years:
@@ -855,7 +862,8 @@ def _unlist(root: Path, removed: Collection[str]) -> None:
     if removed and (path := state_folder(root) / MANIFEST).exists():
         lines = path.read_bytes().splitlines(keepends=True)
         write_manifest(
-            root, [line for line in lines if line.endswith(b"\n") and json.loads(line)["path"] not in removed]
+            root,
+            [line for line in lines if line.endswith(b"\n") and from_utf8(json.loads(line)["path"]) not in removed],
         )
 
 

@@ -146,7 +146,7 @@ def choose(recipe: Recipe, root: Path, rank: int) -> Sample:
 def _images(root: Path, random: np.random.Generator) -> Sample:
     if not (root / "train").is_dir():
         raise DataError(f"{root} has no folder train/: {LAYOUT}")
-    classes = index.list_classes(root / "train")
+    classes = index.scan_split(root / "train").classes
     chosen = [f"train/{classes[number]}" for number in random.permutation(len(classes))[:_CLASSES]]
     folders = index.scan_classes(root, chosen, silent)
     found = [(f"{folder.path}/{name}", size) for folder in folders for name, size in folder.files]

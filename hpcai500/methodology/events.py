@@ -109,7 +109,7 @@ class Dataset(Value):
     """`dataset`: the data set."""
 
     # Plug-ins may omit these; `results/verification/run_events.py` checks what our own benchmarks write.
-    sometimes = frozenset({"classes", "grid", "classes_not_evaluated", "drawn", "unit"})
+    sometimes = frozenset({"classes", "grid", "classes_not_evaluated", "ignored_files", "drawn", "unit"})
 
     root: Text | None = None
     fingerprint: Text
@@ -121,6 +121,7 @@ class Dataset(Value):
     classes: Count | None = None
     grid: list[Number] | None = None
     classes_not_evaluated: list[Text] | None = None
+    ignored_files: Count | None = None
     drawn: Drawn | None = None
     unit: Unit | None = None
 

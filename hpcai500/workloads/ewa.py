@@ -25,6 +25,7 @@ from hpcai500.data.device_batches import CopyStream, DeviceBatches, DeviceForm, 
 from hpcai500.data.samplers import SampleIds, Shares, evaluation_shard, training_samples, windowed_order
 from hpcai500.drawing import drawn
 from hpcai500.errors import DataError, RecipeError
+from hpcai500.files import as_utf8
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, leader_first, noise
 from hpcai500.workloads.models.detector import (
@@ -399,7 +400,7 @@ class ExtremeWeatherWorkload:
 
     def dataset(self) -> dict[str, Any]:
         return {
-            "root": str(self._index.root.resolve()),
+            "root": as_utf8(self._index.root.resolve()),
             "fingerprint": self._index.fingerprint,
             "content_fingerprint": load_content_fingerprint(self._index),
             "training_samples": len(self._training_truths),

@@ -19,10 +19,12 @@ from hpcai500.comm.communicator import Communicator
 from hpcai500.data.derived import MANIFEST
 from hpcai500.data.device_batches import CopyStream, DeviceBatches, DeviceForm, MemoryBatches, make_copy_stream
 from hpcai500.data.imagenet.dali import DaliBatches
-from hpcai500.data.imagenet.index import Split, load_content_fingerprint, load_index, make_split
+from hpcai500.data.imagenet.index import Split, left_out_line, load_content_fingerprint, load_index, make_split
 from hpcai500.data.imagenet.loader import Batches, CropSettings, JpegBatches
 from hpcai500.data.samplers import SampleIds, Shares, epoch_order, evaluation_shard, training_samples
+from hpcai500.files import as_utf8
 from hpcai500.layers import ImageClassification, Recipe
+from hpcai500.streams import say
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, gather_rows, leader_first, noise
 from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.parts import Chain, classifier_parts, static_parts
@@ -142,6 +144,8 @@ class ImageClassificationWorkload:
         self._channels_last = recipe.framework.channels_last
         with leader_first(place.communicator):
             self._index = load_index(data, progress=place.tracker)
+        if self._index.left_out and place.rank == 0:
+            say(f"warning: {data}: {left_out_line(self._index.left_out)}")
         communicator = place.second_communicator() if options.norm == "sync-batch" else None
         self.model: nn.Module = build_model(options, len(self._index.classes), communicator)
         images_of_class = np.bincount(self._index.train.labels, minlength=len(self._index.classes)).tolist()
@@ -168,13 +172,14 @@ class ImageClassificationWorkload:
 
     def dataset(self) -> dict[str, Any]:
         return {
-            "root": str(self._index.root.resolve()),
+            "root": as_utf8(self._index.root.resolve()),
             "fingerprint": self._index.fingerprint,
             "content_fingerprint": load_content_fingerprint(self._index),
             "training_samples": len(self._index.train.paths),
             "evaluation_samples": len(self._index.val.paths),
             "classes": len(self._index.classes),
-            "classes_not_evaluated": list(self._index.classes_absent_in_val),
+            "classes_not_evaluated": list(map(as_utf8, self._index.classes_absent_in_val)),
+            "ignored_files": self._index.ignored_files,
             "coverage": self._samples.coverage,
             "synthetic": (self._index.root / MANIFEST).is_file(),
             **self._samples.facts,

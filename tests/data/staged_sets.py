@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,18 @@ class Counting:
         self._left -= n
         if self._left < 0:
             raise KeyboardInterrupt
+
+
+def just_before_copying(action: Callable[[], object]) -> Any:
+    """A tracker for `stage` that calls `action` once the set is listed, before the first file is copied."""
+
+    @contextmanager
+    def tracker(total: int, description: str, unit: str) -> Iterator[Counting]:
+        if description == "staging":
+            action()
+        yield Counting(10**9)
+
+    return tracker
 
 
 def interrupting(after: int) -> Any:

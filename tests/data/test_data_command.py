@@ -120,7 +120,7 @@ def test_broken_images_are_listed_and_the_exit_code_says_so(tmp_path: Path, call
     (root / "val/dog/notes.txt").write_text("ignored")
     out, _ = call("check", "ic", root, code=64)
     assert "broken\n  train/cat/cat_1.JPEG  truncated: the file is empty\n" in out
-    assert "note: 1 files in class folders do not have the name of an image and are ignored\n" in out
+    assert "note: 1 entry is left out (1 .txt): images are files in class folders whose names end in .jpeg, " in out
     assert out.endswith("FAIL: broken files: 1\n")
     assert json.loads(call("check", "ic", root, "--json", code=64)[0])["broken"] == [
         {"path": "train/cat/cat_1.JPEG", "reason": "truncated: the file is empty"}

@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,6 +148,74 @@ def test_a_refresh_lists_again(root: Path, scans: list[str]) -> None:
     assert load_index(root, refresh=True).val.sizes_bytes[0] == size_bytes
     assert load_index(root).val.sizes_bytes[0] == size_bytes
     assert len(scans) == 8
+
+
+def _add(root: Path) -> None:
+    (root / "train/cat/more.JPEG").write_bytes(WHOLE)
+
+
+def _rename(root: Path) -> None:
+    (root / "val/dog/dog_1.JPEG").rename(root / "val/dog/dog_2.JPEG")
+
+
+def _resize(root: Path) -> None:
+    (root / "train/dog/dog_2.JPEG").write_bytes(WHOLE + b"longer")
+
+
+def _add_class(root: Path) -> None:
+    (root / "train/eel").mkdir()
+    (root / "train/eel/e.JPEG").write_bytes(WHOLE)
+
+
+@pytest.mark.parametrize("place", ["set", "user's cache"])
+@pytest.mark.parametrize("is_image", [False, True], ids=["copied", "image-of-data"])
+@pytest.mark.parametrize("change", [_add, _rename, _resize, _add_class])
+def test_another_version_with_the_same_times_is_listed_anew(
+    root: Path, place: str, is_image: bool, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_image:
+        # A SquashFS image has one time for all, also as the time of change, which no call can set.
+        monkeypatch.setattr(index_module, "_times_ns", lambda folder: (0, 0))
+    if place != "set":
+        (root / CACHE).mkdir()
+    second = shutil.copytree(root, root.with_name("second"))
+    change(second)
+    for tree in (root, second):
+        for path in (tree, *tree.rglob("*")):
+            os.utime(path, (0, 0))
+    expected = load_index(second, refresh=True).fingerprint
+    (second / CACHE).unlink() if place == "set" else None
+    first = load_index(root).fingerprint
+    root.rename(root.with_name("first"))
+    second.rename(root)
+    if place == "set":
+        shutil.copy(root.with_name("first") / CACHE, root / CACHE)
+    assert load_index(root).fingerprint == expected != first
+
+
+def test_a_folder_replaced_under_old_times_is_listed_anew(root: Path) -> None:
+    first, times = load_index(root), (root / "val/cat").stat()
+    other = root / "val/cat/other"
+    other.write_bytes((root / first.val.paths[0]).read_bytes() + b"longer")
+    other.replace(root / first.val.paths[0])
+    os.utime(root / "val/cat", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert load_index(root).val.sizes_bytes[0] == first.val.sizes_bytes[0] + 6
+
+
+def test_some_sizes_of_a_large_set_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_DRAWN_FILES", 8)
+    root = write_tree(tmp_path / "set", train=10, val=10)
+    first, asked = load_index(root), list[Path]()
+    original = Path.stat
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", lambda path, **options: asked.append(path) or original(path, **options))
+        load_index(root)
+    images = {str(path.relative_to(root)) for path in asked if path.suffix == ".JPEG"}
+    assert len(images) == 8
+    assert {path.rpartition("/")[0] for path in images} == {"train/cat", "train/dog", "val/cat", "val/dog"}
+    with (root / sorted(images)[0]).open("ab") as stream:
+        stream.write(b"x")
+    assert load_index(root).fingerprint != first.fingerprint
 
 
 def test_a_damaged_cache_is_rebuilt(root: Path) -> None:
@@ -448,8 +518,57 @@ def test_later_runs_find_the_content_fingerprint_of_these_files_only(root: Path)
         assert load_content_fingerprint(load_index(root)) is None
     kept.write_bytes(whole)
     assert load_content_fingerprint(load_index(root)) == report.content_fingerprint
+    flipped = bytearray((root / "val/cat/cat_1.JPEG").read_bytes())
+    flipped[-30] ^= 1
+    times = (root / "val/cat/cat_1.JPEG").stat()
+    (root / "val/cat/cat_1.JPEG").write_bytes(flipped)
+    os.utime(root / "val/cat/cat_1.JPEG", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert load_content_fingerprint(load_index(root)) is None
+    assert check_images(root).content_fingerprint == load_content_fingerprint(load_index(root)) != report
     (root / "train/cat/more.jpg").write_bytes(WHOLE)
     assert load_content_fingerprint(load_index(root)) is None
+
+
+def test_what_is_left_out_is_counted_by_kind(root: Path, call: Any) -> None:
+    folder = root / "train/cat"
+    for name in ("a.jfif", "b.JFIF", "c.webp", ".hidden.JPEG", "README"):
+        (folder / name).write_bytes(WHOLE)
+    (folder / "folder.JPEG").mkdir()
+    (root / "train/stray.JPEG").write_bytes(WHOLE)
+    settle(root)
+    kinds = {".jfif": 2, ".webp": 1, "hidden": 1, "no ending": 1, "folder": 1, "in no class folder": 1}
+    for _ in range(2):
+        index = load_index(root)
+        assert (index.left_out, index.ignored_files) == (kinds, 7)
+    document = json.loads(call("check", "ic", root, "--json")[0])
+    assert (document["left_out"], document["ignored_files"]) == (kinds, 7)
+    out, _ = call("check", "ic", root)
+    assert "note: 7 entries are left out (2 .jfif, 1 " in out
+    assert "1 more kinds): images are files in class folders whose names end in .jpeg, .jpg, .png, in any case\n" in out
+
+
+COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
+
+
+def test_classes_that_look_the_same_are_refused_with_the_fix(root: Path) -> None:
+    for split, name in (("train", COMPOSED), ("val", DECOMPOSED)):
+        (root / split / name).mkdir()
+        (root / split / name / "x.JPEG").write_bytes(WHOLE)
+
+    def fix(what: str) -> None:
+        with pytest.raises(
+            DataError, match=rf"look the same, but their names have other bytes .*: {what}: mv "
+        ) as told:
+            load_index(root)
+        subprocess.run(["bash", "-c", str(told.value).partition(f"{what}: ")[2]], check=True)
+
+    fix("rename it")
+    assert load_index(root).classes == (COMPOSED, "cat", "dog")
+    (root / "train" / DECOMPOSED).mkdir()
+    (root / "train" / DECOMPOSED / "y.JPEG").write_bytes(WHOLE)
+    fix("put all images into one of them")
+    fix("rename it")
+    assert [path.rpartition("/")[2] for path in load_index(root).train.paths[:2]] == ["x.JPEG", "y.JPEG"]
 
 
 def test_no_workers_are_refused(root: Path) -> None:

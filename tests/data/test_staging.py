@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from builders.data import LAYOUTS, SHIPPED, encoded_picture, images_of, picture, settle, write_tree, write_year
 from builders.runs import member_recipe
-from staged_sets import files_of, interrupting, parts_of, staged, unlist
+from staged_sets import files_of, interrupting, just_before_copying, parts_of, staged, unlist
 
 from hpcai500.data.climate.check import check_climate
 from hpcai500.data.climate.index import load_climate_index
@@ -23,7 +23,14 @@ from hpcai500.data.climate.index import load_content_fingerprint as climate_cont
 from hpcai500.data.climate.repack import Repacking
 from hpcai500.data.climate.values import load_contents, load_or_measure, measure, read_images
 from hpcai500.data.imagenet.check import check_images
-from hpcai500.data.imagenet.index import build_index, load_content_fingerprint, load_index, make_split, pack_index
+from hpcai500.data.imagenet.index import (
+    build_index,
+    drawn_for_content,
+    load_content_fingerprint,
+    load_index,
+    make_split,
+    pack_index,
+)
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.data.staged import read_set
 from hpcai500.data.staging import Report, StageRequest, release, stage
@@ -167,9 +174,35 @@ def test_a_file_that_changed_at_the_source_is_found(source: Path, root: Path) ->
     assert staged(source, root, verify=True).damaged == 0
     victim.write_bytes(content + b"longer")
     shutil.rmtree(root)
-    # The cached index does not know: only a folder's time tells it of changes.
-    with pytest.raises(DataError, match="changed since the set was listed"):
-        staged(source, root)
+    assert staged(source, root).copied == 20
+    assert files_of(root) == files_of(source)
+
+
+def test_another_version_with_the_same_names_sizes_and_times_is_refused(source: Path, root: Path) -> None:
+    for path in source.rglob("*"):
+        os.utime(path, (0, 0))
+    staged(source, root)
+    for path in source.rglob("*.JPEG"):
+        content = path.read_bytes()
+        path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+        os.utime(path, (0, 0))
+    for verify in (False, True):
+        with pytest.raises(DataError, match=r"changed since the set was listed or staged.*--release"):
+            staged(source, root, verify=verify)
+
+
+def test_one_file_of_another_version_is_found_by_verify(tmp_path: Path, root: Path) -> None:
+    source = write_tree(tmp_path / "source", train=40, val=2)
+    staged(source, root)
+    # One that is not among the drawn ones.
+    index = load_index(source)
+    [victim, *_] = set(index.train.paths) - set(drawn_for_content(index))
+    before, content = (source / victim).stat(), (source / victim).read_bytes()
+    (source / victim).write_bytes(content[:-3] + b"abc")
+    os.utime(source / victim, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert staged(source, root).copied == 0
+    with pytest.raises(DataError, match=rf"{victim}: changed since the set was listed or staged"):
+        staged(source, root, verify=True)
 
 
 def test_a_set_that_changed_or_another_one_is_refused_with_the_line_to_type(
@@ -241,7 +274,7 @@ def test_a_run_gets_the_years_that_its_recipe_names_and_they_are_read_as_years_o
     assert here.fingerprint == there.fingerprint == report.fingerprint
     assert [year.year for year in here.years] == [1979, 1980, 1981]
     for mine, its in zip(here.years, there.years, strict=False):
-        assert mine.identity == its.identity
+        assert mine.identity.of_copy() == its.identity.of_copy()
         assert np.array_equal(read_images(mine, 0, 9), read_images(its, 0, 9))
         assert mine.path.read_bytes() == its.path.read_bytes()
     # The fingerprint of all values is that of the whole set, once it is known.
@@ -320,9 +353,18 @@ def test_an_interrupted_staging_of_years_goes_on(tmp_path: Path, root: Path) -> 
 def test_a_year_that_is_another_here_or_changed_at_the_source_is_found(tmp_path: Path, root: Path) -> None:
     source = write_set(tmp_path / "source")
     staged(source, root, "ewa", "first", recipes=[years_of_member(3)])
+    before = (source / "climo_1980.h5").stat()
     os.utime(source / "climo_1980.h5", (1, 1))
     with pytest.raises(DataError, match=r"climo_1980.h5: changed since the set was listed or staged"):
         staged(source, root, "ewa", "second", recipes=[years_of_member(4)])
+    os.utime(source / "climo_1980.h5", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert staged(source, root, "ewa", "second", recipes=[years_of_member(4)])
+    boxes = load_climate_index(source).years[1].boxes
+    write_year(source, 1980, images_of(len(boxes), seed=6), boxes)
+    os.utime(source / "climo_1980.h5", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (source / "climo_1980.h5").stat().st_size == before.st_size
+    with pytest.raises(DataError, match=r"climo_1980.h5: changed since the set was listed or staged"):
+        staged(source, root, "ewa", "third", recipes=[years_of_member(5)])
     write_year(root, 1980, images_of(8, seed=5))
     with pytest.raises(DataError, match=r"climo_1980.h5: not the file that was staged"):
         load_climate_index(root)
@@ -431,7 +473,7 @@ def test_a_description_that_leads_out_of_the_folder_removes_nothing_there(source
     outside.write_text("precious")
     paths = tuple(f"train/../{path.rpartition('/')[2]}" for path in index.train.paths)
     train = make_split("train", paths, index.train.sizes_bytes.copy(), 0 * index.train.labels)
-    forged = build_index(tmp_path, ("..", *index.classes[1:]), train, index.val, 0)
+    forged = build_index(tmp_path, ("..", *index.classes[1:]), train, index.val, {})
     (tmp_path / "set/.hpcai500-staging/index.npz").write_bytes(pack_index(forged, {}))
     release(tmp_path / "set", None)
     assert outside.read_text() == "precious"
@@ -451,10 +493,13 @@ def test_names_with_newlines_and_names_that_are_no_text_are_staged_and_told_in_o
     assert report.copied == 14
     assert files_of(tmp_path / "set") == files_of(source)
     assert load_index(tmp_path / "set").fingerprint == load_index(source).fingerprint
-    Path(source / "train/cat/a\nb.JPEG").write_bytes(b"longer or shorter")
     release(tmp_path / "set", None)
+    victim = Path(source / "train/cat/a\nb.JPEG")
     with pytest.raises(DataError) as error:
-        staged(source, tmp_path / "set")
+        stage(
+            StageRequest("ic", source, tmp_path / "set", "somebody"),
+            just_before_copying(lambda: victim.write_bytes(b"longer or shorter")),
+        )
     print_error(error.value)
     (line,) = capsys.readouterr().err.splitlines()
     assert "a\\nb.JPEG" in line
@@ -476,13 +521,9 @@ def test_what_lies_in_the_place_of_a_file_is_told_and_neither_waited_for_nor_rem
     assert release(root, None).left == ("val",)
     assert (root / victim / "mine").read_text() == "kept"
     shutil.rmtree(root)
-    folder = (source / victim).parent
-    time = folder.stat().st_mtime_ns
-    (source / victim).unlink()
-    # By the folder's time, the cached index is as good as new.
-    os.utime(folder, ns=(time, time))
+    request = StageRequest("ic", source, root, "somebody")
     with pytest.raises(DataError, match=rf"{source / victim}: cannot be read: No such file or directory; check"):
-        staged(source, root)
+        stage(request, just_before_copying((source / victim).unlink))
     shutil.rmtree(root)
     os.mkfifo(source / victim)
     with pytest.raises(DataError, match="not a regular file; replace it by the file"):

@@ -191,6 +191,21 @@ def test_a_class_that_is_never_evaluated_is_told(
     assert values(read_record(tmp_path / "r"), "dataset")[0]["classes_not_evaluated"] == [name]
 
 
+def test_images_that_are_left_out_are_told_and_counted(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = Path(shutil.copytree(images, tmp_path / "more"))
+    image = min((more / "train").rglob("*.JPEG"))
+    for name in ("a.jfif", "b.jfif", ".hidden.JPEG"):
+        shutil.copy(image, image.with_name(name))
+    assert train.main(train_arguments(more, tmp_path / "r", *SHORT)) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert line.startswith(
+        f"hpcai500: warning: {more}: 3 entries are left out (2 .jfif, 1 hidden): images are files in "
+    )
+    assert values(read_record(tmp_path / "r"), "dataset")[0]["ignored_files"] == 3
+
+
 # ----------------------------------------------------------------------------------------------------
 # Rules that are checked by events, and verification, find nothing against an honest run.
 

@@ -47,7 +47,7 @@ LOGIN: dict[str, set[str]] = {
     "progress": {"errors", "streams"},
     "restarts": {"hosts", "messages", "streams"},
     "stopping": {"errors", "files", "streams"},
-    "streams": {"errors"},
+    "streams": {"errors", "files"},
     "text": {"streams"},
     "toml_source": {"errors", "streams", "text"},
     "methodology": {"errors"},

@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcai500.data.climate.index import build_index, open_years, refusals, spans, year_paths
 from hpcai500.data.climate.values import (
+    FILE,
     MOST_BLOCK_BYTES,
     ChannelStatistics,
     Counts,
@@ -28,7 +29,7 @@ from hpcai500.data.climate.values import (
     content_fingerprint,
     content_of,
     drop_from_memory,
-    load_contents,
+    load_contents_by_times,
     read_images,
     scan_years,
     store_contents,
@@ -51,6 +52,7 @@ from hpcai500.data.climate.years import (
 from hpcai500.data.derived import workers_or_all
 from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError
+from hpcai500.files import as_utf8
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
 
@@ -375,7 +377,7 @@ class _Check:
 
     def read(self, workers: int, progress: Tracker) -> tuple[YearReport, ...]:
         """Read all images; report what cannot be read or trained on; keep contents for later runs."""
-        kept = load_contents(self.years)
+        kept = load_contents_by_times(self.years)
         reports = []
         scans: list[tuple[int, ImageScan]] = []
         faults: list[Fault] = []
@@ -414,7 +416,10 @@ class _Check:
             content = content_of(year, (scan for _, scan in scans))
             if year.year in kept and kept[year.year].digest != content.digest:
                 self.add(
-                    year.path, "its values changed since the last check, but its size and modification time did not"
+                    year.path,
+                    "its values changed since the last check, but its size and times did not: the disk is faulty; or, "
+                    f"if this is another version of the set with the same times, remove {FILE} (in the set, or in your "
+                    "cache)",
                 )
             else:
                 self._contents[year.year] = content
@@ -443,7 +448,7 @@ def as_document(report: CheckReport) -> dict[str, Any]:
     """The report as `data check --json` prints it: bytes, seconds, pixels and rates as plain numbers."""
     return {
         "verdict": "pass" if report.passed else "fail",
-        "root": str(report.root),
+        "root": as_utf8(report.root),
         "fingerprint": report.fingerprint,
         "content_fingerprint": report.content_fingerprint,
         "samples": {str(year.file.year): year.file.images for year in report.years},

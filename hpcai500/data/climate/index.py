@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def store_storages(root: Path, years: Sequence[YearFile]) -> None:
 
 
 def _entry(header: dict[str, Any], name: str, arrays: Any) -> tuple[FileIdentity, Storage]:
-    identity = FileIdentity(header["size_bytes"], header["mtime_ns"])
+    identity = FileIdentity(**{field.name: header[field.name] for field in fields(FileIdentity)})
     return identity, Storage(
         shape=tuple(header["shape"]),
         dtype=str(header["dtype"]),
@@ -178,7 +178,14 @@ def as_staged(year: YearFile) -> StagedYear:
     """What a staged folder records of a year."""
     identity, boxes = year.identity, boxes_digest(year).hex()
     return StagedYear(
-        year.path.name, identity.size_bytes, identity.mtime_ns, year.images, year.height, year.width, boxes
+        year.path.name,
+        identity.size_bytes,
+        identity.mtime_ns,
+        identity.drawn,
+        year.images,
+        year.height,
+        year.width,
+        boxes,
     )
 
 
@@ -200,8 +207,8 @@ def build_index(root: Path, years: Sequence[YearFile]) -> ClimateIndex:
 def load_content_fingerprint(index: ClimateIndex) -> str | None:
     """The fingerprint of all values from an earlier check, repack or measurement; None without one.
 
-    The files must still have the same sizes and times. For a partly staged set, it is the fingerprint recorded for the
-    whole set.
+    The files must still have the same identities. For a partly staged set, it is the fingerprint recorded for the whole
+    set.
     """
     staged, contents = read_set(index.root), load_contents(index.years)
     if len(contents) == (len(index.years) if staged is None else staged.files):
@@ -245,15 +252,15 @@ def open_years(
         for path in paths:
             bar.advance()
             try:
-                identity, storage = known.get(path.name, (None, None))
-                usable = storage if identity == identity_of(path) else None
-                years.append(open_year(path, usable))
+                kept = known.get(path.name)
+                years.append(open_year(path, kept))
             except DataError as error:
                 if on_error is None:
                     raise
                 on_error(path, error)
                 continue
-            listed = listed or (usable is None and years[-1].storage.addresses.size >= LONG)
+            is_known = kept is not None and years[-1].storage is kept[1]
+            listed = listed or (not is_known and years[-1].storage.addresses.size >= LONG)
     if listed:
         store_storages(root, years)
     return tuple(years)

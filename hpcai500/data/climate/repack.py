@@ -107,7 +107,8 @@ def note_origin(final: Path, identity: FileIdentity, source: YearFile) -> None:
 
 
 def _origin(identity: FileIdentity, source: YearFile) -> dict[str, Any]:
-    return {"file": asdict(identity), "source": {**asdict(source.identity), "boxes": boxes_digest(source).hex()}}
+    # The new file is renamed later, which changes its time of change.
+    return {"file": identity.of_copy(), "source": {**asdict(source.identity), "boxes": boxes_digest(source).hex()}}
 
 
 def _origins(folder: Path) -> dict[str, Any]:
@@ -306,12 +307,12 @@ def _digest_range(task: tuple[YearFile, int, int]) -> tuple[bytes, ...]:
 
 
 def _publish(job: YearJob, scans: Sequence[ImageScan]) -> None:
-    """Record contents and origin, then rename the file: a year with its final name is done."""
-    made = replace(job.year, path=job.part, boxes=job.boxes, identity=identity_of(job.part))
-    store_contents(job.folder, [made], {made.year: content_of(made, scans)})
-    note_origin(job.final, made.identity, job.year)
+    """Record the origin, then rename the file: a year with its final name is done. Then record the contents."""
+    note_origin(job.final, identity_of(job.part), job.year)
     job.part.rename(job.final)
     sync_folder(job.folder)
+    made = replace(job.year, path=job.final, boxes=job.boxes, identity=identity_of(job.final))
+    store_contents(job.folder, [made], {made.year: content_of(made, scans)})
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -420,7 +420,7 @@ def _scan_range(task: tuple[YearFile, int, int]) -> RangeScan:
 # ----------------------------------------------------------------------------------------------------
 # Digest and statistics of a year, measured once and kept beside the data.
 #
-# They are valid as long as the file keeps its size, its modification time and its boxes.
+# They are valid as long as the file keeps its identity and its boxes.
 
 
 FILE = ".hpcai500-climate.json"
@@ -460,12 +460,22 @@ def boxes_digest(year: YearFile) -> bytes:
 
 def load_contents(years: Iterable[YearFile]) -> dict[int, YearContent]:
     """The contents that are kept for `years`, by year; others are absent."""
+    return _load(years, but=())
+
+
+def load_contents_by_times(years: Iterable[YearFile]) -> dict[int, YearContent]:
+    """As `load_contents`, of files with these sizes, times and boxes: whatever values they have now."""
+    return _load(years, but=("drawn",))
+
+
+def _load(years: Iterable[YearFile], but: Collection[str]) -> dict[int, YearContent]:
     found: dict[int, YearContent] = {}
     for year in years:
+        expected = {name: value for name, value in _key(year).items() if name not in but}
         for path in derived_paths(year.path.parent, FILE):
             try:
                 entry = _entries(path)[str(year.year)]
-                if entry["key"] == _key(year):
+                if {name: value for name, value in entry["key"].items() if name not in but} == expected:
                     found[year.year] = _content(entry, year)
                     break
             except _DAMAGED:

@@ -5,6 +5,7 @@ Errors are one line that says what is wrong with the file, not what failed in th
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcai500._core import ClimateError
+from hpcai500.data.derived import map_in_threads
 from hpcai500.errors import DataError
 from hpcai500.layers import ClimateChannel
 
@@ -449,12 +451,29 @@ _SHAPES = {IMAGES: f"(images, {_CHANNELS}, height, width)", BOXES: f"(images, {M
 _TYPES = {IMAGES: np.dtype("<f4"), BOXES: np.dtype("<i4")}
 
 
+# Bytes by which a file is known again: all of a small one, else blocks spread over it. Times are not enough: two
+# versions of a set may have the same (tar, SquashFS), and the same size where values are not compressed.
+_WHOLE_BYTES = 2**20
+_DRAWN_BLOCKS, _BLOCK_BYTES = 64, 4096
+# Reading waits for the file system, not for a core.
+_THREADS = 16
+
+
 @dataclass(frozen=True)
 class FileIdentity:
-    """A cheap test of whether a file is the one that was seen before."""
+    """A cheap test of whether a file is the one that was seen before: size, times, and SHA-256 (hex) of drawn bytes.
+
+    Where it was copied, the time of change differs.
+    """
 
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int
+    drawn: str
+
+    def of_copy(self) -> dict[str, Any]:
+        """What a copy that keeps the time of modification has in common with the file."""
+        return {"size_bytes": self.size_bytes, "mtime_ns": self.mtime_ns, "drawn": self.drawn}
 
 
 @dataclass(frozen=True, eq=False)
@@ -467,7 +486,7 @@ class YearFile:
         storage: where the values of `images` are in the file.
         boxes: (images, 15, 5) int32, read-only, as the file holds them.
         variant: shipped or swapped, and the evidence.
-        identity: size and time of the file when it was opened.
+        identity: of the file when it was opened.
     """
 
     path: Path
@@ -495,11 +514,11 @@ class YearFile:
         return _CHANNELS * self.plane_bytes
 
 
-def open_year(path: Path, known: Storage | None = None) -> YearFile:
+def open_year(path: Path, known: tuple[FileIdentity, Storage] | None = None) -> YearFile:
     """Open the file at `path`, named climo_YYYY.h5, and check it against the format; no image is read.
 
     Any number of images on any grid is accepted, and any variant of the boxes. `known` is the storage that an
-    earlier call found for the same file; it is ignored if it contradicts the file.
+    earlier call found, and the identity of its file; it is ignored if that is another, or if it contradicts the file.
 
     Raises:
         DataError: the file is missing, damaged or misnamed, or a dataset is missing, of another shape or type, or a
@@ -517,7 +536,8 @@ def open_year(path: Path, known: Storage | None = None) -> YearFile:
                     f"{path}: dataset boxes: has {boxes.shape[0]} images, but dataset images has {images.shape[0]}"
                 )
             rows = boxes[()]
-            storage = known if known and may_be_of(known, images) else storage_of(images)
+            is_known = known is not None and known[0] == identity and may_be_of(known[1], images)
+            storage = known[1] if known and is_known else storage_of(images)
         except DAMAGED as error:
             raise DataError(f"{path}: damaged: {plain(error)}; copy it again") from error
     height, width = storage.shape[2:]
@@ -527,12 +547,30 @@ def open_year(path: Path, known: Storage | None = None) -> YearFile:
 
 
 def identity_of(path: Path) -> FileIdentity:
-    """Size and modification time of the file at `path`. Raises DataError when there is no such file."""
+    """The identity of the file at `path`. Raises DataError when it cannot be read."""
     try:
-        status = path.stat()
+        # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+            return FileIdentity(
+                status.st_size, status.st_mtime_ns, status.st_ctime_ns, _drawn(descriptor, status.st_size)
+            )
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise DataError(f"{path}: unreadable: {error.strerror}") from error
-    return FileIdentity(status.st_size, status.st_mtime_ns)
+
+
+def _drawn(descriptor: int, size_bytes: int) -> str:
+    if size_bytes <= _WHOLE_BYTES:
+        return hashlib.sha256(os.pread(descriptor, _WHOLE_BYTES, 0)).hexdigest()
+    last = size_bytes - _BLOCK_BYTES
+    places = [number * last // (_DRAWN_BLOCKS - 1) for number in range(_DRAWN_BLOCKS)]
+    # The kernel would read more around each block.
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    blocks = map_in_threads(lambda place: os.pread(descriptor, _BLOCK_BYTES, place), places, _THREADS, name="draw")
+    return hashlib.sha256(b"".join(blocks)).hexdigest()
 
 
 def _dataset(file: h5py.File, path: Path, name: str) -> Any:

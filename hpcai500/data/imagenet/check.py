@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -20,15 +20,18 @@ from hpcai500._core import JpegError, SeekIndex, check_jpeg, probe_jpeg, seek_po
 from hpcai500.data.derived import workers_or_all
 from hpcai500.data.imagenet.index import (
     ContentDigest,
+    ImageContent,
     ImageIndex,
     decode_odd,
+    left_out_line,
     load_index,
     over_files,
     read_image,
-    store_content_fingerprint,
+    store_content,
 )
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, FoundIndex, SeekCounts, find_seek_index
 from hpcai500.data.staged import require_whole
+from hpcai500.files import as_utf8
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
 
@@ -157,7 +160,7 @@ class CheckReport:
     `broken` files cannot be decoded and end a run. `damaged` ones decode with warnings; `odd` ones are not JPEG, and
     only slower. `seek_index` is None if no seek index can be used. `kinds` counts "grey", "colour", "cmyk"
     (JPEG) and "other". Histograms map an upper bound (pixels, bytes; None: beyond the last) to files.
-    `content_fingerprint` is None when a file is broken.
+    `content_fingerprint` is None when a file is broken. `left_out` is that of the index.
     """
 
     root: Path
@@ -173,7 +176,7 @@ class CheckReport:
     kinds: dict[str, int]
     pixel_histogram: dict[int | None, int]
     byte_histogram: dict[int | None, int]
-    ignored_files: int
+    left_out: Mapping[str, int]
     total_bytes: int
     seconds: float
     seek_index: SeekCheck | None = None
@@ -203,21 +206,20 @@ def check_images(root: Path | str, *, workers: int | None = None, progress: Trac
         return check_file(index.root, path, seek_index.index if seek_index else None)
 
     start_seconds = time.monotonic()
-    totals = _Totals()
+    totals = _Totals(index)
     with progress(len(index.train) + len(index.val), "checking images", "images") as bar:
         for checks in over_files(index, check_path, workers, name="check"):
             for check in checks:
                 totals.add(check)
             bar.advance(len(checks))
-    report = totals.report(index, seek_index, time.monotonic() - start_seconds)
-    if report.content_fingerprint is not None:
-        store_content_fingerprint(index, report.content_fingerprint)
-    return report
+    if (content := totals.content()) is not None:
+        store_content(index, content)
+    return totals.report(index, seek_index, time.monotonic() - start_seconds)
 
 
 class _Totals:
-    def __init__(self) -> None:
-        self._digest = ContentDigest()
+    def __init__(self, index: ImageIndex) -> None:
+        self._digest = ContentDigest(index)
         self._broken: list[Finding] = []
         self._damaged: list[Finding] = []
         self._odd: list[str] = []
@@ -243,12 +245,16 @@ class _Totals:
         self._kinds[check.kind] += 1
         self._pixels[_bound(check.pixels, PIXEL_BOUNDS)] += 1
 
+    def content(self) -> ImageContent | None:
+        """What all files hold; None if one is broken."""
+        return None if self._broken else self._digest.content()
+
     def report(self, index: ImageIndex, seek_index: FoundIndex | None, seconds: float) -> CheckReport:
         train, val = (np.bincount(split.labels, minlength=len(index.classes)).tolist() for split in index.splits)
         return CheckReport(
             root=index.root,
             fingerprint=index.fingerprint,
-            content_fingerprint=None if self._broken else self._digest.hexdigest(),
+            content_fingerprint=content.fingerprint if (content := self.content()) else None,
             classes=tuple(map(ClassCount, index.classes, train, val)),
             train_samples=len(index.train),
             val_samples=len(index.val),
@@ -259,7 +265,7 @@ class _Totals:
             kinds=dict(sorted(self._kinds.items())),
             pixel_histogram={bound: self._pixels[bound] for bound in (*PIXEL_BOUNDS, None)},
             byte_histogram={bound: self._bytes[bound] for bound in (*BYTE_BOUNDS, None)},
-            ignored_files=index.ignored_files,
+            left_out=index.left_out,
             total_bytes=self._total_bytes,
             seconds=seconds,
             seek_index=SeekCheck(seek_index.path, self._seek) if seek_index else None,
@@ -287,23 +293,24 @@ def as_document(report: CheckReport) -> dict[str, Any]:
     seek = None
     if check := report.seek_index:
         used, unknown, false = check.counts.used, check.counts.unknown, check.counts.false
-        seek = {"path": str(check.path), "with_points": used, "unknown": unknown, "false": false}
+        seek = {"path": as_utf8(check.path), "with_points": used, "unknown": unknown, "false": false}
     return {
         "verdict": "pass" if report.passed else "fail",
-        "root": str(report.root),
+        "root": as_utf8(report.root),
         "fingerprint": report.fingerprint,
         "content_fingerprint": report.content_fingerprint,
         "samples": {"train": report.train_samples, "val": report.val_samples},
         "classes": len(report.classes),
-        "per_class": [{"name": c.name, "train": c.train, "val": c.val} for c in report.classes],
-        "classes_absent_in_val": list(report.classes_absent_in_val),
-        "broken": [{"path": f.path, "reason": f.reason} for f in report.broken],
-        "damaged": [{"path": f.path, "reason": f.reason} for f in report.damaged],
-        "not_jpeg": list(report.odd),
+        "per_class": [{"name": as_utf8(c.name), "train": c.train, "val": c.val} for c in report.classes],
+        "classes_absent_in_val": list(map(as_utf8, report.classes_absent_in_val)),
+        "broken": [{"path": as_utf8(f.path), "reason": f.reason} for f in report.broken],
+        "damaged": [{"path": as_utf8(f.path), "reason": f.reason} for f in report.damaged],
+        "not_jpeg": list(map(as_utf8, report.odd)),
         "kinds": report.kinds,
         "pixel_histogram": histogram(report.pixel_histogram),
         "byte_histogram": histogram(report.byte_histogram),
-        "ignored_files": report.ignored_files,
+        "ignored_files": sum(report.left_out.values()),
+        "left_out": dict(report.left_out),
         "total_bytes": report.total_bytes,
         "seek_index": seek,
         "seconds": report.seconds,
@@ -373,6 +380,6 @@ def _notes(report: CheckReport) -> list[str]:
             f"the seek index {seek.path} lacks {seek.counts.unknown} files, and is wrong for "
             f"{seek.counts.false}: rebuild it by `hpcai500 data index ic {report.root}`"
         )
-    if report.ignored_files:
-        notes.append(f"{report.ignored_files} files in class folders do not have the name of an image and are ignored")
+    if report.left_out:
+        notes.append(left_out_line(report.left_out))
     return notes

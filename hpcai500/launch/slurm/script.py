@@ -22,6 +22,7 @@ from hpcai500.launch.slurm.site import NO_CONTAINER, ContainerTable, MpiTable, N
 from hpcai500.layers import Recipe
 from hpcai500.recipe import default_recipe, find_recipe, is_shipped, load_recipe
 from hpcai500.system.container import IMAGE_FILE, find_container
+from hpcai500.text import shell_bytes
 
 # ----------------------------------------------------------------------------------------------------
 # Words of bash, where each token is quoted so that the shell reads it as one word; and templates of scripts.
@@ -43,9 +44,7 @@ def word(token: str) -> str:
         return f'"{token}"'
     if token.isprintable():
         return shlex.quote(token)
-    plain = set(range(0x20, 0x7F)) - set(rb"\'")
-    letters = (chr(byte) if byte in plain else rf"\x{byte:02x}" for byte in os.fsencode(token))
-    return f"$'{''.join(letters)}'"
+    return shell_bytes(token)
 
 
 def array(name: str, tokens: Sequence[str], *, append: bool = False, indent: int = 0) -> Iterator[str]:
