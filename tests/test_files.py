@@ -8,16 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcai500 import files as module
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.files import (
+    HeldFolder,
     can_be_made,
     lock,
     locked,
@@ -32,6 +35,7 @@ from hpcai500.files import (
 HOLDER = """
 import sys
 from pathlib import Path
+from typing import Any
 from hpcai500.files import locked
 with locked(Path(sys.argv[1]), lambda: None):
     print("held", flush=True)
@@ -269,6 +273,47 @@ def test_a_folder_in_use_is_never_taken_for_an_abandoned_one(tmp_path: Path) -> 
         os.utime(used, (0, 0))
         with scratch_folder(environment, tmp_path):
             assert Path(used).is_dir()
+
+
+def test_a_folder_that_is_cleared_away_before_its_lock_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, seen = tempfile.mkdtemp, list[str]()
+
+    def made(*words: Any, **options: Any) -> str:
+        folder = make(*words, **options)
+        seen.append(folder)
+        if len(seen) == 1:
+            # Another process looks for abandoned folders, and this one is not locked yet.
+            HeldFolder(tmp_path).cleanup()
+            assert not Path(folder).exists()
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made)
+    with HeldFolder(tmp_path) as folder:
+        assert folder == seen[-1] != seen[0]
+        assert list(tmp_path.iterdir()) == [Path(folder)]
+        HeldFolder(tmp_path).cleanup()
+        assert list(tmp_path.iterdir()) == [Path(folder)]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("blind", ["kernel", "locks"])
+def test_nothing_is_cleared_away_where_locks_cannot_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blind: str
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    if blind == "kernel":
+        monkeypatch.setattr("hpcai500.files.boot", lambda: "")
+    else:
+        monkeypatch.setattr("fcntl.flock", no_locks)
+    with HeldFolder(tmp_path) as folder:
+        (left := Path(folder + "left")).mkdir()
+        with HeldFolder(tmp_path):
+            assert left.is_dir()
+    assert list(tmp_path.iterdir()) == [left]
 
 
 def test_who_ends_without_unwinding_can_remove_its_folders_first(tmp_path: Path) -> None:

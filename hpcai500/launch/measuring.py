@@ -380,7 +380,7 @@ def measure_storage(
             for left in guarded.removed:
                 say(f"removed {left}, which a killed command had left")
             for other in guarded.foreign:
-                say(f"{other}: of a command on another host; if it has ended: rm -r {other}")
+                say(f"{other}: of a command on another host, or before this one restarted; if it ended: rm -r {other}")
             limit_seconds = _START_SECONDS + _SLACK * seconds
             say(
                 f"storage: about {seconds:g} s in {guarded.path}, which is removed; stopped after {limit_seconds:.0f} s"
