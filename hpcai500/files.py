@@ -25,12 +25,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import IO, Literal, NoReturn
 from weakref import WeakSet
 
-from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, UsageError
+from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RecordError, UsageError
 
 # ----------------------------------------------------------------------------------------------------
 # Paths, and atomic writes that survive a power failure.
@@ -80,6 +81,46 @@ def make_empty(folder: Path, kind: type[HpcAi500Error], remedy: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise kind(f"{folder}: not empty; {remedy}")
+
+
+RUNS = Path("runs")
+
+
+@contextmanager
+def run_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """`out`, or a new folder NAME-TIME in `runs/`, which is this process's own and is removed if it stays empty.
+
+    A second one of the same second is NAME-TIME-2: two runs never share a folder.
+
+    Raises:
+        RecordError: the folder cannot be made.
+    """
+    if out is not None:
+        yield out
+        return
+    first = RUNS / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder, number = first, 1
+    try:
+        RUNS.mkdir(parents=True, exist_ok=True)
+        while not _is_made(folder):
+            number += 1
+            folder = first.with_name(f"{first.name}-{number}")
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):  # not empty
+            folder.rmdir()
+
+
+def _is_made(folder: Path) -> bool:
+    """Make `folder`; false if it exists already."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def sync_folder(folder: Path) -> None:

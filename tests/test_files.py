@@ -12,13 +12,14 @@ import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcai500 import files as module
-from hpcai500.errors import EnvironmentLacksError, UsageError
+from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError
 from hpcai500.files import (
     HeldFolder,
     can_be_made,
@@ -26,11 +27,61 @@ from hpcai500.files import (
     locked,
     make_empty,
     remove_scratch,
+    run_folder,
     scratch,
     scratch_folder,
     turn_of,
     with_temporary_folder,
 )
+
+
+class Still(datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Still:
+        return cls(2026, 11, 23, 11, 5, 0, tzinfo=tz)
+
+
+def test_runs_of_one_second_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hpcai500.files.datetime", Still)
+    together = threading.Barrier(8)
+
+    def begin(_: int) -> Path:
+        together.wait()
+        with run_folder(None, "ic") as folder:
+            assert list(folder.iterdir()) == []
+            (folder / "recipe.toml").touch()
+            return folder
+
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(begin, range(8)))
+    numbered = [Path("runs/ic-20261123-110500"), *(Path(f"runs/ic-20261123-110500-{k}") for k in range(2, 9))]
+    assert sorted(made) == sorted(numbered)
+
+
+def test_a_folder_of_a_run_that_did_not_begin_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ZeroDivisionError), run_folder(None, "ic"):
+        raise ZeroDivisionError
+    assert list(Path("runs").iterdir()) == []
+    # A folder that the user names is neither made nor removed here.
+    with run_folder(tmp_path / "mine", "ic") as folder:
+        assert not folder.exists()
+        folder.mkdir()
+    assert folder.is_dir()
+
+
+def test_a_folder_of_a_run_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs").write_text("no folder")
+    with (
+        pytest.raises(RecordError, match=r"^runs/ic-.*: cannot be written: .*; give another --out$"),
+        run_folder(None, "ic"),
+    ):
+        pass
+
 
 HOLDER = """
 import sys
