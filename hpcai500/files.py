@@ -2,7 +2,7 @@
 
 A reader never sees a half-written file, even after a kill or a crash. Output goes to --out or the working directory and
 nowhere else: the caches of libraries (torch's compiled code, Matplotlib's list of fonts) go into a temporary folder. It
-is removed at the end, and after an error, Ctrl-C or SIGTERM; if the process was killed, the next one on the same host
+is removed at the end, and after an error, Ctrl-C or SIGTERM; if the process was killed, the next one of the same kernel
 removes it.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -22,14 +23,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import IO, Literal, NoReturn
 from weakref import WeakSet
 
-from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, UsageError
+from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RecordError, UsageError
 
 # ----------------------------------------------------------------------------------------------------
 # Paths, and atomic writes that survive a power failure.
@@ -94,6 +96,46 @@ def make_empty(folder: Path, kind: type[HpcAi500Error], remedy: str) -> None:
         raise kind(f"{folder}: not empty; {remedy}")
 
 
+RUNS = Path("runs")
+
+
+@contextmanager
+def run_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """`out`, or a new folder NAME-TIME in `runs/`, which is this process's own and is removed if it stays empty.
+
+    A second one of the same second is NAME-TIME-2: two runs never share a folder.
+
+    Raises:
+        RecordError: the folder cannot be made.
+    """
+    if out is not None:
+        yield out
+        return
+    first = RUNS / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder, number = first, 1
+    try:
+        RUNS.mkdir(parents=True, exist_ok=True)
+        while not _is_made(folder):
+            number += 1
+            folder = first.with_name(f"{first.name}-{number}")
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):  # not empty
+            folder.rmdir()
+
+
+def _is_made(folder: Path) -> bool:
+    """Make `folder`; false if it exists already."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` survive a power failure, where its file system can.
 
@@ -130,7 +172,8 @@ def write_atomically_by(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     Raises:
         OSError: as `write_atomically`, or as `write` does.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # The number of a process alone is not unique: other hosts and containers have their own.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("wb") as stream:
             write(stream)
@@ -186,6 +229,14 @@ def write_unsynced(path: Path, content: bytes, scratch: Path | None = None) -> N
 
 # ----------------------------------------------------------------------------------------------------
 # Locks between processes (flock). The kernel releases a lock when its process ends, also after a kill.
+
+
+def boot() -> str:
+    """Id of the kernel since it was started, the same in all containers of a host; "" if unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 # `alone`: this process holds the lock; `taken`: another one does; `unknown`: this file system has no locks, such as a
@@ -334,31 +385,37 @@ _USUAL = ("/tmp", "/var/tmp", _MEMORY)  # noqa: S108 - folders to try, each for 
 _LITTLE_BYTES, _SHARE_OF_FREE = 64 * 2**20, 0.25
 # If the user sets one of these, the cache is kept from run to run.
 _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "torch", "MPLCONFIGDIR": "matplotlib"}
-# Younger folders are never treated as abandoned: a folder is locked a moment after it was made.
-_YOUNG_SECONDS = 60.0
+_KIND = "hpcai500-"
 
 
-class _Folder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder that this process keeps locked while it uses it."""
+class HeldFolder(tempfile.TemporaryDirectory[str]):
+    """A new temporary folder in `parent`, which this process keeps locked until it removes it.
 
-    def __init__(self, parent: str) -> None:
-        # Folders that killed processes of this user left on this host; processes on other hosts may still be alive.
-        _remove(Path(parent).glob(f"{_prefix()}*"), _YOUNG_SECONDS)
-        super().__init__(prefix=f"{_prefix()}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
-        self._held = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
-        # If folders cannot be locked, no other process can lock this one either, so none removes it.
-        with contextlib.suppress(OSError):
-            lock(self._held, shared=True)
+    Folders of the same `kind` that killed processes of this user have left there are removed first. Whether a process
+    is alive is what the lock of its folder says, never its number: other containers of this host count their own.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, parent: str | Path, kind: str = _KIND) -> None:
+        _remove_abandoned(Path(parent), kind)
+        while True:
+            super().__init__(prefix=_prefix(parent, kind), dir=parent, ignore_cleanup_errors=True)
+            if (held := _hold(Path(self.name))) is not None:
+                break
+            self.cleanup()
+        self._held = held
         _open_folders.add(self)
 
     def cleanup(self) -> None:
         super().cleanup()
-        _open_folders.discard(self)
-        with contextlib.suppress(OSError):  # closed already
+        if self in _open_folders:
+            _open_folders.discard(self)
             os.close(self._held)
 
 
-_open_folders: WeakSet[_Folder] = WeakSet()
+_open_folders: WeakSet[HeldFolder] = WeakSet()
 
 
 def scratch_folder(
@@ -377,7 +434,7 @@ def scratch_folder(
     first = [_MEMORY] if not environment.get(VARIABLE) and _fits_in_memory(most_bytes) else []
     for folder in dict.fromkeys((*first, *_candidates(environment, work))):
         try:
-            return _Folder(folder)
+            return HeldFolder(folder)
         except OSError as error:
             tried.append(f"{folder} ({error.strerror})")
     raise EnvironmentLacksError(
@@ -444,25 +501,27 @@ class GuardedFolder:
     """A new folder in `parent` that is removed at the end of the block, and also if this process is killed.
 
     Another process removes it, so that this one ends even if the file system no longer responds. Whatever both leave,
-    for example because the host crashed, is removed by the next `GuardedFolder` of this user on this host.
+    for example because its memory ran out, is removed by the next `GuardedFolder` of this user.
 
     Attributes:
         path: of the folder.
         removed: folders that killed processes had left in `parent`.
-        foreign: folders of processes on other hosts, which may be alive.
+        foreign: folders of processes whose locks cannot be seen here: of other hosts, which may be alive, and of this
+            one before it was started anew.
 
     Raises:
         OSError: the folder cannot be made.
     """
 
     def __init__(self, parent: Path) -> None:
-        self.removed = _remove(parent.glob(f"{_prefix()}*"), _YOUNG_SECONDS)
-        self.foreign = [one for one in parent.glob("hpcai500-*-*") if not one.name.startswith(_prefix())]
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-", dir=parent))
-        held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        self.removed = _remove_abandoned(parent, _KIND)
+        here = set(parent.glob(_pattern(parent, _KIND)))
+        self.foreign = [one for one in parent.glob(f"{_KIND}*-*") if one not in here]
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=_prefix(parent, _KIND), dir=parent))
+            if (held := _hold(self.path)) is not None:
+                break
         try:
-            with contextlib.suppress(OSError):
-                lock(held, shared=True)
             # The guard shares the lock: until it ends, nobody else removes the folder.
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _GUARD, self.path],
@@ -512,7 +571,7 @@ def remove_scratch_of(process: int, environment: Mapping[str, str], work: Path) 
     `environment` and `work` are those that the child had.
     """
     for parent in _candidates(environment, work):
-        _remove(Path(parent).glob(f"{_prefix()}{process}-*"), 0.0)
+        _remove_abandoned(Path(parent), _KIND, f"{process}")
 
 
 def _unwind(number: int, frame: FrameType | None) -> NoReturn:
@@ -521,21 +580,54 @@ def _unwind(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _prefix() -> str:
-    return f"hpcai500-{socket.gethostname()}-"
+def _prefix(parent: str | Path, kind: str) -> str:
+    return f"{kind}{socket.gethostname()}-{_lock_space(parent)}-{os.getpid()}-"
 
 
-def _remove(folders: Iterable[Path], least_seconds: float) -> list[Path]:
-    """Remove those of `folders` that belong to this user, are at least `least_seconds` old and are not locked."""
-    removed = []
-    for folder in folders:
+def _pattern(parent: Path, kind: str, process: str = "*") -> str:
+    # Containers of one host have names of their own.
+    return f"{kind}*-{_lock_space(parent)}-{process}-*"
+
+
+def _lock_space(parent: str | Path) -> str:
+    """Names all processes that see one another's locks of folders in `parent`: of one kernel, and one mount.
+
+    NFS keeps the locks of folders on each host, and FUSE those of each mount. So a folder of another space may be in
+    use although it is not locked here.
+    """
+    return hashlib.sha256(f"{boot()} {Path(parent).stat().st_dev}".encode()).hexdigest()[:12]
+
+
+def _hold(folder: Path) -> int | None:
+    """Lock a new folder; returns the descriptor that holds the lock, or None if another process has removed it.
+
+    One that looks for abandoned folders may find it before it is locked.
+    """
+    try:
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    # If folders cannot be locked, no other process can lock this one either, so none removes it.
+    turn: Turn = "unknown"
+    with contextlib.suppress(OSError):
+        turn = lock(held, shared=True)
+    if turn != "taken" and _is_open_at(held, folder):
+        return held
+    os.close(held)
+    return None
+
+
+def _remove_abandoned(parent: Path, kind: str, process: str = "*") -> list[Path]:
+    """Remove the folders of `kind` in `parent` of this user whose locks are seen here, and are not held."""
+    removed: list[Path] = []
+    if not (boot() and is_folder(parent)):
+        return removed
+    for folder in parent.glob(_pattern(parent, kind, process)):
         # Another process may remove it at any moment, and it may not be a folder.
         with contextlib.suppress(OSError):
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                facts = os.fstat(held)
-                is_old = time.time() - facts.st_mtime >= least_seconds
-                if facts.st_uid == os.geteuid() and is_old and lock(held) == "alone":
+                if os.fstat(held).st_uid == os.geteuid() and lock(held) == "alone":
                     shutil.rmtree(folder, ignore_errors=True)
                     removed.append(folder)
             finally:

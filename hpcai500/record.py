@@ -600,7 +600,8 @@ def require_unused(path: Path) -> None:
     log = path / "events.jsonl"
     stillborn = {entry.name for entry in path.iterdir()} <= _STILLBORN and not (log.exists() and log.stat().st_size)
     if not stillborn:
-        raise RecordError(f"{path}: not empty; give another --out, or resume it: --resume --out {path}")
+        resume = "" if log.is_file() and is_being_written(path) else f", or resume it: --resume --out {path}"
+        raise RecordError(f"{path}: not empty; give another --out{resume}")
 
 
 def is_being_written(path: Path) -> bool:

@@ -8,30 +8,85 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcai500 import files as module
-from hpcai500.errors import EnvironmentLacksError, UsageError
+from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError
 from hpcai500.files import (
+    HeldFolder,
     can_be_made,
     lock,
     locked,
     make_empty,
     remove_scratch,
+    run_folder,
     scratch,
     scratch_folder,
     turn_of,
     with_temporary_folder,
 )
 
+
+class Still(datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Still:
+        return cls(2026, 11, 23, 11, 5, 0, tzinfo=tz)
+
+
+def test_runs_of_one_second_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hpcai500.files.datetime", Still)
+    together = threading.Barrier(8)
+
+    def begin(_: int) -> Path:
+        together.wait()
+        with run_folder(None, "ic") as folder:
+            assert list(folder.iterdir()) == []
+            (folder / "recipe.toml").touch()
+            return folder
+
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(begin, range(8)))
+    numbered = [Path("runs/ic-20261123-110500"), *(Path(f"runs/ic-20261123-110500-{k}") for k in range(2, 9))]
+    assert sorted(made) == sorted(numbered)
+
+
+def test_a_folder_of_a_run_that_did_not_begin_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ZeroDivisionError), run_folder(None, "ic"):
+        raise ZeroDivisionError
+    assert list(Path("runs").iterdir()) == []
+    # A folder that the user names is neither made nor removed here.
+    with run_folder(tmp_path / "mine", "ic") as folder:
+        assert not folder.exists()
+        folder.mkdir()
+    assert folder.is_dir()
+
+
+def test_a_folder_of_a_run_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs").write_text("no folder")
+    with (
+        pytest.raises(RecordError, match=r"^runs/ic-.*: cannot be written: .*; give another --out$"),
+        run_folder(None, "ic"),
+    ):
+        pass
+
+
 HOLDER = """
 import sys
 from pathlib import Path
+from typing import Any
 from hpcai500.files import locked
 with locked(Path(sys.argv[1]), lambda: None):
     print("held", flush=True)
@@ -269,6 +324,47 @@ def test_a_folder_in_use_is_never_taken_for_an_abandoned_one(tmp_path: Path) -> 
         os.utime(used, (0, 0))
         with scratch_folder(environment, tmp_path):
             assert Path(used).is_dir()
+
+
+def test_a_folder_that_is_cleared_away_before_its_lock_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, seen = tempfile.mkdtemp, list[str]()
+
+    def made(*words: Any, **options: Any) -> str:
+        folder = make(*words, **options)
+        seen.append(folder)
+        if len(seen) == 1:
+            # Another process looks for abandoned folders, and this one is not locked yet.
+            HeldFolder(tmp_path).cleanup()
+            assert not Path(folder).exists()
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made)
+    with HeldFolder(tmp_path) as folder:
+        assert folder == seen[-1] != seen[0]
+        assert list(tmp_path.iterdir()) == [Path(folder)]
+        HeldFolder(tmp_path).cleanup()
+        assert list(tmp_path.iterdir()) == [Path(folder)]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("blind", ["kernel", "locks"])
+def test_nothing_is_cleared_away_where_locks_cannot_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blind: str
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    if blind == "kernel":
+        monkeypatch.setattr("hpcai500.files.boot", lambda: "")
+    else:
+        monkeypatch.setattr("fcntl.flock", no_locks)
+    with HeldFolder(tmp_path) as folder:
+        (left := Path(folder + "left")).mkdir()
+        with HeldFolder(tmp_path):
+            assert left.is_dir()
+    assert list(tmp_path.iterdir()) == [left]
 
 
 def test_who_ends_without_unwinding_can_remove_its_folders_first(tmp_path: Path) -> None:

@@ -215,6 +215,13 @@ def test_a_folder_with_something_in_it_is_not_written_to(path: Path) -> None:
         new_record(path.parent)
 
 
+def test_a_run_that_is_being_written_is_not_offered_to_resume(tmp_path: Path) -> None:
+    with new_record(tmp_path) as writer:
+        writer.event("run_start", {})
+        with pytest.raises(RecordError, match=f"^{writer.path}: not empty; give another --out$"):
+            new_record(tmp_path)
+
+
 def test_a_place_that_cannot_be_written_is_an_error_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match=r"cannot write the record here: .*; give another --out"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,6 +27,7 @@ from hpcai500.cli.options import (
 )
 from hpcai500.cli.run import job_error
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
+from hpcai500.files import run_folder
 from hpcai500.interpreter import module_command
 from hpcai500.launch.processes import become
 from hpcai500.streams import print_error, say, show
@@ -225,12 +225,12 @@ def scale(
             report = report_scaling(done, out)
         else:
             request = ScaleRequest(_one(what), procs, recipe, data, out, set_ or [])
-            folder = request.folder
-            if ensemble:
-                report = _scaled_ensembles(request, folder, minutes, degree or 1)
-            else:
-                _run_points(request, folder, minutes, done)
-                report = report_scaling(done, folder)
+            with run_folder(out, f"{request.benchmark}-scale") as folder:
+                if ensemble:
+                    report = _scaled_ensembles(request, folder, minutes, degree or 1)
+                else:
+                    _run_points(request, folder, minutes, done)
+                    report = report_scaling(done, folder)
     except (HpcAi500Error, KeyboardInterrupt) as error:
         report = report_broken_scaling(done, *report_error(error))
     show(report.document() if as_json else report.lines())
@@ -391,11 +391,11 @@ def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
     read = [read_profile(folder) for folder in folders]
     profiles = [(folder, profile) for folder, (profile, _) in zip(folders, read, strict=True)]
     sources = [file for _, file in read]
-    target = out or Path("runs") / f"profiles-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    new_folder(target)
-    write_figures(
-        target, draw_profiles([(f"{found['benchmark']} ({folder.name})", found) for folder, found in profiles])
-    )
+    with run_folder(out, "profiles") as target:
+        new_folder(target)
+        write_figures(
+            target, draw_profiles([(f"{found['benchmark']} ({folder.name})", found) for folder, found in profiles])
+        )
     document = {
         "folder": str(target),
         "profiles": {str(folder): found for folder, found in profiles},

@@ -9,11 +9,7 @@ import hashlib
 import json
 import multiprocessing
 import os
-import re
-import shutil
 import signal
-import socket
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcai500.errors import DataError, RunError
-from hpcai500.files import write_unsynced
+from hpcai500.files import HeldFolder, write_unsynced
 from hpcai500.stopping import end_with_parent
 from hpcai500.streams import say
 
@@ -60,37 +56,15 @@ def write_derived(root: Path, name: str, content: bytes) -> None:
 # A folder for unfinished files, removed by the call that writes them or by the next call.
 
 
-_PREFIX = ".hpcai500-part-"
-_NAME = re.compile(re.escape(_PREFIX) + r"(?P<host>.+)-(?P<process>\d+)-[^-]+")
-
-
 @contextmanager
 def part_folder(root: Path) -> Iterator[Path]:
     """Make a temporary folder in `root` for a `with` block.
 
-    Folders left by killed processes of this host are removed first: they can be as large as the set. Raises
-    OSError when `root` cannot be written.
+    Folders that killed processes have left are removed first: they can be as large as the set. Raises OSError when
+    `root` cannot be written.
     """
-    for found in root.glob(f"{_PREFIX}*"):
-        if _is_abandoned(found.name):
-            shutil.rmtree(found, ignore_errors=True)
-    prefix = f"{_PREFIX}{socket.gethostname()}-{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True) as folder:
+    with HeldFolder(root, ".hpcai500-part-") as folder:
         yield Path(folder)
-
-
-def _is_abandoned(name: str) -> bool:
-    match = _NAME.fullmatch(name)
-    # Whether a process of another host is still alive cannot be known.
-    if match is None or match["host"] != socket.gethostname():
-        return False
-    try:
-        os.kill(int(match["process"]), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,16 @@ from hpcai500.errors import (
     WrongAnswerError,
     error_kind,
 )
-from hpcai500.files import GuardedFolder, exists, is_folder, make_empty, scratch_folder, write_atomically
+from hpcai500.files import (
+    RUNS,
+    GuardedFolder,
+    exists,
+    is_folder,
+    make_empty,
+    run_folder,
+    scratch_folder,
+    write_atomically,
+)
 from hpcai500.hosts import Placement
 from hpcai500.interpreter import module_command
 from hpcai500.job_options import (
@@ -380,7 +388,7 @@ def measure_storage(
             for left in guarded.removed:
                 say(f"removed {left}, which a killed command had left")
             for other in guarded.foreign:
-                say(f"{other}: of a command on another host; if it has ended: rm -r {other}")
+                say(f"{other}: of a command on another host, or before this one restarted; if it ended: rm -r {other}")
             limit_seconds = _START_SECONDS + _SLACK * seconds
             say(
                 f"storage: about {seconds:g} s in {guarded.path}, which is removed; stopped after {limit_seconds:.0f} s"
@@ -424,8 +432,7 @@ def run_profile(
     """
     name = recipe or default_recipe(benchmark, has_data=data is not None)
     setting = setting_for(launcher, name, overrides)
-    folder = out or Path("runs") / f"profile-{benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    subject = Subject(setting.recipe, data, folder, sys.argv[1:])
+    subject = Subject(setting.recipe, data, out or RUNS, sys.argv[1:])
     with device_first(subject):
         launcher.check(setting.recipe, 1)
     if setting.recipe.benchmark != benchmark:
@@ -433,25 +440,26 @@ def run_profile(
             f"{name}: a recipe of {setting.recipe.benchmark}; run `hpcai500 profile {setting.recipe.benchmark} …`"
         )
     require_healthy(subject)
-    new_folder(folder)
     limit_seconds = _PROFILING_LIMIT_SECONDS + _STEP_SECONDS * (steps or 0)
     chosen = nullcontext(data) if data else data_for_measuring(setting.recipe, is_shared=not launcher.is_local)
-    try:
-        with chosen as files:
-            say(f"profile: recipe {name}, data {files}, into {folder}; stopped after {limit_seconds:.0f} s")
-            options = ProfileOptions(files.absolute(), (folder / TRACE).absolute(), steps)
-            document = measure(launcher, "measure.profile_command", setting, options, limit_seconds)
-    except BaseException:
-        if out is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    document["recipe"] = name
-    document["trace"] = TRACE
-    try:
-        write_atomically(folder / PROFILE, (json.dumps(document, indent=1) + "\n").encode())
-    except OSError as error:
-        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
-    return folder, document
+    with run_folder(out, f"profile-{benchmark}") as folder:
+        new_folder(folder)
+        try:
+            with chosen as files:
+                say(f"profile: recipe {name}, data {files}, into {folder}; stopped after {limit_seconds:.0f} s")
+                options = ProfileOptions(files.absolute(), (folder / TRACE).absolute(), steps)
+                document = measure(launcher, "measure.profile_command", setting, options, limit_seconds)
+        except BaseException:
+            if out is None:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        document["recipe"] = name
+        document["trace"] = TRACE
+        try:
+            write_atomically(folder / PROFILE, (json.dumps(document, indent=1) + "\n").encode())
+        except OSError as error:
+            raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
+        return folder, document
 
 
 def new_folder(folder: Path) -> None:

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from hpcai500.campaign.journal import (
 )
 from hpcai500.campaign.standing import read_outcome
 from hpcai500.errors import DataError, ExitCode, HpcAi500Error, RecordError, UsageError
+from hpcai500.files import RUNS, run_folder
 from hpcai500.hosts import find_placement
 from hpcai500.launch.launcher import Launcher, Outcome
 from hpcai500.launch.processes import until_stopped
@@ -47,9 +47,6 @@ from hpcai500.text import next_lines
 
 # ----------------------------------------------------------------------------------------------------
 # A benchmark's own command: one run, a new campaign, or what is resumed.
-
-
-_RUNS = Path("runs")
 
 
 @dataclass(frozen=True)
@@ -84,31 +81,31 @@ def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
     name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
     overrides = [*request.overrides, *launcher.fit(name, request.overrides)]
     recipe = load_recipe(name, overrides)
-    folder = request.out or _RUNS / f"{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    subject = Subject(recipe, request.data, folder, sys.argv[1:])
+    subject = Subject(recipe, request.data, request.out or RUNS, sys.argv[1:])
     with device_first(subject):
         launcher.check(recipe, request.trials)
     _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
     require_healthy(subject)
-    if request.trials > 1:
-        campaign = create_campaign(folder, recipe, request.trials, request.data)
-        say(f"{folder}: a campaign of {request.trials} runs, identity {campaign.identity}")
-        yield from run_campaign(folder, launcher, power=power, restarts=request.restarts)
-        return
-    if folder.is_dir():
-        require_unused(folder)
-    data = request.data or make_data(recipe, request.out)
-    say(f"{recipe.benchmark}: recipe {name}, data {data}, record {folder}")
-    settings = [token for text in overrides for token in ("--set", text)]
-    arguments: list[str | Path] = ["--recipe", name, "--data", data, "--out", folder, "--power", power, *settings]
-    restarts = _restarts_of(folder, request.restarts, ["--power", power])
-    yield Outcome(folder, launcher.run(recipe, arguments, restarts=restarts))
+    with run_folder(request.out, request.benchmark) as folder:
+        if request.trials > 1:
+            campaign = create_campaign(folder, recipe, request.trials, request.data)
+            say(f"{folder}: a campaign of {request.trials} runs, identity {campaign.identity}")
+            yield from run_campaign(folder, launcher, power=power, restarts=request.restarts)
+            return
+        if folder.is_dir():
+            require_unused(folder)
+        data = request.data or make_data(recipe, request.out)
+        say(f"{recipe.benchmark}: recipe {name}, data {data}, record {folder}")
+        settings = [token for text in overrides for token in ("--set", text)]
+        arguments: list[str | Path] = ["--recipe", name, "--data", data, "--out", folder, "--power", power, *settings]
+        restarts = _restarts_of(folder, request.restarts, ["--power", power])
+        yield Outcome(folder, launcher.run(recipe, arguments, restarts=restarts))
 
 
 def _resume(request: Request, power: str, launcher: Launcher) -> Iterator[Outcome]:
     if request.recipe or request.overrides or request.trials != 1:
         raise UsageError("--resume uses the recipe of the record: leave out --recipe, --set, --input and --trials")
-    folder = request.out or latest_unfinished(_RUNS, request.benchmark)
+    folder = request.out or latest_unfinished(RUNS, request.benchmark)
     # If the record belongs to a campaign, the resumption must be in the campaign's journal.
     campaign = next((one for one in (folder, folder.absolute().parent) if is_campaign(one)), None)
     if campaign is not None:

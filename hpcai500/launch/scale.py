@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +44,6 @@ class ScaleRequest:
     def recipe_name(self) -> str:
         """As for the benchmark's own command."""
         return self.recipe or default_recipe(self.benchmark, has_data=self.data is not None)
-
-    @property
-    def folder(self) -> Path:
-        """Where the records go; without --out, a new name at every call."""
-        return self.out or Path("runs") / f"{self.benchmark}-scale-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from hpcai500.comm.communicator import Communicator
+from hpcai500.files import boot
 from hpcai500.methodology.communication import CounterDifference
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.system.node import Places, describe_node
-from hpcai500.system.process import boot
 
 # ----------------------------------------------------------------------------------------------------
 # The nodes.

@@ -13,18 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcai500.files import boot
+
 _PROC = Path("/proc")
 _WORDS = 5
 # Field 22 of the file, counted from the end of the process's name, which is the last parenthesis.
 _START_FIELD = 19
-
-
-def boot() -> str:
-    """Id of the node's current boot; "" if unknown."""
-    try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def owner_of(process: int) -> str:

@@ -46,7 +46,7 @@ from hpcai500.data.climate.values import (
     read_images,
     require_varied,
 )
-from hpcai500.data.climate.years import open_year
+from hpcai500.data.climate.years import Missing, open_year
 from hpcai500.errors import DataError, UsageError
 from hpcai500.streams import show
 
@@ -153,7 +153,7 @@ def test_merged_statistics_are_those_of_the_union(values: np.ndarray[Any, Any], 
     def of(part: np.ndarray[Any, Any]) -> Any:
         if not part.size:
             return no_values()
-        return of_planes(np.broadcast_to(part.reshape(1, 1, -1), (16, 1, part.size)).copy())
+        return of_planes(np.broadcast_to(part.reshape(1, 1, -1), (16, 1, part.size)).copy(), Missing())
 
     union, parts = of(values), of(values[:cut]).merged(of(values[cut:]))
     finite = values[np.isfinite(values)].astype(np.float64)
@@ -173,7 +173,7 @@ def test_merged_statistics_are_those_of_the_union(values: np.ndarray[Any, Any], 
 def test_small_deviations_of_large_means_survive() -> None:
     # As surface pressure, whose variance cancels when it is taken as the mean square less the squared mean.
     values = (1e7 + np.random.default_rng(0).integers(-3, 4, (20, 16, 8, 9))).astype(np.float32)
-    whole = combined(of_planes(image) for image in values)
+    whole = combined(of_planes(image, Missing()) for image in values)
     _, expected = moments_by_hand(values)
     np.testing.assert_allclose(whole.std, expected, rtol=1e-9)
 
@@ -235,6 +235,7 @@ def test_kept_statistics_that_are_damaged_or_that_no_values_have_are_measured_ag
         ("nan", 1),
         ("mean", "0"),
         ("mean", None),
+        ("missing", -1),
     ]
     damages = [b"", b"[]", b"{}", b"\xff", b"null", b'{"format": "hpcai500 climate content 1"}']
     for name, value in impossible:
@@ -261,9 +262,9 @@ def test_several_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     [
         (
             (slice(3, 4), 2, 5, 5, np.nan),
-            "climo_1979.h5: channel 2 PSL: 1 values are NaN.*check ewa .* names the images",
+            "climo_1979.h5: channel 2 PSL: values .*: 1 NaN, the first in image 3:.*check ewa .* names the images",
         ),
-        ((slice(3, 5), 9, 5, 5, np.inf), "climo_1979.h5: channel 9 U850: 2 values are NaN or infinite"),
+        ((slice(3, 5), 9, 5, 5, np.inf), "climo_1979.h5: channel 9 U850: values .*: 2 infinite, the first in image 3:"),
     ],
 )
 def test_channels_that_are_not_finite_are_named_where_they_are_used(
@@ -279,6 +280,88 @@ def test_channels_that_are_not_finite_are_named_where_they_are_used(
         load_or_measure(years, channels=[4, spoil[1]])
     others = [channel for channel in range(16) if channel != spoil[1]]
     assert len(load_or_measure(years, channels=others)) == 1
+
+
+# netCDF's fill value of float32, and the same rounded to six digits, as it is often typed.
+FILL, TYPED_FILL = 9.969209968386869e36, 9.96921e36
+
+
+@pytest.mark.parametrize(
+    ("attributes", "values", "missing"),
+    [
+        ({"_FillValue": np.float32(TYPED_FILL)}, [FILL], 1),
+        ({"_FillValue": np.array([-999], np.float64)}, [-999, FILL], 1),
+        ({"missing_value": np.array([1e20, -888])}, [1e20, -888, FILL], 3),
+        ({"_FillValue": np.float32(np.nan), "missing_value": np.int16(-9999)}, [-9999, FILL], 1),
+        ({"missing_value": np.float16(-10000)}, [-10000], 1),
+        ({}, [FILL, 1e36], 1),
+        ({"valid_range": np.array([200.0, 300.1])}, [300.1, 301, 199], 2),
+        ({"valid_min": np.float64(200), "valid_max": np.float32(300)}, [200, 199, 301], 2),
+        ({"scale_factor": np.float32(1), "add_offset": np.float64(0)}, [1], 0),
+        # What no float32 can be is in none.
+        ({"_FillValue": 1e300, "valid_max": 1e300}, [3e38], 0),
+    ],
+)
+def test_missing_values_are_those_that_netcdf_names(
+    tmp_path: Path, attributes: dict[str, Any], values: list[float], missing: int
+) -> None:
+    images = np.full((12, 16, 24, 36), 250, np.float32) + images_of(12) % 1
+    for place, value in enumerate(values):
+        images[4 + place, 2, 3, 5] = value
+    with h5py.File(write_year(tmp_path, 1979, images), "r+") as file:
+        file["images"].attrs.update(attributes)
+    years = load_climate_index(tmp_path).years
+    statistics = measure(years, workers=1)[1979].statistics
+    expected = np.zeros(16, np.int64)
+    expected[2] = missing
+    assert (statistics.missing == expected).all()
+    assert (statistics.nan + statistics.infinite == 0).all()
+    assert statistics.count[2] == images[:, 2].size - missing
+    if missing == len(values):
+        usual = images[:, 2][np.abs(images[:, 2] - 250.5) <= 0.5].astype(np.float64)
+        np.testing.assert_allclose(statistics.mean[2], usual.mean(), rtol=1e-12)
+
+
+def test_missing_values_are_named_by_check_and_run(tmp_path: Path) -> None:
+    images = images_of(12)
+    images[3, 1, 5, 7] = images[8, 1, 5, 7] = images[8, 1, 5, 8] = FILL
+    with h5py.File(write_year(tmp_path, 1979, images), "r+") as file:
+        file["images"].attrs["missing_value"] = np.array([FILL], np.float64)
+    [(path, reason)] = reasons(report := check(tmp_path))
+    assert path == "climo_1979.h5"
+    assert (
+        reason == "dataset images, channel PS: 3 missing values in 2 images, the first is 3 (missing are 9.96921e+36)"
+    )
+    assert as_document(report)["channels"][1]["missing"] == 3
+    named = r"climo_1979\.h5: channel 1 PS: values .*: 3 missing \(9\.96921e\+36\), the first in image 3:"
+    # From what the check kept, and from the values.
+    for _ in range(2):
+        with pytest.raises(DataError, match=named):
+            load_or_measure(load_climate_index(tmp_path).years, workers=1)
+        (tmp_path / ".hpcai500-climate.json").unlink()
+
+
+def test_the_fill_value_of_hdf5_is_missing_where_chosen(tmp_path: Path) -> None:
+    images = images_of(12)
+    images[5, 3, 2, 1] = -1e30
+    write_year(tmp_path, 1979, images, fillvalue=np.float32(-1e30))
+    with pytest.raises(DataError, match=r"channel 3 QREFHT: .*: 1 missing \(9\.96921e\+36, -1e\+30\), .* image 5:"):
+        load_or_measure(load_climate_index(tmp_path).years, workers=1)
+
+
+def test_statistics_are_measured_again_when_other_values_are_missing(tmp_path: Path) -> None:
+    images = images_of(12)
+    images[5, 3, 2, 1] = -999
+    path = write_year(tmp_path, 1979, images)
+    before = path.stat()
+    years = load_climate_index(tmp_path).years
+    load_or_measure(years, workers=1)
+    with h5py.File(path, "r+") as file:
+        file["images"].attrs["_FillValue"] = np.float32(-999)
+    os.truncate(path, before.st_size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(DataError, match="1 missing"):
+        load_or_measure(load_climate_index(tmp_path).years, workers=1)
 
 
 def test_a_channel_of_one_value_is_refused_only_where_it_is_normalised(tmp_path: Path) -> None:

@@ -135,6 +135,25 @@ def test_attributes_links_and_other_datasets_are_copied(source: Path, target: Pa
         assert np.array_equal(file["images"][:], images_of(12, seed=1979))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_values_stay_missing(tmp_path: Path, target: Path, kind: Filter) -> None:
+    images = images_of(12)
+    images[3, 1, 5, 7], images[4, 2, 0, 0], images[5, 2, 0, 0] = 1e20, -888, 7e30
+    path = write_year(tmp_path / "source", 1979, images, fillvalue=np.float32(7e30))
+    with h5py.File(path, "r+") as file:
+        file["images"].attrs["_FillValue"] = np.float32(1e20)
+        file["images"].attrs["missing_value"] = np.array([-888])
+    repack(tmp_path / "source", target, kind=kind)
+    new = open_year(target / "climo_1979.h5")
+    assert new.missing == open_year(path).missing
+    assert load_contents([new])[1979].statistics.missing.tolist() == [0, 1, 2] + [0] * 13
+    # A file made before its source named them is no copy of it.
+    with h5py.File(path, "r+") as file:
+        file["images"].attrs["missing_value"] = np.array([-777])
+    with pytest.raises(DataError, match=r"climo_1979\.h5: differs from a repacked"):
+        repack(tmp_path / "source", target, kind=kind)
+
+
 def test_a_compressed_chunk_is_what_h5py_writes(tmp_path: Path) -> None:
     for image in (images_of(1)[0], np.zeros((16, 24, 36), np.float32)):
         with h5py.File(tmp_path / "peer.h5", "w") as file:

@@ -68,6 +68,27 @@ def test_a_year_is_what_was_written(tmp_path: Path, layout: dict[str, Any]) -> N
     assert np.array_equal(read_images(year, 11, 2), images[11:])
 
 
+@pytest.mark.parametrize(
+    ("attribute", "value", "message"),
+    [
+        ("scale_factor", np.float32(0.01), "packed: its attribute scale_factor is 0.01, which hpcai500 does not apply"),
+        ("add_offset", np.array([273.15]), "packed: its attribute add_offset is 273.15, which"),
+        ("_FillValue", "-999", "its attribute _FillValue is no number; correct or remove it"),
+        ("missing_value", h5py.Empty("f4"), "its attribute missing_value is no number"),
+        ("valid_range", np.float32(5), "its attribute valid_range has 1 values, expected 2"),
+        ("valid_max", np.array([5, 6]), "its attribute valid_max has 2 values, expected 1"),
+    ],
+)
+def test_attributes_that_change_values_are_refused_by_name(
+    tmp_path: Path, attribute: str, value: Any, message: str
+) -> None:
+    path = write_year(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["images"].attrs[attribute] = value
+    with pytest.raises(DataError, match=f"{path}: dataset images: {message}"):
+        open_year(path)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("block_bytes", [1, 200_000, 2**28])
 def test_ranges_and_blocks_cover_a_year_once_in_whole_windows(

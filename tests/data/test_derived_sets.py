@@ -8,7 +8,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -391,23 +390,45 @@ def test_the_folder_of_parts_goes_with_its_block(tmp_path: Path, ends: Any) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_of_killed_processes_of_this_host_go_and_no_others(tmp_path: Path) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    host = socket.gethostname()
-    names = {
-        "dead": f".hpcai500-part-{host}-{dead.pid}-a1b2",
-        "alive": f".hpcai500-part-{host}-{os.getpid()}-a1b2",
-        "init": f".hpcai500-part-{host}-1-a1b2",
-        "elsewhere": f".hpcai500-part-another-{dead.pid}-a1b2",
-        "of another kind": ".hpcai500-part-a1b2",
-    }
-    for name in names.values():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "half").write_text("written")
-    with part_folder(tmp_path):
-        pass
-    assert {path.name for path in tmp_path.iterdir()} == set(names.values()) - {names["dead"]}
+# Has the number that is given, as a process of another PID namespace has one of its own.
+NUMBERED = """
+import os, sys
+from pathlib import Path
+from hpcai500.data.derived import part_folder
+os.getpid = lambda: int(sys.argv[2])
+with part_folder(Path(sys.argv[1])) as folder:
+    (folder / "half").write_text("written")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_folders_of_killed_processes_go_and_no_others(tmp_path: Path) -> None:
+    def start(number: int) -> tuple[subprocess.Popen[str], Path]:
+        command = [sys.executable, "-c", NUMBERED, str(tmp_path), str(number)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout
+        return process, Path(process.stdout.readline().strip())
+
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    living, of_living = start(ended.pid)
+    with living:
+        # A number says nothing: this one is of a living process, and of none that holds the folder.
+        killed, of_killed = start(os.getpid())
+        with killed:
+            killed.kill()
+        assert of_killed.is_dir()
+        others = [tmp_path / f".hpcai500-part-host-0123456789ab-{ended.pid}-a1b2", tmp_path / ".hpcai500-part-a1b2"]
+        for other in others:
+            other.mkdir()
+        with part_folder(tmp_path):
+            pass
+        assert set(tmp_path.iterdir()) == {of_living, *others}
+        assert (of_living / "half").read_text() == "written"
+        living.communicate()
+    assert living.returncode == 0
+    assert set(tmp_path.iterdir()) == set(others)
 
 
 def square(number: int) -> int:

@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -288,6 +290,28 @@ def test_the_benchmark_s_own_command_makes_and_goes_on_with_a_campaign(
     assert [(run.record, run.exit_code) for run in again] == [(folder / "trial-01", 0), (folder / "trial-02", 0)]
     assert launcher.jobs[0].resume
     assert reasons(folder) == []
+
+
+def test_runs_that_start_together_do_not_meet(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    class Still(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Still:
+            return cls(2026, 11, 23, 11, 5, 0, tzinfo=tz)
+
+    monkeypatch.setattr("hpcai500.files.datetime", Still)
+    alone = Request("ic", "ic/smoke", images, None, SHORT)
+    campaign = replace(alone, trials=2)
+    living = run_benchmark(alone, ActedLauncher(finishes))
+    found = [next(living).record]
+    found += [run.record for one in (alone, campaign) for run in run_benchmark(one, ActedLauncher(finishes, finishes))]
+    first = "runs/ic-20261123-110500"
+    assert list(map(str, found)) == [first, f"{first}-2", f"{first}-3/trial-01", f"{first}-3/trial-02"]
+    # What refuses to start leaves nothing.
+    with pytest.raises(UsageError):
+        list(run_benchmark(replace(alone, benchmark="ewa"), ActedLauncher(finishes)))
+    assert len(list(Path("runs").iterdir())) == 3
 
 
 def test_a_stopped_run_that_is_resumed_by_its_record_goes_on_in_its_campaign(planned: Plan) -> None:

@@ -262,18 +262,19 @@ def test_an_error_removes_it_too(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_crashed_host_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_what_nobody_holds_is_removed_by_the_next_one(tmp_path: Path) -> None:
     with GuardedFolder(tmp_path) as alive:
         prefix = alive.path.name.partition(f"{os.getpid()}-")[0]
-        left, young, foreign = (tmp_path / name for name in (f"{prefix}1-a", f"{prefix}2-b", "hpcai500-other-1-c"))
-        for one in (left, young, foreign):
+        # Whether a process of another host, or of another mount, holds a folder cannot be seen.
+        left, foreign = (tmp_path / name for name in (f"{prefix}1-a", "hpcai500-other-0123456789ab-1-c"))
+        for one in (left, foreign):
             one.mkdir()
-        for one in (left, alive.path):
+        for one in (foreign, alive.path):
             os.utime(one, (0, 0))
         with GuardedFolder(tmp_path) as second:
             assert second.removed == [left]
             assert second.foreign == [foreign]
-        assert sorted(tmp_path.iterdir()) == sorted([alive.path, young, foreign])
+        assert sorted(tmp_path.iterdir()) == sorted([alive.path, foreign])
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def _seconds(path: Path, work: Callable[[], object]) -> float:
 # What is found in one year.
 
 
-Oddity = Literal["NaN", "infinite", "constant"]
+Oddity = Literal["NaN", "infinite", "missing", "constant"]
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,7 @@ def _odd_channels(scans: Sequence[tuple[int, ImageScan]]) -> list[ChannelFinding
     values: dict[Oddity, Counts] = {
         "NaN": np.stack([scan.statistics.nan for _, scan in scans]),
         "infinite": np.stack([scan.statistics.infinite for _, scan in scans]),
+        "missing": np.stack([scan.statistics.missing for _, scan in scans]),
         "constant": np.stack([_constant_values(scan.statistics) for _, scan in scans]),
     }
     found = []
@@ -411,7 +412,8 @@ class _Check:
             self.add(year.path, fault)
         for finding in report.channels:
             if finding.oddity != "constant":
-                self.add(year.path, f"dataset images, {finding}")
+                marks = f" (missing are {year.missing})" if finding.oddity == "missing" else ""
+                self.add(year.path, f"dataset images, {finding}{marks}")
         if not faults:
             content = content_of(year, (scan for _, scan in scans))
             if year.year in kept and kept[year.year].digest != content.digest:
@@ -539,6 +541,7 @@ def _channel_documents(report: CheckReport) -> list[dict[str, Any]] | None:
             "maximum": float(known.maximum[channel]) if known.count[channel] else None,
             "nan": int(known.nan[channel]),
             "infinite": int(known.infinite[channel]),
+            "missing": int(known.missing[channel]),
         }
         for channel, name in enumerate(CHANNELS)
     ]

@@ -198,7 +198,11 @@ def _lay_out(job: YearJob) -> list[int] | None:
     """
     shape = job.year.storage.shape
     layout: Layout = "image" if job.kind == "none" else "lzf"
-    with open_hdf5(job.year.path) as source, new_file(job.part, shape, layout, job.boxes.nbytes) as file:
+    with (
+        open_hdf5(job.year.path) as source,
+        # It marks missing values, as attributes do.
+        new_file(job.part, shape, layout, job.boxes.nbytes, source[IMAGES].fillvalue or None) as file,
+    ):
         file.create_dataset(BOXES, data=job.boxes, dtype="<i4")
         for name in source:
             if name in (IMAGES, BOXES):
@@ -245,7 +249,7 @@ def _write_tasks(job: YearJob, addresses: list[int] | None) -> list[_WriteTask]:
 
 
 def _write_range(task: _WriteTask) -> tuple[ImageScan, ...]:
-    scans = Accumulator(task.count)
+    scans = Accumulator(task.year, task.count)
     if task.addresses is None:
         images = read_images(task.year, task.first, task.count)
         scans.add(images)
@@ -390,7 +394,7 @@ def _read_seconds(job: YearJob) -> float:
     channels = chunk_channels(year)
     count = min(year.storage.window, year.images, max(1, MOST_BLOCK_BYTES // (channels * year.plane_bytes)))
     start_seconds = time.perf_counter()
-    Accumulator(count).add(read_images(year, 0, count, channels=slice(0, channels)))
+    Accumulator(year, count).add(read_images(year, 0, count, channels=slice(0, channels)))
     return (time.perf_counter() - start_seconds) / count * len(CHANNELS) / channels
 
 
@@ -441,6 +445,7 @@ def has_form(job: YearJob) -> bool:
     if (
         there.storage.chunk != (1, *job.year.storage.shape[1:])
         or there.storage.filters != FILTERS[job.kind]
+        or there.missing != job.year.missing
         or not np.array_equal(there.boxes, job.boxes)
     ):
         raise _different(job)

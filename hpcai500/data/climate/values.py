@@ -27,6 +27,7 @@ from hpcai500.data.climate.years import (
     DAMAGED,
     IMAGES,
     Located,
+    Missing,
     YearFile,
     identity_of,
     open_hdf5,
@@ -214,7 +215,7 @@ def chunk_channels(year: YearFile) -> int:
 Counts = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 
-_COUNTS = ("count", "nan", "infinite")
+_COUNTS = ("count", "nan", "infinite", "missing")
 _VALUES = ("mean", "m2", "minimum", "maximum")
 
 
@@ -223,7 +224,8 @@ class ChannelStatistics:
     """Statistics of each channel, as arrays of 16.
 
     Attributes:
-        count: finite values; mean, m2, minimum and maximum are over these.
+        count: finite values that are not missing; mean, m2, minimum and maximum are over these.
+        missing: finite values that stand for none (`Missing`).
         mean: in the channel's unit; 0 without values.
         m2: sum of squared deviations from the mean.
         minimum, maximum: infinity and minus infinity without values.
@@ -232,6 +234,7 @@ class ChannelStatistics:
     count: Counts
     nan: Counts
     infinite: Counts
+    missing: Counts
     mean: Values
     m2: Values
     minimum: Values
@@ -246,6 +249,7 @@ class ChannelStatistics:
             count=count,
             nan=self.nan + other.nan,
             infinite=self.infinite + other.infinite,
+            missing=self.missing + other.missing,
             mean=self.mean + difference * share,
             m2=self.m2 + other.m2 + difference**2 * self.count * share,
             minimum=np.minimum(self.minimum, other.minimum),
@@ -256,6 +260,11 @@ class ChannelStatistics:
     def std(self) -> Values:
         """Population standard deviation; 0 without values."""
         return np.sqrt(self.m2 / np.maximum(self.count, 1))
+
+    @property
+    def bad(self) -> Counts:
+        """Values that no run can use."""
+        return self.nan + self.infinite + self.missing
 
     @property
     def constant(self) -> npt.NDArray[np.bool_]:
@@ -269,7 +278,7 @@ class ChannelStatistics:
 
 def no_values() -> ChannelStatistics:
     zeros, reals = np.zeros(len(CHANNELS), np.int64), np.zeros(len(CHANNELS))
-    return ChannelStatistics(zeros, zeros, zeros, reals, reals, reals + math.inf, reals - math.inf)
+    return ChannelStatistics(zeros, zeros, zeros, zeros, reals, reals, reals + math.inf, reals - math.inf)
 
 
 def combined(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
@@ -297,7 +306,7 @@ def _numbers(listed: Any, kind: Any, dtype: Any) -> npt.NDArray[Any]:
 
 
 def _possible(found: ChannelStatistics) -> bool:
-    counts = np.stack([found.count, found.nan, found.infinite])
+    counts = np.stack([getattr(found, name) for name in _COUNTS])
     low, high, some = found.minimum, found.maximum, found.count > 0
     extremes = np.where(
         some, np.isfinite(low) & np.isfinite(high) & (low <= high), (low == math.inf) & (high == -math.inf)
@@ -306,11 +315,14 @@ def _possible(found: ChannelStatistics) -> bool:
     return bool((counts >= 0).all() and extremes.all() and moments.all())
 
 
-def of_planes(planes: FloatArray) -> ChannelStatistics:
-    """The statistics of `planes` (channels, height, width), one element for each: all 16, or a block of them."""
+def of_planes(planes: FloatArray, missing: Missing) -> ChannelStatistics:
+    """The statistics of `planes` (channels, height, width), one element for each: all 16, or a block of them.
+
+    Values that are `missing` are counted and left out.
+    """
     # Signalling NaNs, and infinity minus infinity, are expected here.
     with np.errstate(invalid="ignore"):
-        rows = [_of_plane(plane) for plane in planes]
+        rows = [_of_plane(plane, missing) for plane in planes]
     columns: dict[str, Any] = dict(zip((*_COUNTS, *_VALUES), map(np.array, zip(*rows, strict=True)), strict=True))
     return ChannelStatistics(**columns)
 
@@ -321,7 +333,7 @@ def joined(blocks: Sequence[ChannelStatistics]) -> ChannelStatistics:
     return ChannelStatistics(**columns)
 
 
-def _of_plane(plane: FloatArray) -> tuple[int, int, int, float, float, float, float]:
+def _of_plane(plane: FloatArray, missing: Missing) -> tuple[int, int, int, int, float, float, float, float]:
     values = plane.astype(np.float64).ravel()
     nan = infinite = 0
     # Finite float32 values cannot overflow a float64 sum, and any other value makes the sum not finite.
@@ -329,8 +341,11 @@ def _of_plane(plane: FloatArray) -> tuple[int, int, int, float, float, float, fl
         nan = int(np.isnan(values).sum())
         values = values[np.isfinite(values)]
         infinite = plane.size - nan - values.size
+    none = missing.among(values)
+    if filled := int(none.sum()):
+        values = values[~none]
     if not values.size:
-        return 0, nan, infinite, 0.0, 0.0, math.inf, -math.inf
+        return 0, nan, infinite, filled, 0.0, 0.0, math.inf, -math.inf
     low, high = float(values.min()), float(values.max())
     mean = float(values.sum()) / values.size
     values -= mean
@@ -338,7 +353,7 @@ def _of_plane(plane: FloatArray) -> tuple[int, int, int, float, float, float, fl
     rest = float(values.sum())
     np.square(values, out=values)
     m2 = max(float(values.sum()) - rest * rest / values.size, 0.0)
-    return values.size, nan, infinite, mean, m2, low, high
+    return values.size, nan, infinite, filled, mean, m2, low, high
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -365,9 +380,10 @@ class RangeScan:
 
 
 class Accumulator:
-    """Scans `count` images, given block by block of channels, in order."""
+    """Scans `count` images of `year`, given block by block of channels, in order."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, year: YearFile, count: int) -> None:
+        self._missing = year.missing
         self._digests = [hashlib.sha256() for _ in range(count)]
         self._blocks: list[list[ChannelStatistics]] = [[] for _ in range(count)]
 
@@ -375,7 +391,7 @@ class Accumulator:
         """Add the next channels of all images: (count, channels, height, width), C-contiguous."""
         for digest, blocks, planes in zip(self._digests, self._blocks, block, strict=True):
             digest.update(np.ascontiguousarray(planes, "<f4").data)
-            blocks.append(of_planes(planes))
+            blocks.append(of_planes(planes, self._missing))
 
     def scans(self) -> tuple[ImageScan, ...]:
         """The scans, once all 16 channels were added."""
@@ -405,7 +421,7 @@ def scan_years(years: Sequence[YearFile], workers: int) -> Iterator[RangeScan]:
 
 def _scan_range(task: tuple[YearFile, int, int]) -> RangeScan:
     year, first, count = task
-    scans, faults = Accumulator(count), list[Fault]()
+    scans, faults = Accumulator(year, count), list[Fault]()
     for channels in channel_blocks(year, count):
         try:
             block = read_images(year, first, count, channels=channels)
@@ -430,10 +446,14 @@ _DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError)
 
 @dataclass(frozen=True)
 class YearContent:
-    """SHA-256 (hex) of a year's values and boxes, the same in every layout; and its statistics."""
+    """SHA-256 (hex) of a year's values and boxes, the same in every layout; its statistics; and where they are bad.
+
+    `first_bad` is, for each channel, the first image with values that no run can use; None without any.
+    """
 
     digest: str
     statistics: ChannelStatistics
+    first_bad: tuple[int | None, ...]
 
 
 def content_of(year: YearFile, images: Iterable[ImageScan]) -> YearContent:
@@ -444,7 +464,9 @@ def content_of(year: YearFile, images: Iterable[ImageScan]) -> YearContent:
     for scan in scans:
         digest.update(scan.digest)
     digest.update(boxes_digest(year))
-    return YearContent(digest.hexdigest(), combined(scan.statistics for scan in scans))
+    bad = np.stack([scan.statistics.bad > 0 for scan in scans])
+    first_bad = tuple(int(of_channel.argmax()) if of_channel.any() else None for of_channel in bad.T)
+    return YearContent(digest.hexdigest(), combined(scan.statistics for scan in scans), first_bad)
 
 
 def content_fingerprint(contents: Mapping[int, YearContent]) -> str:
@@ -499,7 +521,12 @@ def store_contents(root: Path, years: Iterable[YearFile], contents: Mapping[int,
         if year.year in contents and identity_of(year.path) == year.identity:
             content = contents[year.year]
             statistics = content.statistics.document()
-            entries[str(year.year)] = {"key": _key(year), "digest": content.digest, "statistics": statistics}
+            entries[str(year.year)] = {
+                "key": _key(year),
+                "digest": content.digest,
+                "statistics": statistics,
+                "first_bad": content.first_bad,
+            }
     document = {"format": _FORMAT, "years": dict(sorted(entries.items()))}
     write_derived(root, FILE, (json.dumps(document, indent=1) + "\n").encode())
 
@@ -515,13 +542,16 @@ def _content(entry: Any, year: YearFile) -> YearContent:
     digest, statistics = entry["digest"], from_document(entry["statistics"])
     if len(bytes.fromhex(digest)) != hashlib.sha256().digest_size:
         raise ValueError("not a SHA-256")
-    if (statistics.count + statistics.nan + statistics.infinite != year.images * year.height * year.width).any():
+    if (statistics.count + statistics.bad != year.images * year.height * year.width).any():
         raise ValueError("statistics of a wrong number of values")
-    return YearContent(digest, statistics)
+    first_bad = tuple(entry["first_bad"])
+    if [image in range(year.images) for image in first_bad] != (statistics.bad > 0).tolist():
+        raise ValueError("not the images of the values that are bad")
+    return YearContent(digest, statistics, first_bad)
 
 
 def _key(year: YearFile) -> dict[str, Any]:
-    return {**asdict(year.identity), "boxes": boxes_digest(year).hex()}
+    return {**asdict(year.identity), "boxes": boxes_digest(year).hex(), "missing": repr(year.missing)}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -588,18 +618,20 @@ def load_or_measure(
     """The statistics of each of `years`; those not kept are measured, for all channels.
 
     Raises:
-        DataError: one of `channels` (None: all) holds NaN or infinite values, or chunks cannot be read.
+        DataError: one of `channels` (None: all) holds NaN, infinite or missing values, or chunks cannot be read.
     """
     known = load_contents(years)
     if missing := [year for year in years if year.year not in known]:
         known |= measure(missing, workers=workers, progress=progress)
     for year in years:
         found = known[year.year].statistics
-        bad = found.nan + found.infinite
-        if odd := _selected(bad > 0, channels):
-            first = odd[0]
+        if odd := _selected(found.bad > 0, channels):
+            channel, image = odd[0], known[year.year].first_bad[odd[0]]
+            kinds = {"NaN": found.nan, "infinite": found.infinite, f"missing ({year.missing})": found.missing}
+            counts = ", ".join(f"{count[channel]} {kind}" for kind, count in kinds.items() if count[channel])
             raise DataError(
-                f"{year.path}: channel {first} {CHANNELS[first]}: {bad[first]} values are NaN or infinite; "
+                f"{year.path}: channel {channel} {CHANNELS[channel]}: values that cannot be used: {counts}, the first "
+                f"in image {image}: correct the file, or leave the channel out of the recipe's channels; "
                 f"`hpcai500 data check ewa {year.path.parent}` names the images"
             )
     return tuple(known[year.year].statistics for year in years)

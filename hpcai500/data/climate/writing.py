@@ -39,8 +39,12 @@ _CHUNK_HEAD = struct.Struct("<6Q")
 
 
 @contextmanager
-def new_file(path: Path, shape: tuple[int, ...], layout: Layout, more_bytes: int = 0) -> Iterator[h5py.File]:
+def new_file(
+    path: Path, shape: tuple[int, ...], layout: Layout, more_bytes: int = 0, fill: float | None = None
+) -> Iterator[h5py.File]:
     """Make the file at `path` with images of `shape`, none written yet, and yield it to receive `more_bytes`.
+
+    `fill` is the fill value of the images that HDF5 records; None for HDF5's own.
 
     Raises OSError when the disk is full; the file is then missing or unusable.
     """
@@ -53,7 +57,7 @@ def new_file(path: Path, shape: tuple[int, ...], layout: Layout, more_bytes: int
         _system_errors(),
         h5py.File(path, "w", **_UNLOCKED, alignment_threshold=page, alignment_interval=page) as file,
     ):
-        file.create_dataset(IMAGES, shape, "<f4", **_options(layout, shape))
+        file.create_dataset(IMAGES, shape, "<f4", fillvalue=fill, **_options(layout, shape))
         yield file
 
 

@@ -282,6 +282,85 @@ def as_shipped(boxes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Which values of a dataset are none, as the conventions of netCDF say: those that attributes declare as missing, those
+# outside the valid range, and the fill value of values that were never written.
+
+
+# The fill value of float32 in netCDF (NC_FILL_FLOAT), where a variable declares none.
+DEFAULT_FILL = 9.969209968386869e36
+_FILLS = ("_FillValue", "missing_value")
+_RANGE, _LEAST, _MOST = "valid_range", "valid_min", "valid_max"
+# Values are packed where one of these is not what changes nothing.
+_PACKED = {"scale_factor": 1.0, "add_offset": 0.0}
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Which values of a file are missing: `fills`, and what is below `least` or above `most`; all in float32."""
+
+    fills: tuple[float, ...] = ()
+    least: float = -math.inf
+    most: float = math.inf
+
+    def among(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Which of `values`, all finite, are missing."""
+        low, high = values.min(initial=math.inf), values.max(initial=-math.inf)
+        missing = np.zeros(values.shape, np.bool_)
+        if low < self.least or high > self.most:
+            missing |= (values < self.least) | (values > self.most)
+        for fill in self.fills:
+            if low <= fill <= high:
+                missing |= values == fill
+        return missing
+
+    def __str__(self) -> str:
+        ends = [f"below {self.least:g}"] * (self.least > -math.inf) + [f"above {self.most:g}"] * (self.most < math.inf)
+        return ", ".join((*(f"{fill:g}" for fill in self.fills), *ends))
+
+
+def missing_of(dataset: h5py.Dataset) -> Missing:
+    """Read which values of `dataset` are missing.
+
+    Raises DataError for attributes that are no numbers, and for packed values.
+    """
+    name = f"{dataset.file.filename}: dataset {dataset.name.lstrip('/')}"
+    found = {one: _numbers(dataset, name, one) for one in (*_FILLS, _RANGE, _LEAST, _MOST, *_PACKED)}
+    for packed, neutral in _PACKED.items():
+        if any(value != neutral for value in found[packed]):
+            raise DataError(
+                f"{name}: packed: its attribute {packed} is {found[packed][0]:g}, which hpcai500 does not apply; write "
+                "the unpacked values into a new file, without the attribute"
+            )
+    for bound, count in ((_RANGE, 2), (_LEAST, 1), (_MOST, 1)):
+        if len(found[bound]) not in (0, count):
+            raise DataError(
+                f"{name}: its attribute {bound} has {len(found[bound])} values, expected {count}; correct it"
+            )
+    fills = [value for fill in _FILLS for value in found[fill]] + ([] if found["_FillValue"] else [DEFAULT_FILL])
+    if dataset.fillvalue != 0:
+        # HDF5's own, in the parts of chunks that were never written; 0 where nobody chose one.
+        fills.append(float(dataset.fillvalue))
+    return Missing(
+        # NaN and infinity are no values anyway.
+        fills=tuple(dict.fromkeys(fill for fill in fills if math.isfinite(fill))),
+        least=max((-math.inf, *found[_RANGE][:1], *found[_LEAST])),
+        most=min((math.inf, *found[_RANGE][1:], *found[_MOST])),
+    )
+
+
+def _numbers(dataset: h5py.Dataset, name: str, attribute: str) -> list[float]:
+    """The values of an attribute, rounded to float32 as the values of the dataset were; none without it."""
+    if attribute not in dataset.attrs:
+        return []
+    numbers = np.asarray(dataset.attrs[attribute])
+    if numbers.dtype.kind not in "iuf":
+        raise DataError(f"{name}: its attribute {attribute} is no number; correct or remove it")
+    # What float32 cannot hold becomes infinite.
+    with np.errstate(over="ignore"):
+        return [float(value) for value in numbers.ravel().astype(np.float32)]
+
+
+# ----------------------------------------------------------------------------------------------------
 # Where a dataset is in its HDF5 file: the addresses used to read it without HDF5 and its global lock.
 
 
@@ -484,6 +563,7 @@ class YearFile:
         images: how many there are.
         height, width: of the grid, in pixels.
         storage: where the values of `images` are in the file.
+        missing: which values of `images` are none.
         boxes: (images, 15, 5) int32, read-only, as the file holds them.
         variant: shipped or swapped, and the evidence.
         identity: of the file when it was opened.
@@ -495,6 +575,7 @@ class YearFile:
     height: int
     width: int
     storage: Storage
+    missing: Missing
     boxes: npt.NDArray[np.int32]
     variant: Variant
     identity: FileIdentity
@@ -521,8 +602,8 @@ def open_year(path: Path, known: tuple[FileIdentity, Storage] | None = None) -> 
     earlier call found, and the identity of its file; it is ignored if that is another, or if it contradicts the file.
 
     Raises:
-        DataError: the file is missing, damaged or misnamed, or a dataset is missing, of another shape or type, or a
-            link into another file.
+        DataError: the file is missing, damaged or misnamed, or a dataset is missing, of another shape or type, packed,
+            or a link into another file.
     """
     year = year_of(path.name)
     if year is None:
@@ -538,12 +619,13 @@ def open_year(path: Path, known: tuple[FileIdentity, Storage] | None = None) -> 
             rows = boxes[()]
             is_known = known is not None and known[0] == identity and may_be_of(known[1], images)
             storage = known[1] if known and is_known else storage_of(images)
+            missing = missing_of(images)
         except DAMAGED as error:
             raise DataError(f"{path}: damaged: {plain(error)}; copy it again") from error
     height, width = storage.shape[2:]
     rows.setflags(write=False)
     variant = variant_of(rows, height, width)
-    return YearFile(path, year, storage.shape[0], height, width, storage, rows, variant, identity)
+    return YearFile(path, year, storage.shape[0], height, width, storage, missing, rows, variant, identity)
 
 
 def identity_of(path: Path) -> FileIdentity:
