@@ -15,7 +15,7 @@ from hpcai500.errors import UsageError
 from hpcai500.methodology.roofline import Topology
 from hpcai500.recipe import recipes_folder
 from hpcai500.text import count
-from hpcai500.toml_source import Source, explain, parse_tables, read_source
+from hpcai500.toml_source import Source, explain, parse_tables, read_source, source_of
 
 # ----------------------------------------------------------------------------------------------------
 # A machine by its ceilings.
@@ -294,7 +294,12 @@ def load_machine(name_or_path: str | Path) -> Machine:
     Raises:
         UsageError: there is no such file, or it is something else.
     """
-    return machine_of(read_source(find_machine(name_or_path), UsageError))
+    path = find_machine(name_or_path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    return machine_of(source_of(content, str(path), UsageError))
 
 
 def machine_of(source: Source) -> Machine:

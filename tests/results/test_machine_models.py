@@ -246,6 +246,13 @@ def test_a_prediction_cuts_buckets_as_a_run_does(device: str, buckets: str) -> N
     assert any(f"in {buckets} of at most" in sentence for sentence in assumptions)
 
 
+def test_an_estimate_for_one_node_needs_no_network() -> None:
+    alone = machine().model_copy(update={"nodes": 1, "network": None, "system": None})
+    said = "\n".join(estimated("accelerator.precision=fp32", on=alone).lines())
+    assert "a rank within its node" in said
+    assert "a node sends" not in said
+
+
 @pytest.mark.parametrize(("kind", "word"), [("prediction", "PREDICTED"), ("estimate", "an estimate without a run")])
 def test_a_prediction_or_estimate_says_everywhere_that_it_is_one(kind: str, word: str) -> None:
     found = predicted() if kind == "prediction" else estimated()
