@@ -76,6 +76,8 @@ def summary_lines(result: Result) -> Iterator[str]:
     yield f"FLOPS       {scaled(result.flops, 'FLOPS')} ({per_sample}, {result.flops_convention})"
     if result.utilisation is not None:
         yield f"  in training steps      {result.utilisation:.1%} of the matrix-product rate measured in this run"
+    else:
+        yield f"  share of the matrix-product rate unknown: {result.utilisation_note}"
     if result.vflops is not None:
         yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (quality factor {result.penalty_coefficient:.4f})"
     else:

@@ -254,6 +254,8 @@ def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
     per_sample = f"{quantity(result.flops_per_image, 'FLOP')} {samples.one}, {result.flops_convention}"
     if result.utilisation is not None:
         per_sample += f"; training steps reach {share(result.utilisation)} of the matrix-product rate of this run"
+    elif result.utilisation_note:
+        per_sample += f"; share of the matrix-product rate unknown: {result.utilisation_note}"
     yield Tile("FLOPS", quantity(result.flops, "FLOPS"), per_sample)
     rate = samples.rate(result.images_per_second)
     shown = f"{plain(rate, ',.0f' if rate >= 1000 else '.4g')} {samples.rate_unit}"
