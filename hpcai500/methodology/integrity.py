@@ -291,7 +291,7 @@ def ceiling(measured: Sequence[Ceilings]) -> float | None:
     return max((one.flops for one in measured), default=None)
 
 
-# A ceiling with repetitions further apart than this, or whose threads waited longer for a core, is that of a busy machine.
+# With repetitions further apart than this, or threads that waited longer for a core, the machine was busy.
 _MOST_SPREAD, _MOST_WAITED = 0.1, 0.05
 
 
