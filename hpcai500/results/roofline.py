@@ -75,7 +75,7 @@ def point_sentence(name: str, workload: Workload, roof: Roof, flops: float) -> s
         )
     share = flops / attainable
     doubt = ": more than its bound, so a ceiling was measured too low or on another machine" if share > 1 else ""
-    return f"{name} {limit}; it attains {precise(flops, 'FLOPS')}, {share:.0%} of that{doubt}"
+    return f"{name} {limit}; its training steps attain {precise(flops, 'FLOPS')}, {share:.0%} of that{doubt}"
 
 
 def move_sentence(move: Move, point: RooflinePoint) -> str:

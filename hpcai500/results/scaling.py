@@ -59,7 +59,7 @@ class Scaling:
 
     def lines(self) -> Iterator[str]:
         base = count(self.points[0].processes, "process", "processes")
-        yield f"weak scaling of {self.benchmark}, the same batch a process; efficiency against {base}"
+        yield f"weak scaling of {self.benchmark}, the same batch a process; rates of training steps; efficiency against {base}"
         unit = self.samples.rate_unit
         wide = max(10, len(unit))
         yield (

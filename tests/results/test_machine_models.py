@@ -53,7 +53,7 @@ def test_the_papers_points_are_bound_as_it_says_and_compression_is_quantified() 
     assert points["IC fp32"].bound == points["IC mixed"].bound == "computation"
     assert points["EWA"].sentence == (
         "EWA is bound by communication: at a COI of 67.42 kFLOP/B Ethernet (1.2 GB/s) allows 80.9 TFLOPS; "
-        "it attains 25.99 TFLOPS, 32% of that"
+        "its training steps attain 25.99 TFLOPS, 32% of that"
     )
     said = [move["sentence"] for move in roofline([], V100).document()["points"][0]["moves"]]
     assert (

@@ -163,7 +163,7 @@ def _scaling_section(subjects: Sequence[Subject]) -> Section:
     ]
     table = Table(
         f"Weak scaling of {scaling.benchmark}: the same batch a process; efficiency against the smallest",
-        ("processes", "nodes", "rate", "FLOPS", "speed-up", "efficiency", "communication wait"),
+        ("processes", "nodes", "rate in steps", "FLOPS in steps", "speed-up", "efficiency", "communication wait"),
         rows,
         numeric=range(7),
     )
@@ -183,7 +183,7 @@ def _scaling_chart(scaling: Scaling) -> Chart:
         "Weak scaling",
         text,
         axis,
-        Axis("FLOPS", min(heights) / 1.4, max(heights) * 1.4, log=True),
+        Axis("FLOPS in training steps", min(heights) / 1.4, max(heights) * 1.4, log=True),
         [Line(ideal, 6, dashed=True), Line(points, 1, marked=True)],
         spots=[
             Spot(point.processes, point.flops, f"{point.parallel_efficiency:.2f}", is_above=True)

@@ -308,14 +308,14 @@ def _roofline_chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Char
             Level(rate, f"{short(name, 30)} {quantity(rate, 'FLOPS')}")
             for name, rate in _apart(ceilings, point.flops_ceiling)
         ],
-        spots=[Spot(point.coi, point.flops, f"this run, {quantity(point.flops, 'FLOPS')}", 4)],
+        spots=[Spot(point.coi, point.flops, f"its training steps, {quantity(point.flops, 'FLOPS')}", 4)],
     ).draw()
     keys = [
         Key(f"{short(name, 30)}, {quantity(rate, 'B/s')}", colour, "dashes" if colour > 1 else "line")
         for colour, (name, rate) in enumerate(links, 1)
     ]
     note = f"{short(model.machine, 80)} ({short(model.source, 160)}); ceilings of {roofs.accelerators:,} accelerators"
-    return Chart("Roofline (V2.0 section 6)", drawing, note, [*keys, Key("this run", 4, "dot")])
+    return Chart("Roofline (V2.0 section 6)", drawing, note, [*keys, Key("training steps of this run", 4, "dot")])
 
 
 def _bandwidth_line(rate: float, top: float, x: Axis, y: Axis, colour: int) -> Line:
