@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from hpcai500.campaign.standing import ODD
 from hpcai500.errors import RecordError
+from hpcai500.methodology.passes import Timeline
 from hpcai500.recipe import global_batch
 from hpcai500.record import Event, Record
 from hpcai500.results.score import score
@@ -129,37 +130,43 @@ def mllog_lines(record: Record) -> list[str]:
         WrongAnswerError: the record's result differs from what its events give.
     """
     try:
-        lines = [line.text() for line in _Log(record).lines()]
+        log = _Log(record)
+        lines = [line.text() for line in log.lines()]
     except ODD as error:
         raise RecordError(f"{record.path}: events or recipe are incomplete: {type(error).__name__} {error}") from error
     if record.status == "done":
-        result = Line(f"{OURS}result", score(record).as_json(), record.events[-1]["time_ms"])
-        lines.append(result.text())
+        lines.append(Line(f"{OURS}result", score(record).as_json(), log.now_ms).text())
     return lines
 
 
 class _Log:
-    """Translates events, one after the other."""
+    """Translates events, one after the other.
+
+    Times are that of the first event and what elapsed since, as in a score: a clock that is set, or another machine's,
+    changes neither their order nor a duration. `now_ms` is that of the last line.
+    """
 
     def __init__(self, record: Record) -> None:
         self._record = record
+        self._timeline = Timeline(record.events)
         self._seen: set[str] = set()
         # Open intervals: key of the event that ends one -> epoch.
         self._open: dict[str, int] = {}
-        self._now_ms = 0
+        self.now_ms = 0
 
     def lines(self) -> Iterator[Line]:
         """All lines except the result."""
         for event in self._record.events:
             if event["key"] == "init_start":
                 yield from self._broken_off()
-            self._now_ms = event["time_ms"]
+            first = self._record.events[0]
+            self.now_ms = first["time_ms"] + round(1000 * self._timeline.between(first, event))
             yield from self._translated(event)
             self._seen.add(event["key"])
         if self._record.status == "error":
             yield from self._broken_off()
             if "run_start" in self._seen and "run_stop" not in self._seen:
-                yield Line("run_stop", None, self._now_ms, "INTERVAL_END", {"status": _ABORTED})
+                yield Line("run_stop", None, self.now_ms, "INTERVAL_END", {"status": _ABORTED})
 
     def _translated(self, event: Event) -> Iterator[Line]:
         key: str = event["key"]
@@ -204,18 +211,18 @@ class _Log:
             return
         tables = self._record.tables
         for key, fact in submission_facts(self._record):
-            yield Line(key, fact, self._now_ms)
+            yield Line(key, fact, self.now_ms)
         for key, fact in hyperparameters(tables):
-            yield Line(key, fact, self._now_ms)
-        yield Line(f"{OURS}recipe", tables, self._now_ms)
+            yield Line(key, fact, self.now_ms)
+        yield Line(f"{OURS}recipe", tables, self.now_ms)
 
     def _broken_off(self) -> Iterator[Line]:
         """Ends of the intervals that a failure, a signal or a crash cut off, at the last time in the record."""
         for key, epoch in self._open.items():
-            yield Line(key, None, self._now_ms, "INTERVAL_END", {"epoch_num": epoch, "status": _ABORTED})
+            yield Line(key, None, self.now_ms, "INTERVAL_END", {"epoch_num": epoch, "status": _ABORTED})
         self._open.clear()
 
     def _line(self, event: Event, key: str, kind: Kind, value: Any, **facts: Any) -> Line:
         """A line with its position in the record, where MLPerf's own loggers give the position in the source."""
         place = {"file": "events.jsonl", "lineno": event["seq"] + 1}
-        return Line(key, value, event["time_ms"], kind, {**place, **facts})
+        return Line(key, value, self.now_ms, kind, {**place, **facts})

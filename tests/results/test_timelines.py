@@ -354,6 +354,37 @@ def test_a_run_that_crashed_and_went_on_is_one_run_with_what_was_cut_off_aborted
     assert epochs == [(1, None), (2, "aborted"), (2, None), (3, None)]
 
 
+@pytest.mark.parametrize("step_ms", [-7_200_000, 3_600_000])
+def test_a_wall_clock_that_is_set_changes_no_duration(step_ms: int, campaign: Path) -> None:
+    before = _parsed(campaign / "trial-01")
+
+    def step(events: list[Event]) -> None:
+        begun = [event["key"] for event in events].index("run_start")
+        for event in events[begun + 3 :]:
+            event["time_ms"] += step_ms
+
+    edit_record(campaign / "trial-01", step)
+    parsed = _parsed(campaign / "trial-01")
+    _require_compliant(parsed)
+    assert [line["time_ms"] for line in parsed] == pytest.approx([line["time_ms"] for line in before], abs=2)
+
+
+def test_a_run_that_goes_on_after_a_reboot_takes_the_wall_clock_between(campaign: Path) -> None:
+    def reboot(events: list[Event]) -> None:
+        _restarted(events)
+        again = [event["key"] for event in events].index("init_start", 1)
+        events[again]["value"]["boot_id"] = "another"
+        for event in events[again:]:
+            event["time_ms"] += 60_000
+            event["clock_s"] -= 1000
+
+    edit_record(campaign / "trial-01", reboot)
+    parsed = _parsed(campaign / "trial-01")
+    _require_compliant(parsed)
+    again = next(place for place, line in enumerate(parsed) if line["key"] == "hpcai500_resume_init_start")
+    assert parsed[again]["time_ms"] - parsed[again - 1]["time_ms"] == 60_000
+
+
 def test_a_text_that_looks_like_a_line_does_not_cut_the_log() -> None:
     line = Line("hpcai500_x", "a:::MLLOG {}", 1).text()
     assert line.count(":::MLL") == 1
