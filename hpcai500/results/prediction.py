@@ -282,7 +282,8 @@ class Prediction:
                 f"{point.step.seconds:>7.3g} s {seconds:>15} {point.step.exposed_seconds:>7.3g} s{behind}"
             )
         for one in self.measured:
-            yield f"measured    {count(one.ranks, 'rank')}: {scaled(one.flops, 'FLOPS')} in training steps ({one.record})"
+            rate = f"{scaled(one.flops, 'FLOPS')} in training steps"
+            yield f"measured    {count(one.ranks, 'rank')}: {rate} ({one.record})"
         for number, wall in enumerate(self.walls):
             yield f"{'THE WALL' if number == 0 else 'then':<11} {wall.sentence}"
         if not self.walls:
