@@ -322,6 +322,38 @@ def test_only_the_same_task_has_mlperfs_name_and_all_other_words_have_a_prefix(t
     }  # fmt: skip
 
 
+def test_a_run_that_misses_its_target_is_aborted(tmp_path: Path) -> None:
+    missed = write_campaign(tmp_path / "missed", *SHORT, "problem.target_quality=0.99", trials=1) / "trial-01"
+    assert read_record(missed).status == "done"
+    assert _of(_parsed(missed), "run_stop")[0]["metadata"]["status"] == "aborted"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "workload.width=24", "workload.depths=[1, 1, 1, 1]", "workload.block=basic", "workload.image_size=192",
+        "problem.dataset=synthetic-shapes",
+    ],
+)  # fmt: skip
+def test_another_net_or_resolution_is_not_mlperfs_resnet(setting: str, tmp_path: Path) -> None:
+    other = write_campaign(tmp_path / "ic", *SHORT, setting, trials=1) / "trial-01"
+    assert _of(_parsed(other), "submission_benchmark") == []
+
+
+@pytest.mark.parametrize("name", ["training_samples", "evaluation_samples", "classes"])
+def test_other_images_are_not_mlperfs_resnet(name: str, campaign: Path) -> None:
+    def fewer(events: list[Event]) -> None:
+        values(events, "dataset")[0][name] -= 1
+
+    edit_record(campaign / "trial-02", fewer)
+    assert _of(_parsed(campaign / "trial-02"), "submission_benchmark") == []
+
+
+def test_the_learning_rate_of_slow_start_is_half(tmp_path: Path) -> None:
+    record = write_campaign(tmp_path / "ic", *SHORT, "hyperparameters.schedule=slow-start", trials=1) / "trial-01"
+    assert _of(_parsed(record), "opt_base_learning_rate")[0]["value"] == pytest.approx(0.256 * 4096 / 256 / 2)
+
+
 def test_a_failed_run_ends_aborted_with_nothing_left_open(campaign: Path) -> None:
     parsed = _parsed(campaign / "trial-02")
     _require_compliant(parsed)
