@@ -2,8 +2,8 @@
 
 `horovod/mpi.json` (of mpirun) and `horovod/gloo.json` (of horovodrun --gloo) are files that Horovod 0.28.1 wrote here
 (two ranks, four tensors, three steps); the tests cut and damage them. The rules of MLPerf's logs are those of
-`mlperf_logging.compliance_checker` 4.1.68 (common.yaml of training 3.1.0 and of HPC 3.0.0), as assertions: the package
-itself was run by hand (docs/export.md).
+`mlperf_logging.compliance_checker` 4.1.68 (common.yaml of training 3.1.0 and of HPC 3.0.0), as assertions, and the
+package's own checkers run on whole logs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import copy
 import json
 import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -384,6 +386,42 @@ def test_a_run_that_crashed_and_went_on_is_one_run_with_what_was_cut_off_aborted
     assert len(_of(parsed, "hpcai500_resume_init_start")) == len(_of(parsed, "hpcai500_run_resume")) == 1
     epochs = [(line["metadata"]["epoch_num"], line["metadata"].get("status")) for line in _of(parsed, "eval_stop")]
     assert epochs == [(1, None), (2, "aborted"), (2, None), (3, None)]
+
+
+# MLPerf's own checkers; rulesets after 4.0.0 have no ResNet.
+
+
+def _checked(checker: str, *words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("mlperf_logging")
+    command = [sys.executable, "-m", f"mlperf_logging.{checker}", *map(str, words), "--log_output", folder / "said.log"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+@pytest.mark.parametrize("ruleset", ["3.1.0", "4.0.0"])
+@pytest.mark.parametrize("trial", ["trial-01", "trial-02"])
+def test_mlperfs_checker_accepts_finished_and_failed_runs(
+    trial: str, ruleset: str, campaign: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("".join(f"{line}\n" for line in mllog_lines(read_record(campaign / trial))))
+    ended = _checked("compliance_checker", log, "--ruleset", ruleset, folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "SUCCESS" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(("target", "converged"), [(0.7, True), (0.99, False)])
+def test_mlperfs_reference_points_count_runs_that_reach_their_target(
+    target: float, converged: bool, tmp_path: Path
+) -> None:
+    record = write_campaign(tmp_path / "ic", *SHORT, f"problem.target_quality={target}", trials=1) / "trial-01"
+    (tmp_path / "logs").mkdir()
+    for number in range(5):
+        log = tmp_path / "logs" / f"result_{number}.txt"
+        log.write_text("".join(f"{line}\n" for line in mllog_lines(read_record(record))))
+    ended = _checked("rcp_checker", "logs", "--rcp_version", "4.0.0", "--verbose", folder=tmp_path)
+    said = ended.stdout + ended.stderr
+    assert "Traceback" not in said
+    assert ("did not converge" in said) == (not converged), said
 
 
 @pytest.mark.parametrize("step_ms", [-7_200_000, 3_600_000])
