@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpcai500.drawing import figure_files
 from hpcai500.errors import ExitCode, RecordError
+from hpcai500.recipe import table_differences
+from hpcai500.record import Record
 from hpcai500.results.given_files import GivenFile, given_file
-from hpcai500.text import prefix_of, scaled
+from hpcai500.text import prefix_of, scaled, short, table, tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,6 +98,50 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], GivenFile]:
     if missing := sorted(_NEEDED - document.keys()):
         raise RecordError(f"{path}: damaged, lacks {missing[0]}: profile again")
     return document, file
+
+
+# Fields of the recipe that decide where the time of a step goes.
+_LAYERS_OF_STEPS = ("workload", "programming", "framework", "accelerator", "communication", "os")
+_FIELDS_OF_STEPS = {
+    "benchmark", "hyperparameters.batch_size", "hyperparameters.accumulation_steps", "hyperparameters.optimizer",
+}  # fmt: skip
+_NOT_OF_STEPS = {"communication.timeout_seconds", "communication.trace_steps"}
+
+
+def why_not_of_run(profile: Profile, record: Record) -> str | None:
+    """The first difference between the recipe or machine of `profile` and those of a run; None if it belongs to it."""
+    recipe = profile.get("fields")
+    if not isinstance(recipe, dict):
+        return "the profile does not say of which recipe and machine it is: profile again"
+    start: Mapping[str, Any] = next(
+        (event["value"] for event in record.events if event["key"] in ("run_start", "run_resume")), {}
+    )
+    pairs = [
+        *((one.field, one.reference, one.value) for one in table_differences(record.tables, recipe)),
+        ("ranks", profile.get("ranks"), start.get("world_size")),
+        ("nodes", profile.get("nodes"), start.get("nodes")),
+    ]
+    for name, theirs, ours in pairs:
+        is_field = "." not in name or name in _FIELDS_OF_STEPS or name.split(".")[0] in _LAYERS_OF_STEPS
+        # A record of an older version lacks fields, and one of a run that has not begun lacks its size.
+        if is_field and name not in _NOT_OF_STEPS and None not in (theirs, ours) and theirs != ours:
+            return f"{name} is {short(theirs, 60)} in the profile, and {short(ours, 60)} in the run"
+    device, known = profile.get("device_name"), _device_names(record, profile.get("device"))
+    if known and device not in known:
+        return f"it was made on {short(device, 60)}, and the run on {short(' and '.join(sorted(known)), 120)}"
+    return None
+
+
+def _device_names(record: Record, kind: object) -> set[str]:
+    """Names that the devices of the run's nodes have, as a profile may give them; empty if they are unknown."""
+    nodes = tables(record.system.get("nodes"))
+    if kind == "cpu":
+        # An Arm processor is called by its architecture where the kernel does not name its model.
+        cpus = [table(node.get("cpu")) for node in nodes]
+        names = [cpu.get(key) for cpu in cpus for key in ("Model name", "Architecture")]
+    else:
+        names = [device.get("name") for node in nodes for device in tables(node.get("accelerators"))]
+    return {name for name in names if isinstance(name, str)}
 
 
 def exit_code(profile: Profile) -> ExitCode:
