@@ -82,8 +82,8 @@ class Goodput(BaseModel):
     recovery_seconds: float | None
     checkpoints: int
     checkpoint_seconds: float | None
-    began_s: float | None = Field(None, exclude=True)
-    submitted_s: float | None = Field(None, exclude=True)
+    began_s: float | None = Field(default=None, exclude=True)
+    submitted_s: float | None = Field(default=None, exclude=True)
 
 
 _SHARE = "share of "

@@ -92,7 +92,7 @@ def _is_mlperfs_task(record: Record) -> bool:
     """Whether a run of `ic` trained the edition's net at its resolution on the edition's images."""
     tables, rules = record.tables, rulebook(record.tables["edition"], "ic")
     net = rules.get("reference", {}).get("workload", {})
-    facts = next((event["value"] for event in record.events if event["key"] == "dataset"), {})
+    facts: Mapping[str, Any] = next((event["value"] for event in record.events if event["key"] == "dataset"), {})
     return (
         tables["problem"]["dataset"] == rules["dataset"]
         and not facts.get("synthetic")
