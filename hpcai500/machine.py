@@ -6,6 +6,7 @@ docs/roofline.md explains each number and the format of the file. Rates are in F
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from hpcai500.errors import UsageError
 from hpcai500.methodology.roofline import Topology
 from hpcai500.recipe import recipes_folder
-from hpcai500.text import count
+from hpcai500.text import count, short
 from hpcai500.toml_source import Source, explain, parse_tables, read_source, source_of
 
 # ----------------------------------------------------------------------------------------------------
@@ -105,6 +106,7 @@ class Machine(_Table):
         name: for titles.
         source: where the numbers come from: a paper's section, a data sheet, `hpcai500 micro`.
         accelerators_per_node: on CPUs, ranks of a node.
+        devices: models of its accelerators, or of processors; empty if unknown.
         node: the single-node model (V2.0 section 6.2).
         system: the distributed model (V2.0 section 6.3); None for a single node.
         node_link: between ranks of a node, if the cost model needs it.
@@ -119,6 +121,7 @@ class Machine(_Table):
     nodes: Count
     accelerators_per_node: Count
     watts_per_node: Rate | None = None
+    devices: tuple[str, ...] = ()
     node: Level | None = None
     system: Level | None = None
     node_link: Link | None = None
@@ -177,12 +180,13 @@ def measured_machine(text: str, name: str) -> Machine:
             f"{name}: {wrong[0]}: the result was wrong, so its speed cannot be used: check with hpcai500 doctor"
         )
     nodes, per_node = _size(found, name)
-    devices = {measured.device for measured in found.values() if measured.device}
+    devices = tuple(sorted({measured.device for measured in found.values() if measured.device}))
     return Machine(
-        name=f"{nodes} x {per_node} {' and '.join(sorted(devices)) or 'accelerators'}",
+        name=f"{nodes} x {per_node} {' and '.join(devices) or 'accelerators'}",
         source=f"hpcai500 micro ({name})",
         nodes=nodes,
         accelerators_per_node=per_node,
+        devices=devices,
         node=_node(found, nodes, per_node),
         system=_system(found, nodes * per_node) if nodes > 1 else None,
         node_link=_link(found, _BETWEEN_ACCELERATORS),
@@ -327,11 +331,17 @@ def parse_machine(source: Source) -> Machine:
 # Comparing a machine with a run.
 
 
-def why_not_of(machine: Machine, device: str, ranks_per_node: int) -> str | None:
+def why_not_of(machine: Machine, device: str, ranks_per_node: int, names: Collection[str] = ()) -> str | None:
     """Why ceilings of `machine` do not apply to a run with that many ranks per node, and the fix; None if they do.
 
-    On a CPU the numbers of ranks must be equal: fewer ranks may still use all of its cores.
+    On a CPU the numbers of ranks must be equal: fewer ranks may still use all of its cores. `names` are the models of
+    the run's devices, if they are known.
     """
+    if names and machine.devices and not set(names) & set(machine.devices):
+        return (
+            f"it ran on {short(' and '.join(sorted(names)), 120)}, and the ceilings of {machine.name} are of another "
+            "device: measure the machine of the run: hpcai500 micro -o micro.json"
+        )
     ours = machine.accelerators_per_node
     if device == "cpu" and ranks_per_node != ours:
         return (

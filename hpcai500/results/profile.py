@@ -12,8 +12,8 @@ from hpcai500.drawing import figure_files
 from hpcai500.errors import ExitCode, RecordError
 from hpcai500.recipe import table_differences
 from hpcai500.record import Record
-from hpcai500.results.given_files import GivenFile, given_file
-from hpcai500.text import prefix_of, scaled, short, table, tables
+from hpcai500.results.given_files import GivenFile, device_names, given_file
+from hpcai500.text import prefix_of, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,22 +126,10 @@ def why_not_of_run(profile: Profile, record: Record) -> str | None:
         # A record of an older version lacks fields, and one of a run that has not begun lacks its size.
         if is_field and name not in _NOT_OF_STEPS and None not in (theirs, ours) and theirs != ours:
             return f"{name} is {short(theirs, 60)} in the profile, and {short(ours, 60)} in the run"
-    device, known = profile.get("device_name"), _device_names(record, profile.get("device"))
+    device, known = profile.get("device_name"), device_names(record.system, str(profile.get("device")))
     if known and device not in known:
         return f"it was made on {short(device, 60)}, and the run on {short(' and '.join(sorted(known)), 120)}"
     return None
-
-
-def _device_names(record: Record, kind: object) -> set[str]:
-    """Names that the devices of the run's nodes have, as a profile may give them; empty if they are unknown."""
-    nodes = tables(record.system.get("nodes"))
-    if kind == "cpu":
-        # An Arm processor is called by its architecture where the kernel does not name its model.
-        cpus = [table(node.get("cpu")) for node in nodes]
-        names = [cpu.get(key) for cpu in cpus for key in ("Model name", "Architecture")]
-    else:
-        names = [device.get("name") for node in nodes for device in tables(node.get("accelerators"))]
-    return {name for name in names if isinstance(name, str)}
 
 
 def exit_code(profile: Profile) -> ExitCode:

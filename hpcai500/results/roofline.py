@@ -29,7 +29,7 @@ from hpcai500.methodology.roofline import (
     ridge_point,
 )
 from hpcai500.recipe import global_batch
-from hpcai500.results.given_files import GivenFile
+from hpcai500.results.given_files import GivenFile, device_names
 from hpcai500.results.score import ScoredRun, read_runs
 from hpcai500.text import count, prefix_of, scaled, short
 
@@ -344,7 +344,8 @@ def _point(run: ScoredRun, machine: Machine, model: Model) -> RooflinePoint:
     per_node, rest = divmod(result.world_size, result.nodes)
     if rest:
         raise UsageError(f"{run.path}: {result.world_size} ranks on {result.nodes} nodes: the model needs equal nodes")
-    if reason := why_not_of(machine, str(run.record.tables["accelerator"]["device"]), per_node):
+    device = str(run.record.tables["accelerator"]["device"])
+    if reason := why_not_of(machine, device, per_node, device_names(run.record.system, device)):
         raise UsageError(f"{run.path}: {reason}")
     workload = _workload(run, model, per_node)
     return _place(

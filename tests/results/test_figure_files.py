@@ -23,7 +23,7 @@ from hpcai500.machine import load_machine
 from hpcai500.measure.bandwidth import measure_copy
 from hpcai500.measure.collectives import measure_collective
 from hpcai500.measure.links import measure_hosts
-from hpcai500.measure.micro import PRECISIONS, MeasuringJob, fastest
+from hpcai500.measure.micro import PRECISIONS, MeasuringJob, device_name, fastest
 from hpcai500.measure.products import Gemm
 from hpcai500.progress import silent
 from hpcai500.results.acceptance.contract import find_metric
@@ -103,7 +103,9 @@ def test_every_reader_takes_what_micro_writes(
 ) -> None:
     few = min(ranks, 2)
     size = settings_of_ranks(few, nodes=few)
-    write_record(tmp_path / "run", "hyperparameters.batch_size=16", *size, costs=COSTS if few > 1 else None)
+    costs = COSTS if few > 1 else None
+    cpu = device_name(torch.device("cpu"))
+    write_record(tmp_path / "run", "hyperparameters.batch_size=16", *size, costs=costs, cpu=cpu)
     (tmp_path / "ic.toml").write_text('benchmark = "ic"\nedition = "v2.0"\n')
     ended = typed(*READERS[reader](micro(ranks), tmp_path))
     if reader == "scale" and ranks == 1:

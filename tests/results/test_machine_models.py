@@ -116,6 +116,14 @@ def test_one_rank_communicates_nothing_and_needs_no_link(tmp_path: Path) -> None
     assert set(draw_roofline(drawn)) == {"roofline-node-1.svg", "roofline-node-1.png"}
 
 
+def test_ceilings_of_another_device_are_refused_by_name(tmp_path: Path) -> None:
+    ran = record(tmp_path)
+    mine, other = (MACHINE.model_copy(update={"devices": (name,)}) for name in ("Zen 4", "Zen 2"))
+    assert roofline([ran], mine).points
+    with pytest.raises(UsageError, match="it ran on Zen 4, and the ceilings of small are of another device"):
+        roofline([ran], other)
+
+
 @pytest.mark.parametrize(
     ("runs", "changes", "said"),
     [
