@@ -7,7 +7,7 @@ docs/roofline.md explains each number and the format of the file. Rates are in F
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -334,16 +334,16 @@ def parse_machine(source: Source) -> Machine:
 # Comparing a machine with a run.
 
 
-def why_not_of(machine: Machine, device: str, ranks_per_node: int, names: Collection[str] = ()) -> str | None:
+def why_not_of(machine: Machine, device: str, ranks_per_node: int, run: Origin | None = None) -> str | None:
     """Why ceilings of `machine` do not apply to a run with that many ranks per node, and the fix; None if they do.
 
-    On a CPU the numbers of ranks must be equal: fewer ranks may still use all of its cores. `names` are the models of
-    the run's devices, if they are known.
+    On a CPU the numbers of ranks must be equal: fewer ranks may still use all of its cores. `run` is where it took
+    place, if that is known.
     """
-    if names and machine.devices and not set(names) & set(machine.devices):
+    if run and (reason := other_machine(Origin(measured=frozenset(machine.devices) - _NO_MODELS), run)):
         return (
-            f"it ran on {short(' and '.join(sorted(names)), 120)}, and the ceilings of {machine.name} are of another "
-            "device: measure the machine of the run: hpcai500 micro -o micro.json"
+            f"the ceilings of {machine.name} are of another machine ({reason}): measure that of the run: hpcai500 "
+            "micro -o micro.json"
         )
     ours = machine.accelerators_per_node
     if device == "cpu" and ranks_per_node != ours:

@@ -184,6 +184,7 @@ def _about(bench: Bench[ProfileOptions]) -> dict[str, Any]:
         "library": world.library,
         "cores": bench.cores,
         "torch": torch.__version__,
+        "hosts": list(world.hosts),
         # What a record must have for the profile to be shown with it.
         "fields": recipe.model_dump(mode="json"),
     }

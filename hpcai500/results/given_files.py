@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from hpcai500.recipe import recipes_folder
 from hpcai500.record import parse_object
 from hpcai500.results.submission.manifest import SIGNATURE_BYTES
 from hpcai500.results.submission.signature import Signer, check_signature, require_signers
-from hpcai500.text import table, tables
 from hpcai500.toml_source import source_of
 
 
@@ -121,18 +119,3 @@ def _content(path: Path) -> bytes:
             return stream.read()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def device_names(system: Mapping[str, Any], device: str) -> set[str]:
-    """Models of the nodes' devices of the kind `device` (`cpu`, `cuda`), as measurements give them; empty if unknown.
-
-    A measurement calls an Arm processor by its architecture, as its kernel does not name the model.
-    """
-    nodes = tables(system.get("nodes"))
-    if device == "cpu":
-        cpus = [table(node.get("cpu")) for node in nodes]
-        arm = [cpu["Architecture"] for cpu in cpus if cpu.get("Architecture") == "aarch64"]
-        found = [*(cpu.get("Model name") for cpu in cpus), *arm]
-    else:
-        found = [one.get("name") for node in nodes for one in tables(node.get("accelerators"))]
-    return {name for name in found if isinstance(name, str)}

@@ -16,7 +16,7 @@ from hpcai500.drawing import figure_files
 from hpcai500.errors import UsageError
 from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
-from hpcai500.machine import Level, Link, Machine, why_not_of
+from hpcai500.machine import Level, Link, Machine, origin_of_run, why_not_of
 from hpcai500.methodology.cost import (
     MOST_TENSORS,
     USUAL_BUCKET_BYTES,
@@ -36,7 +36,7 @@ from hpcai500.methodology.cost import (
 )
 from hpcai500.recipe import benchmark_rules
 from hpcai500.record import Record, iterate
-from hpcai500.results.given_files import GivenFile, device_names
+from hpcai500.results.given_files import GivenFile
 from hpcai500.results.score import ScoredRun
 from hpcai500.text import count, prefix_of, scaled, short
 
@@ -167,7 +167,7 @@ def measured_points(runs: Sequence[ScoredRun], machine: Machine) -> list[Measure
         _require_same_work(runs[0].record, run.record)
         # Step times of another device or node size do not apply to the machine.
         device, per_node = str(run.record.tables["accelerator"]["device"]), run.result.world_size // run.result.nodes
-        if reason := why_not_of(machine, device, per_node, device_names(run.record.system, device)):
+        if reason := why_not_of(machine, device, per_node, origin_of_run(run.record.system)):
             raise UsageError(f"{run.path}: {reason}")
     return [_point(run) for run in runs]
 

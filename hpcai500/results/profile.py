@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpcai500.drawing import figure_files
 from hpcai500.errors import ExitCode, RecordError
+from hpcai500.machine import origin_of_figures, origin_of_run, other_machine
 from hpcai500.recipe import table_differences
 from hpcai500.record import Record
-from hpcai500.results.given_files import GivenFile, device_names, given_file
+from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.text import prefix_of, scaled, short
 
 if TYPE_CHECKING:
@@ -126,10 +127,8 @@ def why_not_of_run(profile: Profile, record: Record) -> str | None:
         # A record of an older version lacks fields, and one of a run that has not begun lacks its size.
         if is_field and name not in _NOT_OF_STEPS and None not in (theirs, ours) and theirs != ours:
             return f"{name} is {short(theirs, 60)} in the profile, and {short(ours, 60)} in the run"
-    device, known = profile.get("device_name"), device_names(record.system, str(profile.get("device")))
-    if known and device not in known:
-        return f"it was made on {short(device, 60)}, and the run on {short(' and '.join(sorted(known)), 120)}"
-    return None
+    reason = other_machine(origin_of_figures(profile), origin_of_run(record.system))
+    return reason and f"it was made on another machine ({reason})"
 
 
 def exit_code(profile: Profile) -> ExitCode:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcai500.drawing import figure_files
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.machine import Level, Machine, PaperPoint, why_not_of
+from hpcai500.machine import Level, Machine, PaperPoint, origin_of_run, why_not_of
 from hpcai500.methodology.roofline import (
     Ceiling,
     Model,
@@ -29,7 +29,7 @@ from hpcai500.methodology.roofline import (
     ridge_point,
 )
 from hpcai500.recipe import global_batch
-from hpcai500.results.given_files import GivenFile, device_names
+from hpcai500.results.given_files import GivenFile
 from hpcai500.results.score import ScoredRun, read_runs
 from hpcai500.text import count, prefix_of, scaled, short
 
@@ -345,7 +345,7 @@ def _point(run: ScoredRun, machine: Machine, model: Model) -> RooflinePoint:
     if rest:
         raise UsageError(f"{run.path}: {result.world_size} ranks on {result.nodes} nodes: the model needs equal nodes")
     device = str(run.record.tables["accelerator"]["device"])
-    if reason := why_not_of(machine, device, per_node, device_names(run.record.system, device)):
+    if reason := why_not_of(machine, device, per_node, origin_of_run(run.record.system)):
         raise UsageError(f"{run.path}: {reason}")
     workload = _workload(run, model, per_node)
     return _place(

@@ -338,7 +338,7 @@ def test_a_profile_is_shown_with_the_records_that_it_is_of(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"device_name": "Zen 2"}, "it was made on Zen 2, and the run on Zen 4"),
+        ({"device_name": "Zen 2"}, "it was made on another machine (Zen 2, not H100)"),
         ({"ranks": 8}, "ranks is 8 in the profile, and 4 in the run"),
         ({"fields": None}, "the profile does not say of which recipe and machine it is"),
     ],
@@ -346,7 +346,7 @@ def test_a_profile_is_shown_with_the_records_that_it_is_of(tmp_path: Path) -> No
 def test_a_profile_of_another_machine_is_refused_by_name(facts: dict[str, Any], said: str, tmp_path: Path) -> None:
     record = write_reported(tmp_path / "r")
     given = write_reported_profile(tmp_path / "given", facts)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=re.escape(said)):
         make_report([record], profile=given)
     write_reported_profile(record / "profile", facts)
     assert f"Not shown, because it is of another run: {said}" in words(page(record))
