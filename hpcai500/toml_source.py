@@ -100,22 +100,26 @@ def _common(one: Sequence[str | int], other: Sequence[str | int]) -> int:
 
 
 def read_source(path: Path, kind: type[UsageError]) -> Source:
-    """The text of the file `path`.
+    """The text of the TOML file `path`.
 
     Raises:
-        UsageError: of class `kind`; it cannot be read, or is not text.
+        UsageError: of class `kind`; it cannot be read, is larger than a TOML file may be, or is not text.
     """
     try:
         with path.open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)
     except OSError as error:
         raise kind(f"{path}: cannot be read: {error.strerror}") from error
+    _require_bounded(content, str(path), kind)
     return source_of(content, str(path), kind)
 
 
 def source_of(content: bytes, name: str, kind: type[UsageError]) -> Source:
-    """The text in `content`, which was read from the file `name`; raises as `read_source`."""
-    _require_bounded(content, name, kind)
+    """The text in `content`, which was read from the file `name`: TOML, or JSON, which has no limits.
+
+    Raises:
+        UsageError: of class `kind`; it is not text.
+    """
     try:
         return Source(name, content.decode("utf-8"))
     except UnicodeDecodeError as error:

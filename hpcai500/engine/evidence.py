@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,11 @@ from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.reporting import EpochTally, Journal
 from hpcai500.errors import RunError
 from hpcai500.layers import Communication
-from hpcai500.measure.host import NetworkCounters, read_counters
+from hpcai500.measure.host import NetworkCounters, processor_times, read_counters
 from hpcai500.measure.preflight import Product, measure_product
 from hpcai500.measure.timing import Effort
 from hpcai500.methodology.communication import RankTraffic, check_traffic, merge
+from hpcai500.methodology.integrity import why_not_idle
 from hpcai500.system.limits import CpuQuota, cpu_quota
 
 # ----------------------------------------------------------------------------------------------------
@@ -117,6 +118,9 @@ class Ceilings:
         side: of the square matrices.
         flops: sum over ranks of the fastest repetition, in floating-point operations a second.
         slowest_flops: of the slowest rank.
+        spread: of the repetitions' times, interquartile range / median; the largest of the ranks.
+        waited: share of a rank's time on CPUs that its threads waited for one, because others used it; the largest of
+            the ranks. None for a device, or if the kernel does not count it.
         seconds: that the measurement took.
     """
 
@@ -126,20 +130,37 @@ class Ceilings:
     slowest_flops: float
     slowest_host: str
     ranks: int
+    spread: float
+    waited: float | None
     seconds: float
 
 
 def measure_ceilings(world: Communicator, device: torch.device, precision: str) -> Ceilings:
-    """Multiply matrices on all ranks at the same time.
+    """Multiply matrices on all ranks at the same time; once more if other programs disturbed it, and the faster counts.
 
     Raises:
         RunError: a rank computes wrong results.
     """
+    first = _measure_ceilings(world, device, precision)
+    if why_not_idle(first.spread, first.waited) is None:
+        return first
+    again = _measure_ceilings(world, device, precision)
+    took = round(first.seconds + again.seconds, 6)
+    is_idle = why_not_idle(again.spread, again.waited) is None
+    best = again if is_idle or again.flops > first.flops else first
+    return replace(best, seconds=took)
+
+
+def _measure_ceilings(world: Communicator, device: torch.device, precision: str) -> Ceilings:
     start = time.perf_counter()
     side = _SIDES[device.type]
     world.barrier()
+    before = processor_times()
     mine = measure_product(device, precision, side, effort=_EFFORT)
-    products: list[Product] = world.gather_objects(mine)
+    waited = before.share_waited(processor_times()) if device.type == "cpu" else None
+    gathered: list[tuple[Product, float | None]] = world.gather_objects((mine, waited))
+    products = [product for product, _ in gathered]
+    waits = [one for _, one in gathered if one is not None]
     wrong = [rank for rank, product in enumerate(products) if product.wrong_rows]
     if wrong:
         raise RunError(
@@ -155,6 +176,8 @@ def measure_ceilings(world: Communicator, device: torch.device, precision: str) 
         slowest_flops=products[slowest].best_flops,
         slowest_host=world.hosts[slowest],
         ranks=world.size,
+        spread=max(product.spread for product in products),
+        waited=max(waits) if len(waits) == world.size else None,
         seconds=round(time.perf_counter() - start, 6),
     )
 

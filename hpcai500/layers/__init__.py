@@ -99,6 +99,10 @@ Rule = Literal["sgd", "lars", "lamb", "adam", "adagrad", "rmsprop-warmup"]
 RULES: tuple[str, ...] = get_args(Rule)
 
 
+SLOW_START_SHARE = 0.5
+"""Share of the scaled learning rate with which `slow-start` begins (Akiba, Suzuki and Fukuda 2017)."""
+
+
 class Hyperparameters(Layer):
     """Layer 8. Batch size and learning-rate policy may change at every level, most other fields only at `free`."""
 
@@ -135,6 +139,15 @@ class Hyperparameters(Layer):
         description="`weights` omits batch norm and biases, as LARS and LAMB do (Tencent)"
     )
     seed: Annotated[int, Field(ge=0, lt=SEEDS)] = Field(description="seed of weights, order and crops")
+
+    def peak_learning_rate(self, global_batch: int) -> float:
+        """Rate after the warm-up; linear scaling multiplies it by k for a global batch of k x `base_batch`.
+
+        `slow-start` begins at half of that rate and never exceeds it.
+        """
+        linear = self.learning_rate_scaling == "linear"
+        scaled = self.base_learning_rate * (global_batch / self.base_batch if linear else 1.0)
+        return scaled * SLOW_START_SHARE if self.schedule == "slow-start" else scaled
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -443,11 +456,11 @@ class Recipe(BaseModel):
                 f"hyperparameters.warmup_epochs: expected at most problem.epochs ({epochs}), got {warmup_epochs:g}; "
                 "change it too: --set hyperparameters.warmup_epochs=0"
             )
-        scale = self.global_batch / policy.base_batch if policy.learning_rate_scaling == "linear" else 1.0
-        if policy.end_learning_rate > policy.base_learning_rate * scale:
+        peak = policy.peak_learning_rate(self.global_batch)
+        if policy.end_learning_rate > peak:
             raise ValueError(
-                f"hyperparameters.end_learning_rate: expected at most the peak rate "
-                f"({policy.base_learning_rate * scale:g}), got {policy.end_learning_rate:g}"
+                f"hyperparameters.end_learning_rate: expected at most the peak rate ({peak:g}), got "
+                f"{policy.end_learning_rate:g}"
             )
         if list(policy.step_epochs) != sorted(set(policy.step_epochs)):
             raise ValueError(f"hyperparameters.step_epochs: expected increasing epochs, got {list(policy.step_epochs)}")

@@ -162,15 +162,15 @@ def _about(bench: Bench[ProfileOptions]) -> dict[str, Any]:
     import torch
 
     from hpcai500.data.derived import MANIFEST
+    from hpcai500.measure.micro import device_name
 
     recipe, world = bench.recipe, bench.ranks.world
     is_synthetic = (bench.options.data / MANIFEST).is_file()
-    device = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "processor"
     return {
         "schema": SCHEMA,
         "benchmark": recipe.benchmark,
         "device": bench.device.type,
-        "device_name": device,
+        "device_name": device_name(bench.device),
         "precision": recipe.accelerator.precision,
         "batch_size": recipe.hyperparameters.batch_size,
         "channels_last": recipe.framework.channels_last,
@@ -184,6 +184,9 @@ def _about(bench: Bench[ProfileOptions]) -> dict[str, Any]:
         "library": world.library,
         "cores": bench.cores,
         "torch": torch.__version__,
+        "hosts": list(world.hosts),
+        # What a record must have for the profile to be shown with it.
+        "fields": recipe.model_dump(mode="json"),
     }
 
 

@@ -155,6 +155,8 @@ class Ceilings(Value):
     slowest_host: Text | None = None
     side: Number | None = None
     ranks: Number
+    spread: Amount | None = None
+    waited: Amount | None = None
     seconds: Amount
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from hpcai500.methodology.passes import Event, Timeline, last_pass
 
@@ -68,6 +68,8 @@ class Goodput(BaseModel):
         recovery_seconds: mean time from an interruption to the end of the first training step after it.
         checkpoints: how many were written.
         checkpoint_seconds: mean time of one.
+        began_s: when the run first started, and `submitted_s` when its first job came into the queue (UNIX seconds);
+            None if unknown, as of a goodput that was read from a file.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -80,6 +82,8 @@ class Goodput(BaseModel):
     recovery_seconds: float | None
     checkpoints: int
     checkpoint_seconds: float | None
+    began_s: float | None = Field(default=None, exclude=True)
+    submitted_s: float | None = Field(default=None, exclude=True)
 
 
 _SHARE = "share of "
@@ -131,7 +135,38 @@ def goodput(events: Sequence[Event], timeline: Timeline | None = None) -> Goodpu
         recovery_seconds=math.fsum(walk.recoveries) / len(walk.recoveries) if walk.recoveries else None,
         checkpoints=saved,
         checkpoint_seconds=saving / saved if saved else None,
+        began_s=walk.began_s,
+        submitted_s=walk.submitted_s,
     )
+
+
+def in_turn(runs: Iterable[Goodput | None]) -> Goodput | None:
+    """The goodput of runs that were made one after the other: as `total`, and the time between two of them counts.
+
+    From the end of one until the next was submitted, or began, nothing ran: downtime. None unless that of every run
+    is known.
+    """
+    found = list(runs)
+    summed = total(found)
+    spans = [(run.began_s, run) for run in found if run is not None and run.began_s is not None]
+    if summed is None or len(spans) < len(found):
+        return summed
+    spans.sort(key=lambda span: span[0])
+    downtime = queue = 0.0
+    ended = spans[0][0]
+    for began, run in spans:
+        # Runs of a campaign may also be made at the same time.
+        if began > ended:
+            submitted = began if run.submitted_s is None else min(max(run.submitted_s, ended), began)
+            downtime += submitted - ended
+            queue += began - submitted
+        ended = max(ended, began + run.wall_seconds)
+    parts = summed.seconds.model_copy(
+        update={"downtime": summed.seconds.downtime + downtime, "queue": summed.seconds.queue + queue}
+    )
+    wall = summed.wall_seconds + downtime + queue
+    fraction = parts.steps / wall if parts.steps is not None and wall else None
+    return summed.model_copy(update={"fraction": fraction, "wall_seconds": wall, "seconds": parts})
 
 
 def total(runs: Iterable[Goodput | None]) -> Goodput | None:
@@ -236,6 +271,9 @@ class _Walk:
     saved: dict[tuple[int, int], int] = field(default_factory=lambda: {(1, 0): 0})
     # When the process ended, if no step was done since.
     failed_s: float | None = None
+    # When the first process started, and when its job came into the queue (UNIX seconds).
+    began_s: float = 0.0
+    submitted_s: float | None = None
 
     def __post_init__(self) -> None:
         before: Event | None = None
@@ -285,11 +323,14 @@ class _Walk:
             span.is_lost = span.did in _WORK and not span.is_saved
 
     def _first(self, event: Event) -> None:
+        self.began_s = event["time_ms"] / 1000
         launch = _Launch.of(event)
         if launch is None:
             return
         known = [moment for moment in (launch.process_s, launch.job_s) if moment is not None]
-        self._add("startup", min([launch.init_s, *known]) - launch.init_s, 0.0)
+        self.began_s = min([launch.init_s, *known])
+        self.submitted_s = launch.submit_s
+        self._add("startup", self.began_s - launch.init_s, 0.0)
 
     def _between(self, before: Event, event: Event) -> None:
         """Divide the time from the last event of a process to the first of the next."""

@@ -291,6 +291,24 @@ def ceiling(measured: Sequence[Ceilings]) -> float | None:
     return max((one.flops for one in measured), default=None)
 
 
+# With repetitions further apart than this, or threads that waited longer for a core, the machine was busy.
+_MOST_SPREAD, _MOST_WAITED = 0.1, 0.05
+
+
+def why_not_idle(spread: float | None, waited: float | None) -> str | None:
+    """Why the machine was busy while its ceiling was measured, so that it is too low; None if it was idle.
+
+    `spread` and `waited` are those of the event; None if they were not measured.
+    """
+    if spread is None:
+        return "whether the machine was idle is not in the record"
+    if waited is not None and waited > _MOST_WAITED:
+        return f"other programs used the cores: threads waited {waited:.0%} of their time for one"
+    if spread > _MOST_SPREAD:
+        return f"the machine was busy: the times of equal products differed by {spread:.0%}"
+    return None
+
+
 def ceiling_faults(measured: Sequence[Ceilings], precision: str) -> Iterator[str]:
     """Ceilings in another precision than the run's, or lower than the slowest rank's times the number of ranks."""
     for one in measured:

@@ -15,6 +15,7 @@ from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.conduct import conduct, is_sharded
 from hpcai500.methodology.energy import power_of_run
 from hpcai500.methodology.goodput import Goodput, goodput
+from hpcai500.methodology.integrity import why_not_idle
 from hpcai500.methodology.passes import Better, Event, Timeline, better_of, first_reaching, goal, last_pass, reaches
 from hpcai500.methodology.rules import LevelReport, find_level
 from hpcai500.methodology.samples import Samples, Unit, samples_of
@@ -138,7 +139,7 @@ class Result(BaseModel):
     `level_changes` are the fields that no lower level allows; None if the edition does not know the benchmark.
     `unit` is what a sample holds, if the workload says so; `units_per_second` is its rate over the run.
     `utilisation` is the share of the matrix-product rate of all ranks, measured in the run, that training steps reach;
-    None if it was not measured, or if the run went on with another number of ranks.
+    None, with a note, if it was not measured on an idle machine, or if the run went on with another number of ranks.
     `parallel_efficiency` is None, with a note, where it cannot be relied on; `parallel_efficiency_starts` has it for
     each start of the run.
     """
@@ -165,6 +166,7 @@ class Result(BaseModel):
     flops_convention: str
     flops: float
     utilisation: float | None = None
+    utilisation_note: str | None = None
     quality: Quality
     penalty_coefficient: float | None
     vflops: float | None
@@ -263,6 +265,7 @@ def derive(
         # Last: every run of a plug-in has this reason, and would hide the others.
         *([] if rules else [f"edition {recipe['edition']} has no benchmark {recipe['benchmark']}"]),
     ]
+    share_of_ceiling, why_no_share = utilisation(events)
     return Result(
         benchmark=recipe["benchmark"],
         edition=recipe["edition"],
@@ -282,7 +285,8 @@ def derive(
         flops_per_image=flops_per_image,
         flops_convention=convention,
         flops=flops,
-        utilisation=utilisation(events),
+        utilisation=share_of_ceiling,
+        utilisation_note=why_no_share,
         quality=quality,
         penalty_coefficient=coefficient,
         vflops=vflops,
@@ -349,21 +353,27 @@ def training_seconds(events: Iterable[Event]) -> float:
     return math.fsum(epoch["value"]["seconds"] for epoch in last_pass(events, "epoch_stop").values())
 
 
-def utilisation(events: Sequence[Event]) -> float | None:
+def utilisation(events: Sequence[Event]) -> tuple[float | None, str | None]:
     """FLOPs of training steps a second of training steps / FLOPS of matrix products in the run's precision.
 
     Operations are those counted of the model (`analytic`), of all samples trained on, also those that pad the last
     batch. The matrix products ran on all ranks at once, before the clock started. Of several starts, the highest rate
-    counts. None if no start measured it, or if the starts had different numbers of ranks.
+    counts. None, with the reason, if no start measured it on an idle machine, as a rate that is too low makes the
+    share too high, or if the starts had different numbers of ranks.
     """
     measured = [event["value"] for event in events if event["key"] == "ceilings"]
     seconds = training_seconds(events)
-    if not seconds or len({one["ranks"] for one in measured}) != 1 or not max(one["flops"] for one in measured):
-        return None
+    if not seconds or not measured or not max(one["flops"] for one in measured):
+        return None, "the rate of matrix products was not measured"
+    if len({one["ranks"] for one in measured}) > 1:
+        return None, "the run went on with another number of ranks"
+    reasons = [why_not_idle(one.get("spread"), one.get("waited")) for one in measured]
+    if None not in reasons:
+        return None, f"the rate of matrix products is uncertain: {reasons[-1]}"
     epochs = [epoch["value"] for epoch in last_pass(events, "epoch_stop").values()]
     trained = sum(epoch["samples"] + epoch["padded_samples"] for epoch in epochs)
     operations = trained * _only(events, "flops")["value"]["per_sample"]
-    return float(operations / seconds / max(one["flops"] for one in measured))
+    return float(operations / seconds / max(one["flops"] for one in measured)), None
 
 
 def _communication(events: Sequence[Event]) -> dict[str, Any]:

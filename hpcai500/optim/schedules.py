@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hpcai500.layers import Hyperparameters
+from hpcai500.layers import SLOW_START_SHARE, Hyperparameters
 
 # Akiba, Suzuki and Fukuda 2017, "Slow-Start": (first epoch of 90, share of the scaled rate).
-_SLOW_START = ((0, 0.5), (40, 0.075), (70, 0.01), (85, 0.001))
+_SLOW_START = ((0, SLOW_START_SHARE), (40, 0.075), (70, 0.01), (85, 0.001))
 _SLOW_START_EPOCHS = 90
 
 
@@ -27,13 +27,8 @@ class LearningRate:
 
     @property
     def peak(self) -> float:
-        """Rate after the warm-up; linear scaling multiplies it by k for a global batch of k x `base_batch`.
-
-        `slow-start` begins at half of that rate and never exceeds it.
-        """
-        linear = self.policy.learning_rate_scaling == "linear"
-        scaled = self.policy.base_learning_rate * (self.global_batch / self.policy.base_batch if linear else 1.0)
-        return scaled * _SLOW_START[0][1] if self.policy.schedule == "slow-start" else scaled
+        """Rate after the warm-up."""
+        return self.policy.peak_learning_rate(self.global_batch)
 
     def at(self, step: int) -> float:
         """Rate of update `step` (from 0) of the whole run."""

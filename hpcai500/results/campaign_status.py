@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcai500.campaign.journal import Campaign
 from hpcai500.campaign.standing import Row, Standing
-from hpcai500.methodology.goodput import Goodput, total
+from hpcai500.methodology.goodput import Goodput, in_turn
 from hpcai500.methodology.trials import TrialSummary, summarise
 from hpcai500.results.outcome import goodput_lines, mean_lines
 from hpcai500.results.score import summarise_trials, why_no_mean
@@ -115,8 +115,8 @@ class CampaignStatus:
 
     @cached_property
     def goodput(self) -> Goodput | None:
-        """Where the time of all finished runs went."""
-        return total(result.goodput for result in self.standing.results)
+        """Where the time of all finished runs went, and that between them."""
+        return in_turn(result.goodput for result in self.standing.results)
 
     @cached_property
     def metrics(self) -> Mapping[str, TrialSummary]:

@@ -13,7 +13,7 @@ from hpcai500.methodology.goodput import FIGURES, figure
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.samples import samples_of
-from hpcai500.methodology.statistics import Compared, Side, compare, side
+from hpcai500.methodology.statistics import LEAST_RUNS, Compared, Side, compare, side
 from hpcai500.recipe import Difference, table_differences
 from hpcai500.results.report.blocks import Block, Cell, Row, Section, Table, Text, Tone, render, without_folders
 from hpcai500.results.report.reading import Subject, read_subject
@@ -61,6 +61,16 @@ class Comparison:
         """Whether both sides did the same work, and finished it."""
         return not self.problems
 
+    @property
+    def why_no_verdict(self) -> str | None:
+        """Why no number is called better or worse, although both sides did the same work; None if numbers are."""
+        fewest = min(len(self.a), len(self.b))
+        if not self.comparable or fewest >= LEAST_RUNS:
+            return None
+        if len(self.a) == len(self.b) == 1:
+            return "one run each: no verdict"
+        return f"fewer than {LEAST_RUNS} runs of a side: no verdict"
+
     def title(self, metric: Metric) -> str:
         return metric_title(metric.name, samples_of(self.a[0].record.tables.get("benchmark")).name)
 
@@ -68,6 +78,7 @@ class Comparison:
         return {
             "comparable": self.comparable,
             "problems": list(self.problems),
+            "why_no_verdict": self.why_no_verdict,
             "a": [_subject_document(subject) for subject in self.a],
             "b": [_subject_document(subject) for subject in self.b],
             "recipe": [{"layer": d.layer, "field": d.field, "a": d.reference, "b": d.value} for d in self.recipe],
@@ -296,6 +307,8 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
     yield from aligned(rows)
     if comparison.numbers:
         yield ""
+        if comparison.why_no_verdict:
+            yield f"{comparison.why_no_verdict} (repeat the runs: --trials {LEAST_RUNS})"
         yield f"{'':34} {'A':>22} {comparison.name:>22} {f'{comparison.name}/A':>8}"
         for metric, compared in comparison.numbers:
             a, b = (_with_spread(metric, one) for one in (compared.a, compared.b))
@@ -319,6 +332,7 @@ def comparison_page(*comparisons: Comparison) -> str:
         "compare.html.j2",
         title=f"HPC AI500: {'two' if len(sides) == 2 else len(sides)} sides compared",
         comparable=all(one.comparable for one in comparisons),
+        has_verdicts=not any(one.why_no_verdict for one in comparisons),
         names=[one.name for one in comparisons if not one.comparable],
         problems=list(dict.fromkeys(problem for one in comparisons for problem in one.problems)),
         sentences=[_sentence(one) for one in comparisons],
@@ -331,6 +345,8 @@ def _sentence(comparison: Comparison) -> str:
     """The summary of a page: the ratio of the first number that both sides have."""
     name = comparison.name
     text = f"A and {name} did the same work and finished it"
+    if comparison.why_no_verdict:
+        return f"{text}; {comparison.why_no_verdict}."
     for metric, compared in comparison.numbers:
         if compared.ratio is not None and (verdict := _verdict(metric, compared)):
             return (
@@ -430,14 +446,12 @@ def _ratio(compared: Compared) -> str:
 
 
 def _verdict(metric: Metric, compared: Compared) -> str:
-    """Better or worse, and whether the difference exceeds the spread of the runs."""
-    if compared.ratio is None or not metric.better:
+    """Better or worse beyond the spread of the runs, or within it; nothing if there are too few runs to say."""
+    if compared.ratio is None or compared.exceeds_spread is None or not metric.better:
         return ""
     if abs(compared.ratio - 1) < _SAME:
         return "the same"
     word = "better" if (compared.ratio > 1) == (metric.better == "higher") else "worse"
-    if compared.exceeds_spread is None:
-        return word
     return f"{word}, beyond the spread" if compared.exceeds_spread else "within the spread"
 
 

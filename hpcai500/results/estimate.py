@@ -156,7 +156,7 @@ def estimate_on(machine: Machine, name: str, recipe: Recipe, facts: StepFacts) -
     def step(flops: float) -> float:
         if recipe.world_size == 1:
             return facts.flops / flops
-        return plan_of(recipe, facts, model, flops).step(nodes).seconds
+        return plan_of(recipe, facts, model, nodes, flops).step(nodes).seconds
 
     seconds = Span(step(rate.high), step(rate.expected), step(rate.low))
     if nodes > 1:
@@ -164,7 +164,7 @@ def estimate_on(machine: Machine, name: str, recipe: Recipe, facts: StepFacts) -
     forward = Span(*(facts.forward_flops / flops for flops in (rate.high, rate.expected, rate.low)))
     communication: tuple[str, ...] = ()
     if recipe.world_size > 1:
-        _, links = network_of(model)
+        _, links = network_of(model, nodes)
         communication = (links, *communication_sentences(recipe, facts, model, 0.0))
     if nodes > 1:
         communication += (error_sentence(),)

@@ -17,7 +17,7 @@ from typing import Any
 from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.campaign.standing import Standing, standing
 from hpcai500.errors import ExitCode, HpcAi500Error, RecordError
-from hpcai500.methodology.goodput import FIGURES, Goodput, figure, total
+from hpcai500.methodology.goodput import FIGURES, Goodput, figure, in_turn, total
 from hpcai500.methodology.result import Quality, Result
 from hpcai500.methodology.samples import IMAGES, Samples
 from hpcai500.methodology.trials import TrialSummary
@@ -76,6 +76,8 @@ def summary_lines(result: Result) -> Iterator[str]:
     yield f"FLOPS       {scaled(result.flops, 'FLOPS')} ({per_sample}, {result.flops_convention})"
     if result.utilisation is not None:
         yield f"  in training steps      {result.utilisation:.1%} of the matrix-product rate measured in this run"
+    else:
+        yield f"  share of the matrix-product rate unknown: {result.utilisation_note}"
     if result.vflops is not None:
         yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (quality factor {result.penalty_coefficient:.4f})"
     else:
@@ -414,8 +416,9 @@ class CommandOutcome:
         return why_no_mean([run.record for run in self.runs if run.result]) if len(self._good) > 1 else None
 
     def _goodput(self) -> Goodput | None:
-        """Over all runs that have a result."""
-        return total(result.goodput for result in self._good)
+        """Over all runs that have a result; of a campaign, also the time between them."""
+        together = in_turn if self._campaign else total
+        return together(result.goodput for result in self._good)
 
     def _summaries(self) -> dict[str, TrialSummary]:
         return summarise_trials(self._good) if len(self._good) > 1 and not self._why_no_mean() else {}

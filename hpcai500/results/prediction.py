@@ -16,7 +16,7 @@ from hpcai500.drawing import figure_files
 from hpcai500.errors import UsageError
 from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
-from hpcai500.machine import Level, Link, Machine, why_not_of
+from hpcai500.machine import Level, Link, Machine, origin_of_run, why_not_of
 from hpcai500.methodology.cost import (
     MOST_TENSORS,
     USUAL_BUCKET_BYTES,
@@ -54,24 +54,26 @@ _NETWORK_LATENCY, _NODE_LATENCY = 30e-6, 5e-6
 _FREE = Hockney(0.0, 1e30)
 
 
-def network_of(machine: Machine) -> tuple[Network, str]:
-    """The links between and within nodes of `machine`, and a sentence that describes them.
+def network_of(machine: Machine, nodes: int) -> tuple[Network, str]:
+    """The links between and within `nodes` nodes like those of `machine`, and a sentence that describes them.
 
     Raises:
-        UsageError: the speed of the network is unknown.
+        UsageError: there are several nodes, and the speed of the network is unknown.
     """
-    between = _link(machine.network, machine.system, _NETWORK_LATENCY)
+    between = _link(machine.network, machine.system, _NETWORK_LATENCY) if nodes > 1 else _FREE
     if between is None:
         raise UsageError(
             f"{machine.name}: the speed of its network is unknown: add a table [network] with latency_seconds and "
             "bytes_per_second to its file, or measure it on two nodes: srun -N 2 hpcai500 micro -o micro.json"
         )
     within = _link(machine.node_link, machine.node, _NODE_LATENCY)
-    words = f"a node sends {_in_words(between)}"
+    words = [f"a node sends {_in_words(between)}"] if nodes > 1 else []
     if machine.accelerators_per_node > 1:
-        words += f", a rank within its node {_in_words(within)}" if within else ", links within a node cost nothing"
-    guessed = machine.network is None or (within and machine.node_link is None and machine.accelerators_per_node > 1)
-    return Network(within or _FREE, between), words + (" (latency assumed)" if guessed else "")
+        words += [f"a rank within its node {_in_words(within)}" if within else "links within a node cost nothing"]
+    guessed = (nodes > 1 and machine.network is None) or (
+        within and machine.node_link is None and machine.accelerators_per_node > 1
+    )
+    return Network(within or _FREE, between), ", ".join(words) + (" (latency assumed)" if guessed else "")
 
 
 def rate_of(machine: Machine, recipe: Recipe, facts: StepFacts) -> tuple[Span, str]:
@@ -165,7 +167,7 @@ def measured_points(runs: Sequence[ScoredRun], machine: Machine) -> list[Measure
         _require_same_work(runs[0].record, run.record)
         # Step times of another device or node size do not apply to the machine.
         device, per_node = str(run.record.tables["accelerator"]["device"]), run.result.world_size // run.result.nodes
-        if reason := why_not_of(machine, device, per_node):
+        if reason := why_not_of(machine, device, per_node, origin_of_run(run.record.system)):
             raise UsageError(f"{run.path}: {reason}")
     return [_point(run) for run in runs]
 
@@ -280,7 +282,8 @@ class Prediction:
                 f"{point.step.seconds:>7.3g} s {seconds:>15} {point.step.exposed_seconds:>7.3g} s{behind}"
             )
         for one in self.measured:
-            yield f"measured    {count(one.ranks, 'rank')}: {scaled(one.flops, 'FLOPS')} ({one.record})"
+            rate = f"{scaled(one.flops, 'FLOPS')} in training steps"
+            yield f"measured    {count(one.ranks, 'rank')}: {rate} ({one.record})"
         for number, wall in enumerate(self.walls):
             yield f"{'THE WALL' if number == 0 else 'then':<11} {wall.sentence}"
         if not self.walls:
@@ -340,9 +343,9 @@ def predict_scaling(
         basis = f"a step without communication takes {alone:.4g} s, as measured ({measured[0].record})"
     else:
         rate, basis = rate_of(machine, recipe, facts)
-    _, links = network_of(machine)
+    _, links = network_of(machine, most_nodes)
     plans = {
-        name: plan_of(recipe, facts, machine, flops, jitter)
+        name: plan_of(recipe, facts, machine, most_nodes, flops, jitter)
         for name, flops in (("slow", rate.low), ("expected", rate.expected), ("fast", rate.high))
     }
     # Counted as in the measured records, whose images may have another size.
@@ -375,14 +378,16 @@ def predict_scaling(
     )
 
 
-def plan_of(recipe: Recipe, facts: StepFacts, machine: Machine, flops: float, jitter: float = 0.0) -> Plan:
-    """The step of a rank that computes at `flops`, and the all-reduce of its gradients on `machine`.
+def plan_of(
+    recipe: Recipe, facts: StepFacts, machine: Machine, most_nodes: int, flops: float, jitter: float = 0.0
+) -> Plan:
+    """The step of a rank that computes at `flops`, and the all-reduce of its gradients on up to `most_nodes` nodes.
 
     Raises:
-        UsageError: the speed of the network is unknown.
+        UsageError: as `network_of`.
     """
     options = recipe.communication
-    network, _ = network_of(machine)
+    network, _ = network_of(machine, most_nodes)
     memory = machine.node.bandwidths.get("memory") if machine.node else None
     seconds = facts.flops / flops
     bucket_bytes, most = options.bucket_bytes or USUAL_BUCKET_BYTES, MOST_TENSORS[recipe.accelerator.device]

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpcai500.drawing import figure_files
 from hpcai500.errors import ExitCode, RecordError
+from hpcai500.machine import origin_of_figures, origin_of_run, other_machine
+from hpcai500.recipe import table_differences
+from hpcai500.record import Record
 from hpcai500.results.given_files import GivenFile, given_file
-from hpcai500.text import prefix_of, scaled
+from hpcai500.text import prefix_of, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,6 +99,36 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], GivenFile]:
     if missing := sorted(_NEEDED - document.keys()):
         raise RecordError(f"{path}: damaged, lacks {missing[0]}: profile again")
     return document, file
+
+
+# Fields of the recipe that decide where the time of a step goes.
+_LAYERS_OF_STEPS = ("workload", "programming", "framework", "accelerator", "communication", "os")
+_FIELDS_OF_STEPS = {
+    "benchmark", "hyperparameters.batch_size", "hyperparameters.accumulation_steps", "hyperparameters.optimizer",
+}  # fmt: skip
+_NOT_OF_STEPS = {"communication.timeout_seconds", "communication.trace_steps"}
+
+
+def why_not_of_run(profile: Profile, record: Record) -> str | None:
+    """The first difference between the recipe or machine of `profile` and those of a run; None if it belongs to it."""
+    recipe = profile.get("fields")
+    if not isinstance(recipe, dict):
+        return "the profile does not say of which recipe and machine it is: profile again"
+    start: Mapping[str, Any] = next(
+        (event["value"] for event in record.events if event["key"] in ("run_start", "run_resume")), {}
+    )
+    pairs = [
+        *((one.field, one.reference, one.value) for one in table_differences(record.tables, recipe)),
+        ("ranks", profile.get("ranks"), start.get("world_size")),
+        ("nodes", profile.get("nodes"), start.get("nodes")),
+    ]
+    for name, theirs, ours in pairs:
+        is_field = "." not in name or name in _FIELDS_OF_STEPS or name.split(".")[0] in _LAYERS_OF_STEPS
+        # A record of an older version lacks fields, and one of a run that has not begun lacks its size.
+        if is_field and name not in _NOT_OF_STEPS and None not in (theirs, ours) and theirs != ours:
+            return f"{name} is {short(theirs, 60)} in the profile, and {short(ours, 60)} in the run"
+    reason = other_machine(origin_of_figures(profile), origin_of_run(record.system))
+    return reason and f"it was made on another machine ({reason})"
 
 
 def exit_code(profile: Profile) -> ExitCode:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcai500.drawing import figure_files
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.machine import Level, Machine, PaperPoint, why_not_of
+from hpcai500.machine import Level, Machine, PaperPoint, origin_of_run, why_not_of
 from hpcai500.methodology.roofline import (
     Ceiling,
     Model,
@@ -75,7 +75,7 @@ def point_sentence(name: str, workload: Workload, roof: Roof, flops: float) -> s
         )
     share = flops / attainable
     doubt = ": more than its bound, so a ceiling was measured too low or on another machine" if share > 1 else ""
-    return f"{name} {limit}; it attains {precise(flops, 'FLOPS')}, {share:.0%} of that{doubt}"
+    return f"{name} {limit}; its training steps attain {precise(flops, 'FLOPS')}, {share:.0%} of that{doubt}"
 
 
 def move_sentence(move: Move, point: RooflinePoint) -> str:
@@ -344,7 +344,8 @@ def _point(run: ScoredRun, machine: Machine, model: Model) -> RooflinePoint:
     per_node, rest = divmod(result.world_size, result.nodes)
     if rest:
         raise UsageError(f"{run.path}: {result.world_size} ranks on {result.nodes} nodes: the model needs equal nodes")
-    if reason := why_not_of(machine, str(run.record.tables["accelerator"]["device"]), per_node):
+    device = str(run.record.tables["accelerator"]["device"])
+    if reason := why_not_of(machine, device, per_node, origin_of_run(run.record.system)):
         raise UsageError(f"{run.path}: {reason}")
     workload = _workload(run, model, per_node)
     return _place(

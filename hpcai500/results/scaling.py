@@ -59,7 +59,8 @@ class Scaling:
 
     def lines(self) -> Iterator[str]:
         base = count(self.points[0].processes, "process", "processes")
-        yield f"weak scaling of {self.benchmark}, the same batch a process; efficiency against {base}"
+        work = f"weak scaling of {self.benchmark}, the same batch a process"
+        yield f"{work}; rates of training steps; efficiency against {base}"
         unit = self.samples.rate_unit
         wide = max(10, len(unit))
         yield (

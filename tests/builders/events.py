@@ -162,7 +162,8 @@ def begin(clock: Clock, story: Story) -> None:
     clock.add("flops", {"convention": "analytic", "per_sample": per_sample, "forward": forward})
     clock.add("ceilings", {
         "precision": recipe.accelerator.precision, "side": 4096, "flops": story.rank_flops * ranks,
-        "slowest_flops": story.rank_flops * 0.99, "slowest_host": story.hosts[-1], "ranks": ranks, "seconds": 0.9,
+        "slowest_flops": story.rank_flops * 0.99, "slowest_host": story.hosts[-1], "ranks": ranks, "spread": 0.02,
+        "waited": None, "seconds": 0.9,
     }, after=1.0)  # fmt: skip
     if ranks > 1:
         step = 0.99 * recipe.global_batch / story.images_per_second

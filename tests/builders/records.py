@@ -15,6 +15,7 @@ from PIL import Image
 
 from builders.campaigns import derived, power_entry
 from builders.events import STAGES
+from hpcai500.layers import Recipe
 from hpcai500.methodology.energy import Window, window_of
 from hpcai500.methodology.kernel_classes import CLASSES
 from hpcai500.recipe import load_recipe, recipe_hash
@@ -159,15 +160,8 @@ def write_reported(
         fail: what ended the run before its end.
         is_silent: whether the meters missed some seconds.
     """
-    backend = "torch" if ranks > 1 else "local"
-    recipe = load_recipe(
-        "ic/smoke",
-        [
-            f"problem.epochs={epochs}", "hyperparameters.warmup_epochs=0", f"hyperparameters.seed={seed}",
-            f"communication.backend={backend}", f"hardware.nodes={nodes}",
-            f"hardware.accelerators_per_node={ranks // nodes}", *settings,
-        ],
-    )  # fmt: skip
+    recipe = _reported_recipe(*settings, ranks=ranks, nodes=nodes, epochs=epochs, seed=seed)
+    backend = recipe.communication.backend
     names = [hosts.format(index) for index in range(nodes)]
     clock = MovedClock()
     with mock.patch("hpcai500.record.time", clock), RecordWriter.create(path, recipe) as writer:
@@ -198,14 +192,34 @@ def write_reported(
         writer.event("power", _power(path, names, window_of(read_record(path).events), is_silent=is_silent))
         writer.write_picture("detections.png", _picture())
         writer.finish(derived(path))
-    write_reported_profile(path / "profile")
+    write_reported_profile(path / "profile", {**PROFILE, **profile_facts(recipe)})
     return path
 
 
+def _reported_recipe(*settings: str, ranks: int = 4, nodes: int = 2, epochs: int = 3, seed: int = 1) -> Recipe:
+    return load_recipe(
+        "ic/smoke",
+        [
+            f"problem.epochs={epochs}", "hyperparameters.warmup_epochs=0", f"hyperparameters.seed={seed}",
+            f"communication.backend={'torch' if ranks > 1 else 'local'}", f"hardware.nodes={nodes}",
+            f"hardware.accelerators_per_node={ranks // nodes}", *settings,
+        ],
+    )  # fmt: skip
+
+
+def profile_facts(recipe: Recipe) -> dict[str, Any]:
+    """What a profile says of its recipe and machine: of those of `write_reported`."""
+    return {
+        "fields": recipe.model_dump(mode="json"), "ranks": recipe.world_size, "nodes": recipe.hardware.nodes,
+        "device": "cpu", "device_name": "Zen 4",
+    }  # fmt: skip
+
+
 def write_reported_profile(folder: Path, document: Mapping[str, Any] = PROFILE) -> Path:
-    """A profile in `folder`."""
+    """A profile in `folder`, of the recipe and machine of `write_reported` unless `document` says others."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "profile.json").write_text(json.dumps(document), encoding="utf-8")
+    whole = {**profile_facts(_reported_recipe()), **document}
+    (folder / "profile.json").write_text(json.dumps(whole), encoding="utf-8")
     return folder
 
 

@@ -102,6 +102,8 @@ def test_a_run_measures_what_its_devices_reach_before_its_clock_starts(record: R
     value = measured["value"]
     assert (value["precision"], value["ranks"]) == ("fp32", 1)
     assert value["flops"] == value["slowest_flops"] > 1e8
+    assert value["spread"] >= 0
+    assert 0 <= value["waited"] <= 1
 
 
 def test_the_weights_are_looked_at_after_each_epoch(record: Record) -> None:

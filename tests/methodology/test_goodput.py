@@ -9,7 +9,7 @@ from builders.events import EventLog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.goodput import PARTS, Goodput, contradictions, goodput, total
+from hpcai500.methodology.goodput import PARTS, Goodput, contradictions, goodput, in_turn, total
 
 ONE_RANK = {"world_size": 1, "nodes": 1}
 
@@ -216,6 +216,33 @@ def test_runs_are_summed() -> None:
     mixed = total([untold, other])
     assert mixed is not None
     assert (mixed.fraction, mixed.seconds.steps, mixed.seconds.unknown) == (None, None, pytest.approx(172 + 85))
+
+
+def test_time_between_the_runs_of_a_campaign_is_downtime_or_queue() -> None:
+    first, second = trained_once(), trained_once()
+    one = found(first)
+    later = shifted(second, one.wall_seconds + 500)
+    together = in_turn([found(later), one])
+    assert together is not None
+    assert together.seconds.downtime == pytest.approx(500)
+    assert together.wall_seconds == pytest.approx(2 * one.wall_seconds + 500)
+    assert together.fraction == pytest.approx(170 / together.wall_seconds)
+    at_once = in_turn([one, one])
+    assert at_once == total([one, one]), "runs at the same time have no time between them"
+    assert in_turn([one, None]) is None
+    queued = shifted(second, 0, job_submitted_s=(one.began_s or 0) + one.wall_seconds + 200)
+    waited = in_turn([one, found(queued)])
+    assert waited is not None
+    assert (waited.seconds.downtime, waited.seconds.queue) == (pytest.approx(200), pytest.approx(300))
+
+
+def shifted(log: EventLog, seconds: float, **launch: Any) -> EventLog:
+    """The events of `log`, so much later."""
+    for event in log.events:
+        event["time_ms"] += round(1000 * seconds)
+        if event["key"] == "init_start":
+            event["value"]["launch"] |= launch
+    return log
 
 
 def trained_once() -> EventLog:

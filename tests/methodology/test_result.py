@@ -421,9 +421,9 @@ def test_the_result_has_the_split_of_its_epochs() -> None:
 # What samples are called and hold, and the share of the machine's rate that steps reach.
 
 
-def measured(log: EventLog, *rates: float, ranks: int = 8) -> EventLog:
+def measured(log: EventLog, *rates: float, ranks: int = 8, **how: float | None) -> EventLog:
     for rate in rates:
-        log.add("ceilings", {"flops": rate, "ranks": ranks})
+        log.add("ceilings", {"flops": rate, "ranks": ranks, "spread": 0.02, "waited": None, **how})
     return log
 
 
@@ -458,6 +458,24 @@ def test_utilisation_is_unknown_without_a_measured_rate_or_with_one_of_other_ran
         result = log.result()
         assert result.utilisation is None
         assert not any("utilisation" in line for line in figure_of_merit_lines(result))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"spread": 0.3}, "the machine was busy: the times of equal products differed by 30%"),
+        ({"waited": 0.4}, "other programs used the cores: threads waited 40% of their time for one"),
+        ({"spread": None}, "whether the machine was idle is not in the record"),
+    ],
+)
+def test_utilisation_of_a_busy_machine_is_unknown_with_its_reason(how: dict[str, float | None], said: str) -> None:
+    log = measured(complete(), 1e16, **how)
+    result = log.result()
+    assert result.utilisation is None
+    assert result.utilisation_note == f"the rate of matrix products is uncertain: {said}"
+    assert f"unknown: {result.utilisation_note}" in "\n".join(summary_lines(result))
+    again = measured(log, 8e15).result()
+    assert again.utilisation is not None, "one of the starts was on an idle machine"
 
 
 def test_a_result_without_a_unit_has_no_key_of_it() -> None:

@@ -53,7 +53,7 @@ def test_the_papers_points_are_bound_as_it_says_and_compression_is_quantified() 
     assert points["IC fp32"].bound == points["IC mixed"].bound == "computation"
     assert points["EWA"].sentence == (
         "EWA is bound by communication: at a COI of 67.42 kFLOP/B Ethernet (1.2 GB/s) allows 80.9 TFLOPS; "
-        "it attains 25.99 TFLOPS, 32% of that"
+        "its training steps attain 25.99 TFLOPS, 32% of that"
     )
     said = [move["sentence"] for move in roofline([], V100).document()["points"][0]["moves"]]
     assert (
@@ -114,6 +114,14 @@ def test_one_rank_communicates_nothing_and_needs_no_link(tmp_path: Path) -> None
     assert (point.coi, point.bandwidth, point.bound, point.binding) == (None, None, "computation", "GEMM fp32")
     assert "communicates nothing and is bound by computation" in point.sentence
     assert set(draw_roofline(drawn)) == {"roofline-node-1.svg", "roofline-node-1.png"}
+
+
+def test_ceilings_of_another_device_are_refused_by_name(tmp_path: Path) -> None:
+    ran = record(tmp_path)
+    mine, other = (MACHINE.model_copy(update={"devices": (name,)}) for name in ("Zen 4", "Zen 2"))
+    assert roofline([ran], mine).points
+    with pytest.raises(UsageError, match=r"the ceilings of small are of another machine \(Zen 2, not Zen 4\)"):
+        roofline([ran], other)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +252,13 @@ def test_a_prediction_cuts_buckets_as_a_run_does(device: str, buckets: str) -> N
     recipe = planned_recipe("ic/reference", settings, 2, 4)
     assumptions = predict_scaling(recipe, facts, machine(), 8).assumptions
     assert any(f"in {buckets} of at most" in sentence for sentence in assumptions)
+
+
+def test_an_estimate_for_one_node_needs_no_network() -> None:
+    alone = machine().model_copy(update={"nodes": 1, "network": None, "system": None})
+    said = "\n".join(estimated("accelerator.precision=fp32", on=alone).lines())
+    assert "a rank within its node" in said
+    assert "a node sends" not in said
 
 
 @pytest.mark.parametrize(("kind", "word"), [("prediction", "PREDICTED"), ("estimate", "an estimate without a run")])

@@ -11,12 +11,14 @@ import html
 import io
 import json
 import re
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders.records import write_record, write_reported, write_reported_profile
@@ -307,11 +309,47 @@ def test_a_part_that_cannot_be_read_does_not_take_the_page_with_it(record: Path,
 def test_what_does_not_go_with_the_record_is_refused_or_said(record: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"no profile.json; make one: hpcai500 profile ic --out"):
         make_report([record], profile=tmp_path)
-    with pytest.raises(UsageError, match="a profile of ewa, but no record is of ewa"):
-        make_report([record], profile=write_reported_profile(tmp_path / "p", {"benchmark": "ewa"}))
+    odd = write_reported_profile(tmp_path / "p", {"fields": {"benchmark": "ewa"}})
+    with pytest.raises(UsageError, match="benchmark is ewa in the profile, and ic in the run: give the profile of a"):
+        make_report([record], profile=odd)
     machine = tmp_path / "machine.toml"
     machine.write_text(MACHINE.partition("[system]")[0], encoding="utf-8")
     assert "No roofline: two nodes: no model `system`" in words(page(record, machine=str(machine)))
+
+
+def test_a_profile_is_shown_with_the_records_that_it_is_of(tmp_path: Path) -> None:
+    one = write_reported(tmp_path / "one")
+    others = [
+        write_reported(tmp_path / "compressed", "communication.compression=fp16"),
+        write_reported(tmp_path / "larger", "hyperparameters.batch_size=128"),
+        write_reported(tmp_path / "alone", ranks=1, nodes=1),
+    ]
+    for other in others:
+        shutil.rmtree(other / "profile")
+    shutil.rmtree(one / "profile")
+    given = write_reported_profile(tmp_path / "given")
+    chart = "Kernel classes (V2.0 Fig. 10)"
+    assert page(one, *others, profile=given).count(chart) == 1
+    # Another seed, and other epochs, change nothing in a step.
+    same = write_reported(tmp_path / "same", seed=7, epochs=2)
+    assert page(one, same, profile=given).count(chart) == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"device_name": "Zen 2"}, "it was made on another machine (Zen 2, not H100)"),
+        ({"ranks": 8}, "ranks is 8 in the profile, and 4 in the run"),
+        ({"fields": None}, "the profile does not say of which recipe and machine it is"),
+    ],
+)
+def test_a_profile_of_another_machine_is_refused_by_name(facts: dict[str, Any], said: str, tmp_path: Path) -> None:
+    record = write_reported(tmp_path / "r")
+    given = write_reported_profile(tmp_path / "given", facts)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        make_report([record], profile=given)
+    write_reported_profile(record / "profile", facts)
+    assert f"Not shown, because it is of another run: {said}" in words(page(record))
 
 
 def test_a_real_run_is_shown_whole(images: Path, tmp_path: Path) -> None:

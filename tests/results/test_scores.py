@@ -351,7 +351,7 @@ def test_several_records_are_compared_with_the_first_and_their_curves_are_drawn_
         compare_all(first, [second] * 6)
 
 
-def test_numbers_come_with_their_ratio_and_which_way_is_better(tmp_path: Path) -> None:
+def test_numbers_come_with_their_ratio(tmp_path: Path) -> None:
     slow = write_reported(tmp_path / "slow", step_seconds=2)
     fast = write_reported(tmp_path / "fast", "communication.bucket_bytes=1000", seed=2)
     compared = compare_records(slow, fast)
@@ -359,8 +359,8 @@ def test_numbers_come_with_their_ratio_and_which_way_is_better(tmp_path: Path) -
     assert number(compared, "seconds")["ratio"] == pytest.approx(31.5 / 61.5)
     text = lines(compared)
     at = {line.split("  ")[0]: line for line in text if line}
-    assert at["Run time"].endswith("0.512  better")
-    assert at["FLOPS"].endswith("1.952  better")
+    assert at["Run time"].endswith("0.512")
+    assert at["FLOPS"].endswith("1.952")
     assert at["Images"].endswith("1.000")
     assert text.index("recipes differ in") < text.index("systems are the same, as far as the records show")
     assert "  3 communication.bucket_bytes           0                            1000" in text
@@ -426,6 +426,19 @@ def test_series_are_compared_by_their_means_and_spreads(tmp_path: Path) -> None:
     noisy = compare_records(base, series(tmp_path / "noisy", 1.02, 0.1))
     assert number(noisy, "seconds")["exceeds_spread"] is False
     assert next(line for line in lines(noisy) if line.startswith("Run time ")).endswith("within the spread")
+
+
+def test_single_runs_are_called_neither_better_nor_worse(tmp_path: Path) -> None:
+    compared = compare_records(write_record(tmp_path / "a"), write_record(tmp_path / "b", seconds=20.0))
+    assert number(compared, "seconds")["ratio"] != pytest.approx(1)
+    text = lines(compared)
+    assert "one run each: no verdict (repeat the runs: --trials 3)" in text
+    assert not [line for line in text if line.endswith(("better", "worse"))]
+    assert compared.document()["why_no_verdict"] == "one run each: no verdict"
+    page = comparison_page(compared)
+    assert "one run each: no verdict" in page
+    assert '<section class="banner amber"' in page
+    assert 'class="good"' not in page[page.index("is the coefficient of variation") :]
 
 
 def test_a_spread_needs_three_runs_and_a_mean_leaves_out_the_ends() -> None:

@@ -2,8 +2,8 @@
 
 `horovod/mpi.json` (of mpirun) and `horovod/gloo.json` (of horovodrun --gloo) are files that Horovod 0.28.1 wrote here
 (two ranks, four tensors, three steps); the tests cut and damage them. The rules of MLPerf's logs are those of
-`mlperf_logging.compliance_checker` 4.1.68 (common.yaml of training 3.1.0 and of HPC 3.0.0), as assertions: the package
-itself was run by hand (docs/export.md).
+`mlperf_logging.compliance_checker` 4.1.68 (common.yaml of training 3.1.0 and of HPC 3.0.0), as assertions, and the
+package's own checkers run on whole logs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import copy
 import json
 import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -322,6 +324,38 @@ def test_only_the_same_task_has_mlperfs_name_and_all_other_words_have_a_prefix(t
     }  # fmt: skip
 
 
+def test_a_run_that_misses_its_target_is_aborted(tmp_path: Path) -> None:
+    missed = write_campaign(tmp_path / "missed", *SHORT, "problem.target_quality=0.99", trials=1) / "trial-01"
+    assert read_record(missed).status == "done"
+    assert _of(_parsed(missed), "run_stop")[0]["metadata"]["status"] == "aborted"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "workload.width=24", "workload.depths=[1, 1, 1, 1]", "workload.block=basic", "workload.image_size=192",
+        "problem.dataset=synthetic-shapes",
+    ],
+)  # fmt: skip
+def test_another_net_or_resolution_is_not_mlperfs_resnet(setting: str, tmp_path: Path) -> None:
+    other = write_campaign(tmp_path / "ic", *SHORT, setting, trials=1) / "trial-01"
+    assert _of(_parsed(other), "submission_benchmark") == []
+
+
+@pytest.mark.parametrize("name", ["training_samples", "evaluation_samples", "classes"])
+def test_other_images_are_not_mlperfs_resnet(name: str, campaign: Path) -> None:
+    def fewer(events: list[Event]) -> None:
+        values(events, "dataset")[0][name] -= 1
+
+    edit_record(campaign / "trial-02", fewer)
+    assert _of(_parsed(campaign / "trial-02"), "submission_benchmark") == []
+
+
+def test_the_learning_rate_of_slow_start_is_half(tmp_path: Path) -> None:
+    record = write_campaign(tmp_path / "ic", *SHORT, "hyperparameters.schedule=slow-start", trials=1) / "trial-01"
+    assert _of(_parsed(record), "opt_base_learning_rate")[0]["value"] == pytest.approx(0.256 * 4096 / 256 / 2)
+
+
 def test_a_failed_run_ends_aborted_with_nothing_left_open(campaign: Path) -> None:
     parsed = _parsed(campaign / "trial-02")
     _require_compliant(parsed)
@@ -352,6 +386,73 @@ def test_a_run_that_crashed_and_went_on_is_one_run_with_what_was_cut_off_aborted
     assert len(_of(parsed, "hpcai500_resume_init_start")) == len(_of(parsed, "hpcai500_run_resume")) == 1
     epochs = [(line["metadata"]["epoch_num"], line["metadata"].get("status")) for line in _of(parsed, "eval_stop")]
     assert epochs == [(1, None), (2, "aborted"), (2, None), (3, None)]
+
+
+# MLPerf's own checkers; rulesets after 4.0.0 have no ResNet.
+
+
+def _checked(checker: str, *words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("mlperf_logging")
+    command = [sys.executable, "-m", f"mlperf_logging.{checker}", *map(str, words), "--log_output", folder / "said.log"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+@pytest.mark.parametrize("ruleset", ["3.1.0", "4.0.0"])
+@pytest.mark.parametrize("trial", ["trial-01", "trial-02"])
+def test_mlperfs_checker_accepts_finished_and_failed_runs(
+    trial: str, ruleset: str, campaign: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("".join(f"{line}\n" for line in mllog_lines(read_record(campaign / trial))))
+    ended = _checked("compliance_checker", log, "--ruleset", ruleset, folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "SUCCESS" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(("target", "converged"), [(0.7, True), (0.99, False)])
+def test_mlperfs_reference_points_count_runs_that_reach_their_target(
+    target: float, converged: bool, tmp_path: Path
+) -> None:
+    record = write_campaign(tmp_path / "ic", *SHORT, f"problem.target_quality={target}", trials=1) / "trial-01"
+    (tmp_path / "logs").mkdir()
+    for number in range(5):
+        log = tmp_path / "logs" / f"result_{number}.txt"
+        log.write_text("".join(f"{line}\n" for line in mllog_lines(read_record(record))))
+    ended = _checked("rcp_checker", "logs", "--rcp_version", "4.0.0", "--verbose", folder=tmp_path)
+    said = ended.stdout + ended.stderr
+    assert "Traceback" not in said
+    assert ("did not converge" in said) == (not converged), said
+
+
+@pytest.mark.parametrize("step_ms", [-7_200_000, 3_600_000])
+def test_a_wall_clock_that_is_set_changes_no_duration(step_ms: int, campaign: Path) -> None:
+    before = _parsed(campaign / "trial-01")
+
+    def step(events: list[Event]) -> None:
+        begun = [event["key"] for event in events].index("run_start")
+        for event in events[begun + 3 :]:
+            event["time_ms"] += step_ms
+
+    edit_record(campaign / "trial-01", step)
+    parsed = _parsed(campaign / "trial-01")
+    _require_compliant(parsed)
+    assert [line["time_ms"] for line in parsed] == pytest.approx([line["time_ms"] for line in before], abs=2)
+
+
+def test_a_run_that_goes_on_after_a_reboot_takes_the_wall_clock_between(campaign: Path) -> None:
+    def reboot(events: list[Event]) -> None:
+        _restarted(events)
+        again = [event["key"] for event in events].index("init_start", 1)
+        events[again]["value"]["boot_id"] = "another"
+        for event in events[again:]:
+            event["time_ms"] += 60_000
+            event["clock_s"] -= 1000
+
+    edit_record(campaign / "trial-01", reboot)
+    parsed = _parsed(campaign / "trial-01")
+    _require_compliant(parsed)
+    again = next(place for place, line in enumerate(parsed) if line["key"] == "hpcai500_resume_init_start")
+    assert parsed[again]["time_ms"] - parsed[again - 1]["time_ms"] == 60_000
 
 
 def test_a_text_that_looks_like_a_line_does_not_cut_the_log() -> None:

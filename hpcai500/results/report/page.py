@@ -15,6 +15,7 @@ from hpcai500.machine import Machine
 from hpcai500.methodology.passes import better_of, goal
 from hpcai500.methodology.result import Result
 from hpcai500.results.given_files import GivenFile, given_machine
+from hpcai500.results.profile import why_not_of_run
 from hpcai500.results.report.blocks import (
     Banner,
     Cell,
@@ -163,7 +164,7 @@ def _scaling_section(subjects: Sequence[Subject]) -> Section:
     ]
     table = Table(
         f"Weak scaling of {scaling.benchmark}: the same batch a process; efficiency against the smallest",
-        ("processes", "nodes", "rate", "FLOPS", "speed-up", "efficiency", "communication wait"),
+        ("processes", "nodes", "rate in steps", "FLOPS in steps", "speed-up", "efficiency", "communication wait"),
         rows,
         numeric=range(7),
     )
@@ -183,7 +184,7 @@ def _scaling_chart(scaling: Scaling) -> Chart:
         "Weak scaling",
         text,
         axis,
-        Axis("FLOPS", min(heights) / 1.4, max(heights) * 1.4, log=True),
+        Axis("FLOPS in training steps", min(heights) / 1.4, max(heights) * 1.4, log=True),
         [Line(ideal, 6, dashed=True), Line(points, 1, marked=True)],
         spots=[
             Spot(point.processes, point.flops, f"{point.parallel_efficiency:.2f}", is_above=True)
@@ -254,6 +255,8 @@ def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
     per_sample = f"{quantity(result.flops_per_image, 'FLOP')} {samples.one}, {result.flops_convention}"
     if result.utilisation is not None:
         per_sample += f"; training steps reach {share(result.utilisation)} of the matrix-product rate of this run"
+    elif result.utilisation_note:
+        per_sample += f"; share of the matrix-product rate unknown: {result.utilisation_note}"
     yield Tile("FLOPS", quantity(result.flops, "FLOPS"), per_sample)
     rate = samples.rate(result.images_per_second)
     shown = f"{plain(rate, ',.0f' if rate >= 1000 else '.4g')} {samples.rate_unit}"
@@ -323,11 +326,12 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
 
     Args:
         machine: ceilings for the roofline: a TOML file, a shipped name, or a JSON file of `hpcai500 micro`.
-        profile: a folder that `hpcai500 profile` wrote; None shows each record's own profile.
+        profile: a folder that `hpcai500 profile` wrote, for the records whose recipe and machine it has; the others,
+            and all without it, show their own profile.
 
     Raises:
         RecordError: one is not a record, or is inconsistent.
-        UsageError: a run is named twice, or the machine cannot be read.
+        UsageError: a run is named twice, the machine cannot be read, or `profile` belongs to none of the records.
         WrongAnswerError: the signature of the machine's file or of a profile does not match it.
     """
     subjects = [read_subject(path) for path in expand(paths)]
@@ -351,10 +355,11 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
 
 
 def _require_profile_of(profile: GivenFile, subjects: Sequence[Subject]) -> None:
-    of = profile.tables().get("benchmark")
-    if of is not None and all(subject.record.tables.get("benchmark") != of for subject in subjects):
+    reasons = [why_not_of_run(profile.tables(), subject.record) for subject in subjects]
+    if None not in reasons:
         raise UsageError(
-            f"--profile {profile.path.parent}: a profile of {of}, but no record is of {of}: give the right folder"
+            f"--profile {profile.path.parent}: not of {subjects[0].path}"
+            f"{' or another of the records' if reasons[1:] else ''}: {reasons[0]}: give the profile of a record"
         )
 
 
@@ -372,8 +377,6 @@ def _part(subject: Subject, index: int, machine: _Ceilings | None, profile: Give
 
 
 def _sections(subject: Subject, machine: _Ceilings | None, profile: GivenFile | None) -> Iterator[Section | None]:
-    # The given profile is of one benchmark; records of others show their own.
-    of_this = profile and profile.tables().get("benchmark") in (None, subject.record.tables.get("benchmark"))
     yield Section("Score", [score_tiles(subject)])
     yield _shown("Quality and loss", lambda: training_section(subject))
     yield _shown("Where the time goes", lambda: step_section(subject))
@@ -381,7 +384,7 @@ def _sections(subject: Subject, machine: _Ceilings | None, profile: GivenFile | 
     yield _shown("Stragglers", lambda: straggler_section(subject))
     yield _shown("Communication", lambda: communication_section(subject))
     yield _shown("Roofline", lambda: roofline_section(subject, *machine) if machine else None)
-    yield _shown("Profile", lambda: profile_section(subject.path, profile if of_this else None))
+    yield _shown("Profile", lambda: profile_section(subject, profile))
     yield _shown("Power", lambda: power_section(subject))
     yield _shown("Pictures", lambda: picture_section(subject))
     yield _shown("System", lambda: system_section(subject))

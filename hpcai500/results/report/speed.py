@@ -12,6 +12,7 @@ from hpcai500.errors import HpcAi500Error, RecordError
 from hpcai500.machine import Machine
 from hpcai500.methodology.communication import rank_name
 from hpcai500.results.given_files import GivenFile, given_file
+from hpcai500.results.profile import why_not_of_run
 from hpcai500.results.report.blocks import Block, Cell, Chart, Charts, Fold, Key, Row, Section, Sentences, Table, Text
 from hpcai500.results.report.drawing import Axis, Bar, Level, Line, Plot, Spot, bars, spanning, spanning_decades
 from hpcai500.results.report.reading import Subject
@@ -323,14 +324,14 @@ def _roofline_chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Char
             Level(rate, f"{short(name, 30)} {quantity(rate, 'FLOPS')}")
             for name, rate in _apart(ceilings, point.flops_ceiling)
         ],
-        spots=[Spot(point.coi, point.flops, f"this run, {quantity(point.flops, 'FLOPS')}", 4)],
+        spots=[Spot(point.coi, point.flops, f"its training steps, {quantity(point.flops, 'FLOPS')}", 4)],
     ).draw()
     keys = [
         Key(f"{short(name, 30)}, {quantity(rate, 'B/s')}", colour, "dashes" if colour > 1 else "line")
         for colour, (name, rate) in enumerate(links, 1)
     ]
     note = f"{short(model.machine, 80)} ({short(model.source, 160)}); ceilings of {roofs.accelerators:,} accelerators"
-    return Chart("Roofline (V2.0 section 6)", drawing, note, [*keys, Key("this run", 4, "dot")])
+    return Chart("Roofline (V2.0 section 6)", drawing, note, [*keys, Key("training steps of this run", 4, "dot")])
 
 
 def _bandwidth_line(rate: float, top: float, x: Axis, y: Axis, colour: int) -> Line:
@@ -548,19 +549,24 @@ def given_profile(folder: Path) -> GivenFile:
     return given_file(path)
 
 
-def profile_section(record: Path, given: GivenFile | None) -> Section | None:
+def profile_section(subject: Subject, given: GivenFile | None) -> Section | None:
     """Kernel classes, the top kernels, layout conversions, utilisation and bandwidth over time.
 
-    The profile is `given`, else the record's own; None if there is neither.
+    The profile is `given` if it has the run's recipe and machine, else the record's own; None if there is neither.
 
     Raises:
         RecordError: profile.json cannot be read.
         WrongAnswerError: its signature does not match it.
     """
-    if given is None and not (record / "profile" / "profile.json").is_file():
+    if given and why_not_of_run(given.tables(), subject.record) is None:
+        file = given
+    elif (own := subject.path / "profile" / "profile.json").is_file():
+        file = given_profile(own.parent)
+    else:
         return None
-    file = given or given_profile(record / "profile")
     document = file.tables()
+    if reason := why_not_of_run(document, subject.record):
+        return Section("Profile", [Text(f"Not shown, because it is of another run: {reason}.", "flag")])
     text = (
         f"{listed(document.get('benchmark'))} on {listed(document.get('device'))}: "
         f"{count(document.get('steps'), 'step')} in {duration(document.get('seconds'))}. "
