@@ -40,6 +40,16 @@ def expand_hosts(text: str) -> list[str]:
         return _ask_slurm(text)
 
 
+# What a container gets as its name unless it is told one: it says nothing of the machine.
+_CONTAINER = re.compile(r"[0-9a-f]{12}")
+
+
+def host_stem(host: str) -> str:
+    """What the hosts of one machine have in common: `node-12.site` is `node-#`; empty for a container's own name."""
+    name = host.partition(".")[0]
+    return "" if _CONTAINER.fullmatch(name) else re.sub(r"\d+", "#", name)
+
+
 def _split(text: str) -> list[str]:
     """The parts between commas that are not inside brackets."""
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)

@@ -6,15 +6,19 @@ docs/roofline.md explains each number and the format of the file. Rates are in F
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from hpcai500.errors import UsageError
+from hpcai500.hosts import host_stem
 from hpcai500.methodology.roofline import Topology
 from hpcai500.recipe import recipes_folder
-from hpcai500.text import count
+from hpcai500.text import count, listed, number, short, table, tables
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
 
 # ----------------------------------------------------------------------------------------------------
@@ -336,3 +340,136 @@ def why_not_of(machine: Machine, device: str, ranks_per_node: int) -> str | None
     if device != "cpu" and ranks_per_node > ours:
         return f"the run has {ranks_per_node} accelerators per node, but {machine.name} has {ours}"
     return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether two things were measured on one machine: two runs, or a file of figures and a run.
+#
+# Each says what it knows. What one of them does not know is no difference.
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a run took place, or where the figures of a file were measured; unknown is empty or None.
+
+    Attributes:
+        hosts: their names; empty also if they were replaced, as in an anonymised submission.
+        processors: their models.
+        accelerators: their models; `no accelerator` if the nodes have none.
+        measured: models of the devices that figures are of: processors or accelerators.
+        per_node: of a run, the most accelerators of a node; of figures, the number of ranks with one each.
+    """
+
+    cluster: str = ""
+    hosts: frozenset[str] = frozenset()
+    processors: frozenset[str] = frozenset()
+    accelerators: frozenset[str] = frozenset()
+    measured: frozenset[str] = frozenset()
+    per_node: int | None = None
+
+
+_NO_ACCELERATOR = "no accelerator"
+# `hpcai500 profile` names no model of a processor; where the kernel names none, micro gives the architecture.
+_NO_MODELS = {"processor", "x86_64", "aarch64", "arm64", "ppc64le", "riscv64"}
+_MOST_NAME = 80
+
+
+def origin_of_run(system: Mapping[str, Any]) -> Origin:
+    """Where a run took place, from the `system.json` of its record."""
+    nodes = tables(system.get("nodes"))
+    devices = [tables(node.get("accelerators")) for node in nodes]
+    clusters = (table(node.get("environment")).get("SLURM_CLUSTER_NAME") for node in nodes)
+    return Origin(
+        cluster=next((short(name, _MOST_NAME) for name in clusters if name), ""),
+        hosts=_names(node.get("host") for node in nodes),
+        processors=_names(table(node.get("cpu")).get("Model name") for node in nodes),
+        accelerators=_names(device.get("name") for of_node in devices for device in of_node)
+        or frozenset([_NO_ACCELERATOR] if nodes else []),
+        per_node=max(map(len, devices), default=None),
+    )
+
+
+def origin_of_figures(document: Mapping[str, Any]) -> Origin:
+    """Where the figures of a file were measured: of `hpcai500 micro`, `storage` or `profile`, as a JSON object."""
+    entries = [one for one in (document, *tables(list(document.values()))) if one is document or "value" in one]
+    hosts = [entry["hosts"] for entry in entries if isinstance(entry.get("hosts"), list)]
+    # A profile has the kind in `device`, and the model apart.
+    models = _names(entry.get("device_name") or (entry.get("device") if "unit" in entry else None) for entry in entries)
+    # A rank has one accelerator.
+    ranks = [max(Counter(map(str, names)).values()) for names in hosts if names]
+    size = number(document.get("ranks")), number(document.get("nodes"))
+    if size[0] and size[1]:
+        ranks.append(int(size[0] // size[1]))
+    return Origin(
+        hosts=_names(host for names in hosts for host in names),
+        measured=models - _NO_MODELS,
+        per_node=max(ranks, default=None),
+    )
+
+
+def other_machine(one: Origin, run: Origin) -> str | None:
+    """Why `one` (a run, or figures) and `run` are not of the same machine, in a few words; None if they may be.
+
+    Jobs get any nodes of a machine, so of hosts only the stems of the names are compared, if no host is in both.
+    """
+    return next((found for differs in _DIFFERENCES if (found := differs(one, run))), None)
+
+
+def _cluster_differs(one: Origin, run: Origin) -> str | None:
+    if one.cluster and run.cluster and one.cluster != run.cluster:
+        return f"cluster {one.cluster}, not {run.cluster}"
+    return None
+
+
+def _hosts_differ(one: Origin, run: Origin) -> str | None:
+    if one.hosts & run.hosts or (one.cluster and one.cluster == run.cluster):
+        return None
+    ours, theirs = ({host_stem(host) for host in origin.hosts} for origin in (one, run))
+    if not ours or not theirs or "" in ours | theirs or ours & theirs:
+        return None
+    return f"{_some(one.hosts, 'host')}, not {_some(run.hosts, 'host')}"
+
+
+def _models_differ(one: Origin, run: Origin) -> str | None:
+    """Nodes of a machine may differ, and a smaller run may have only some kinds of them."""
+    for ours, theirs in ((one.processors, run.processors), (one.accelerators, run.accelerators)):
+        if ours and theirs and not (ours <= theirs or theirs <= ours):
+            return f"{_some(ours)}, not {_some(theirs)}"
+    return None
+
+
+def _measured_differ(one: Origin, run: Origin) -> str | None:
+    known = run.processors | run.accelerators - {_NO_ACCELERATOR}
+    # Of a run whose processor is unknown, only figures of accelerators can be compared.
+    if one.measured and known and run.processors and not one.measured <= known:
+        return f"{_some(one.measured - known)}, not {_some(run.accelerators - {_NO_ACCELERATOR} or run.processors)}"
+    return None
+
+
+def _counts_differ(one: Origin, run: Origin) -> str | None:
+    """Ranks share a processor, but each has an accelerator of its own."""
+    own, there = one.per_node or 0, run.per_node or 0
+    if one.measured and one.measured <= run.accelerators and own > there > 0:
+        return f"{own} accelerators a node, not {there}"
+    return None
+
+
+_DIFFERENCES: tuple[Callable[[Origin, Origin], str | None], ...] = (
+    _cluster_differs,
+    _models_differ,
+    _measured_differ,
+    _counts_differ,
+    _hosts_differ,
+)
+
+
+def _names(values: Iterable[object]) -> frozenset[str]:
+    return frozenset(short(value, _MOST_NAME) for value in values if isinstance(value, str) and value.strip())
+
+
+def _some(names: Iterable[str], of: str = "") -> str:
+    """A few of `names`: `hosts a1, a2 and 2 more`."""
+    known = sorted(names)
+    more = f" and {len(known) - 2} more" if len(known) > 3 else ""
+    word = f"{of}{'s' if len(known) > 1 else ''} " if of else ""
+    return f"{word}{listed(known[:2] if more else known)}{more}"

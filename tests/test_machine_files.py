@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from hpcai500.errors import UsageError
-from hpcai500.machine import Level, load_machine, parse_machine, shipped_machines, why_not_of
+from hpcai500.machine import (
+    Level,
+    load_machine,
+    origin_of_figures,
+    origin_of_run,
+    other_machine,
+    parse_machine,
+    shipped_machines,
+    why_not_of,
+)
 from hpcai500.toml_source import Source
 
 GOOD = """
@@ -164,3 +173,83 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path, document: Any, said: 
 def test_ceilings_of_other_ranks_say_nothing_of_a_run(device: str, ranks_per_node: int, reason: str | None) -> None:
     said = why_not_of(parse_machine(Source("two.toml", GOOD)), device, ranks_per_node)
     assert (said is None) if reason is None else re.search(reason, said or "")
+
+
+# Where figures were measured, and where runs took place.
+
+
+def system(
+    *hosts: str, devices: int = 4, device: str = "A100", cpu: str = "Zen 4", cluster: str = ""
+) -> dict[str, Any]:
+    """A `system.json`, as far as it names the machine."""
+    nodes = [
+        {
+            "host": host, "cpu": {"Model name": cpu}, "accelerators": [{"name": device}] * devices,
+            "environment": {"SLURM_CLUSTER_NAME": cluster} if cluster else {},
+        }
+        for host in hosts
+    ]  # fmt: skip
+    return {"nodes": nodes}
+
+
+HERE = system("gpu-01.site", "gpu-02.site")
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ({"device": "A100", "hosts": ["gpu-01.site"] * 4}, None),
+        ({"device": "A100", "hosts": ["gpu-07.site"] * 4}, None),
+        ({"device": "A100", "hosts": ["gpu-01"] * 2}, None),
+        ({"device": "Zen 4", "hosts": ["gpu-01.site"] * 96}, None),
+        ({"device": "aarch64", "hosts": ["gpu-01.site"]}, None),
+        ({"hosts": ["gpu-01.site"] * 64}, None),
+        ({"device": "A100", "hosts": ["0a1b2c3d4e5f"]}, None),
+        ({"device": "A100"}, None),
+        ({"device": "H100", "hosts": ["gpu-01.site"]}, "H100, not A100"),
+        ({"device": "Xeon", "hosts": ["gpu-01.site"]}, "Xeon, not A100"),
+        ({"device": "A100", "hosts": ["gpu-01.site"] * 8}, "8 accelerators a node, not 4"),
+        ({"device": "A100", "hosts": ["login1"]}, "host login1, not hosts gpu-01.site, gpu-02.site"),
+        (
+            {"device": "A100", "hosts": ["x1", "x2", "x3", "x4"]},
+            "hosts x1, x2 and 2 more, not hosts gpu-01.site, gpu-02.site",
+        ),
+    ],
+)
+def test_figures_of_another_machine_are_told_from_those_of_the_runs(figures: dict[str, Any], said: str | None) -> None:
+    document = {"gemm bf16": {"value": 1.0, "unit": "FLOPS", **figures}}
+    assert other_machine(origin_of_figures(document), origin_of_run(HERE)) == said
+
+
+def test_a_profile_names_its_device_and_its_ranks() -> None:
+    profile = {"device": "cuda", "device_name": "A100", "ranks": 8, "nodes": 2, "classes": {}}
+    assert other_machine(origin_of_figures(profile), origin_of_run(HERE)) is None
+    assert other_machine(origin_of_figures({**profile, "device_name": "H100"}), origin_of_run(HERE)) == "H100, not A100"
+    assert other_machine(origin_of_figures({**profile, "nodes": 1}), origin_of_run(HERE)) == (
+        "8 accelerators a node, not 4"
+    )
+    assert other_machine(origin_of_figures({**profile, "device_name": "processor"}), origin_of_run(HERE)) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (system("gpu-09.site", devices=1), None),
+        (system("gpu-01.site", device="H100"), "H100, not A100"),
+        (system("gpu-01.site", devices=0), "no accelerator, not A100"),
+        (system("gpu-01.site", cpu="Xeon"), "Xeon, not Zen 4"),
+        (system("nid000001"), "host nid000001, not hosts gpu-01.site, gpu-02.site"),
+        ({}, None),
+    ],
+)
+def test_runs_of_two_machines_are_told_apart(other: dict[str, Any], said: str | None) -> None:
+    assert other_machine(origin_of_run(other), origin_of_run(HERE)) == said
+
+
+def test_the_name_of_a_cluster_counts_more_than_those_of_hosts() -> None:
+    one, other, far = (
+        origin_of_run(system(host, cluster=cluster))
+        for host, cluster in (("gpu-01", "levante"), ("big-01", "levante"), ("gpu-01", "jupiter"))
+    )
+    assert other_machine(other, one) is None
+    assert other_machine(far, one) == "cluster jupiter, not levante"

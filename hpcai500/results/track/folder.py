@@ -23,6 +23,7 @@ from typing import Any
 from hpcai500.campaign.journal import JOURNAL, is_campaign, read_campaign
 from hpcai500.campaign.standing import ODD
 from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RecordError, UsageError, WrongAnswerError
+from hpcai500.hosts import host_stem
 from hpcai500.methodology.communication import median_without
 from hpcai500.methodology.nodes import compared_fields
 from hpcai500.methodology.result import Result, training_seconds
@@ -476,5 +477,4 @@ def _of_one_machine(observations: Sequence[Observation], left_out: list[LeftOut]
 
 
 def _stems(one: Observation) -> set[str]:
-    """`node-12.site` -> `node-#`."""
-    return {re.sub(r"\d+", "#", host.partition(".")[0]) for host in one.nodes}
+    return {host_stem(host) for host in one.nodes}
