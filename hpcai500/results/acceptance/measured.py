@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import HpcAi500Error, UsageError, WrongAnswerError
+from hpcai500.machine import Origin, origin_of_figures, origin_of_run, other_machine
 from hpcai500.methodology.nodes import SlowestNode, node_differences, slowest_node
 from hpcai500.methodology.statistics import Limits, Statistic, compared_interval, compared_value
 from hpcai500.methodology.trials import summarise
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.plugins import known_benchmarks, not_known
-from hpcai500.record import Record, last_hash
+from hpcai500.record import Record, last_hash, read_record
 from hpcai500.results.acceptance.contract import (
     COMPARED,
     LOSS,
@@ -35,7 +36,7 @@ from hpcai500.results.acceptance.evidence import Evidence, Run, Verdict, last_va
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.scaling import read_scaling
 from hpcai500.results.score import score_record
-from hpcai500.text import count, number, share, short, table, tables
+from hpcai500.text import count, listed, number, share, short, table, tables
 
 # ----------------------------------------------------------------------------------------------------
 # Ceilings of the machine, from `hpcai500 micro --json`.
@@ -100,6 +101,24 @@ def read_ceilings(path: Path, signers: Path | None = None) -> CeilingFile:
         error = f": {document['error']}" if document.get("error") else ""
         raise UsageError(f"{path}: not a file of `hpcai500 micro -o FILE` or `storage`{error}")
     return CeilingFile(source, document)
+
+
+def require_own_machine(files: Sequence[CeilingFile], evidence: Evidence) -> None:
+    """Refuse figures of a machine that no run is of.
+
+    Raises:
+        UsageError: with the first difference.
+    """
+    for file in files:
+        _require_own(origin_of_figures(file.document), str(file.source.path), evidence.runs)
+
+
+def _require_own(origin: Origin, name: str, runs: Sequence[Run]) -> None:
+    found = [other_machine(origin, run.origin) for run in runs]
+    if found and all(found):
+        raise UsageError(
+            f"{name}: of another machine than the runs: {found[0]}: give figures that were measured where they ran"
+        )
 
 
 def _interval(entry: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -242,13 +261,8 @@ def _of_micro(metric: Metric, sources: Sources) -> Measured:
         if entry["value"] is None:
             return Measured(missing=f"{source.path}: unknown, because it was not cold or not whole: {metric.remedy}")
     for source, entry in found:
-        nodes = number(entry.get("nodes"))
-        required = sources.require.nodes
-        if required and nodes != required:
-            on = "an unknown number of nodes" if nodes is None else count(nodes, "node")
-            return Measured(
-                missing=f"{source.path}: measured on {on}, but the contract requires {required}: {metric.remedy}"
-            )
+        if unfit := _other_nodes(entry, sources) or _other_time(entry, sources.evidence.runs):
+            return Measured(missing=f"{source.path}: {unfit}: {metric.remedy}")
     first = found[0][1]
     nodes = number(first.get("nodes"))
     return Measured(
@@ -258,6 +272,35 @@ def _of_micro(metric: Metric, sources: Sources) -> Measured:
         _interval(first) if len(found) == 1 else None,
         "; ".join(source.doubt for source, _ in found if source.doubt),
     )
+
+
+def _other_nodes(entry: Mapping[str, Any], sources: Sources) -> str | None:
+    """Why the number of nodes is not that of the contract, or else that of any run; None if it is."""
+    nodes, required = number(entry.get("nodes")), sources.require.nodes
+    known = {run.result.nodes for run in sources.evidence.runs}
+    if nodes == required or (required is None and (nodes in known or not known)):
+        return None
+    on = "an unknown number of nodes" if nodes is None else count(nodes, "node")
+    wanted = f"but the contract requires {required}" if required else f"but the runs are on {listed(sorted(known))}"
+    return f"measured on {on}, {wanted}"
+
+
+# A machine changes in a month: updates of firmware and drivers, exchanged parts.
+_MOST_DAYS = 31
+_DAY_MS = 86_400_000
+
+
+def _other_time(entry: Mapping[str, Any], runs: Sequence[Run]) -> str | None:
+    """Why it is unknown that the machine was then as in the runs; None if it was measured within a month of them."""
+    measured = number(entry.get("time_ms"))
+    if measured is None or not _list(entry.get("hosts")):
+        return "does not say when and on which hosts it was measured"
+    times = [number(run.record.events[place].get("time_ms")) for run in runs for place in (0, -1)]
+    known = [time for time in times if time is not None]
+    apart = max(min(known) - measured, measured - max(known)) / _DAY_MS if known else 0
+    if apart <= _MOST_DAYS:
+        return None
+    return f"measured {apart:,.0f} days {'before' if measured < min(known) else 'after'} the runs, at most {_MOST_DAYS}"
 
 
 def _of_scaling(metric: Metric, sources: Sources, benchmark: str | None, nodes: int) -> Measured:
@@ -376,6 +419,7 @@ def _doubt(path: Path, points: Points, runs: Sequence[Run]) -> str:
     here = [(point, record) for point, record in zip(points, records, strict=True) if record]
     for point, record in here:
         result = score_record(record)
+        _require_own(origin_of_run(read_record(record).system), f"{path}: {record}", runs)
         _check(path, point, {"nodes": result.nodes, "processes": result.world_size})
     if len(here) < len(points):
         return "the records that it names were not found"

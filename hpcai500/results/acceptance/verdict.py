@@ -42,6 +42,7 @@ from hpcai500.results.acceptance.measured import (
     check_against_baseline,
     check_criteria,
     read_ceilings,
+    require_own_machine,
     worst_node,
 )
 from hpcai500.results.given_files import GivenFile, given_file
@@ -240,6 +241,7 @@ def _accept(
     require = spec.require if spec else RequireTable(rankable=False)
     reasons = not_rankable(evidence)
     files = tuple(read_ceilings(path, trust.signers) for path in request.micro)
+    require_own_machine(files, evidence)
     scaling = given_file(request.scaling, trust.signers) if request.scaling else None
     sources = (*(file.source for file in files), *([scaling] if scaling else []))
     criteria: list[CriterionResult] = []
