@@ -84,7 +84,8 @@ def test_a_system_that_keeps_its_contract_is_accepted(campaign: Path) -> None:
     assert (made.verdict, made.exit_code, made.sentence) == ("PASS", 0, "Accepted: 1 of 1 criteria are met.")
     one = only(made)
     assert (len(one.values), one.limits.reference) == (RUNS, 900e12)
-    assert one.interval[0] < one.measured < one.interval[1]
+    assert one.interval is None
+    assert one.note == "too few runs for an interval: 4, 5 are needed"
     assert one.margin == pytest.approx(one.measured / 900e12 - 0.95)
 
 
@@ -140,7 +141,31 @@ def test_what_is_unknown_is_missing_and_says_what_to_do(campaign: Path, tmp_path
     assert accepted(campaign, text=criterion("watts", 13, "kW", upper=0.02)).exit_code == 0
 
 
-def test_a_limit_within_the_interval_is_told_and_the_number_decides(campaign: Path) -> None:
+def test_a_limit_within_the_interval_is_undecided_where_a_confidence_is_required(tmp_path: Path) -> None:
+    campaign = short(tmp_path / "c", trials=6)
+    measured = only(accepted(campaign, text=criterion("vflops", 1, "TFLOPS", lower=0.0))).measured
+    for factor, verdict, code in ((0.9999, "undecided", 6), (1.0001, "undecided", 6), (0.5, "pass", 0), (2, "fail", 5)):
+        text = "[require]\nconfidence = 0.95\n" + criterion("vflops", measured * factor, "FLOPS", lower=0.0)
+        made = accepted(campaign, text=text)
+        assert (only(made).verdict, made.exit_code) == (verdict, code)
+        assert made.verdict == {0: "PASS", 5: "FAIL", 6: "UNDECIDED"}[code]
+
+
+def test_too_few_runs_for_an_interval_never_pass_at_a_confidence(campaign: Path) -> None:
+    made = accepted(campaign, text="[require]\nconfidence = 0.95\n" + VFLOPS)
+    assert (only(made).verdict, made.exit_code) == ("undecided", 6)
+
+
+def test_runs_without_interruption_bound_the_time_between_them(campaign: Path) -> None:
+    text = criterion("mean_between_interruptions_seconds", 1, "s", lower=0.0)
+    text += criterion("mean_between_interruptions_seconds", 1000, "h", lower=0.0, statistic="median")
+    good, open_ = accepted(campaign, text=text).criteria
+    assert (good.verdict, good.is_bound, open_.verdict) == ("pass", True, "undecided")
+    assert good.note.startswith("a lower bound with 95 % confidence: no interruption in ")
+
+
+def test_a_limit_within_the_interval_is_told_and_the_number_decides(tmp_path: Path) -> None:
+    campaign = short(tmp_path / "c", trials=6)
     measured = only(accepted(campaign, text=criterion("vflops", 900, "TFLOPS", lower=-0.05))).measured
     for factor, verdict in ((0.9999, "pass"), (1.0001, "fail")):
         one = only(accepted(campaign, text=criterion("vflops", measured * factor, "FLOPS", lower=0.0)))

@@ -50,6 +50,7 @@ reference = 75
 unit = "{unit}"
 lower = 0.0
 """
+NOW_MS = time.time_ns() // 1_000_000
 WORD = "is not signed: nobody vouches for its figures"
 
 STRICT = 'rankable = true\nlevel = "hardware"\nruns = 10\n'
@@ -306,7 +307,7 @@ def measured(rate: float) -> str:
     """A file of `hpcai500 micro`."""
     entry = {
         "value": rate, "unit": "FLOPS", "interval": [rate, rate], "verified": True, "accelerators": 1, "nodes": 1,
-        "hosts": ["n0"], "time_ms": time.time_ns() // 1_000_000,
+        "hosts": ["n0"], "time_ms": NOW_MS,
     }  # fmt: skip
     return json.dumps({"conv fp32": entry})
 

@@ -516,7 +516,7 @@ def _counted(number: int | None) -> str:
 # Requirements for every run, whatever its speed.
 
 
-Verdict = Literal["pass", "fail", "missing"]
+Verdict = Literal["pass", "fail", "missing", "undecided"]
 _NO_RUN = "no finished run"
 
 

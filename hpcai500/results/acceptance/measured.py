@@ -15,13 +15,23 @@ from typing import Any
 
 from hpcai500.errors import HpcAi500Error, UsageError, WrongAnswerError
 from hpcai500.machine import Origin, origin_of_figures, origin_of_run, other_machine
+from hpcai500.methodology.goodput import total
 from hpcai500.methodology.nodes import SlowestNode, node_differences, slowest_node
-from hpcai500.methodology.statistics import Limits, Statistic, compared_interval, compared_value
+from hpcai500.methodology.statistics import (
+    CONFIDENCE,
+    Limits,
+    Statistic,
+    compared_interval,
+    compared_value,
+    least_mean_time,
+    least_of_interval,
+)
 from hpcai500.methodology.trials import summarise
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.plugins import known_benchmarks, not_known
 from hpcai500.record import Record, last_hash, read_record
 from hpcai500.results.acceptance.contract import (
+    BETWEEN,
     COMPARED,
     LOSS,
     QUALITY,
@@ -36,7 +46,7 @@ from hpcai500.results.acceptance.evidence import Evidence, Run, Verdict, last_va
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.scaling import read_scaling
 from hpcai500.results.score import score_record
-from hpcai500.text import count, listed, number, share, short, table, tables
+from hpcai500.text import count, duration, listed, number, share, short, table, tables
 
 # ----------------------------------------------------------------------------------------------------
 # Ceilings of the machine, from `hpcai500 micro --json`.
@@ -161,6 +171,7 @@ class Measured:
         nodes: of the runs; None if there are none, or the source does not say.
         interval: the 95 % confidence interval given by the source.
         missing: why there are none, and what to do; None if all are known.
+        is_bound: whether the only value is a lower bound.
     """
 
     values: tuple[float, ...] = ()
@@ -169,6 +180,7 @@ class Measured:
     interval: tuple[float, float] | None = None
     note: str = ""
     missing: str | None = None
+    is_bound: bool = False
 
 
 def measure(criterion: CriterionTable, sources: Sources) -> Measured:
@@ -202,7 +214,22 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
         _require_direction(criterion, runs)
     if metric.name.endswith(RATE):
         _require_rate(criterion, runs)
+    if metric.name == BETWEEN and any(one.result.goodput and not one.result.goodput.interruptions for one in runs):
+        return _between_interruptions(runs, sources.require.confidence or CONFIDENCE)
     return of_each(metric, runs) if metric.kind == "run" else _variation(metric, runs)
+
+
+def _between_interruptions(runs: Sequence[Run], confidence: float) -> Measured:
+    """Return the mean time over all of `runs` together, some of which were not interrupted; a bound if none was."""
+    found, nodes = total(run.result.goodput for run in runs), runs[0].result.nodes
+    if found is None:
+        return Measured(nodes=nodes, missing="unknown: the records cannot tell when they were interrupted")
+    names, over = (f"{count(len(runs), 'run')}",), f"over {count(len(runs), 'run')} together"
+    if found.mean_between_interruptions_seconds is not None:
+        return Measured((found.mean_between_interruptions_seconds,), names, nodes, note=over)
+    seconds = found.wall_seconds - found.seconds.downtime - found.seconds.queue
+    note = f"a lower bound with {confidence * 100:g} % confidence: no interruption in {duration(seconds)} {over}"
+    return Measured((least_mean_time(seconds, confidence),), names, nodes, note=note, is_bound=True)
 
 
 def _require_direction(criterion: CriterionTable, runs: Sequence[Run]) -> None:
@@ -462,7 +489,10 @@ def _found(path: Path, name: object) -> Path | None:
 _TOO_EFFICIENT = (
     f"above {MOST_EFFICIENCY:g}, which adding processes cannot cause: the baseline runs may have been slowed"
 )
-_MORE_RUNS = "the limit is within the 95 % confidence interval: make more runs"
+
+
+def _more_runs(confidence: float) -> str:
+    return f"the limit is within the {confidence * 100:g} % confidence interval: make more runs"
 
 
 @dataclass(frozen=True)
@@ -474,9 +504,11 @@ class CriterionResult:
         statistic: how the values of the runs became one; None if there is only one.
         measured: the number that is compared with the limits.
         margin: distance from the nearest limit, as a fraction of the reference; negative outside of the limits.
-        interval: 95 % confidence interval of `measured`.
+        interval: confidence interval of `measured`.
         values: of each run, with their `sources`.
-        verdict: `missing` if the number is unknown; it counts as a failure.
+        is_bound: whether `measured` is a lower bound.
+        verdict: `missing` if the number is unknown; it counts as a failure. `undecided` if the true value may be on
+            either side of a limit, and the contract requires a confidence, or only a lower bound is known.
     """
 
     name: str
@@ -493,6 +525,7 @@ class CriterionResult:
     interval: tuple[float, float] | None = None
     values: tuple[float, ...] = ()
     sources: tuple[str, ...] = ()
+    is_bound: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document, with plain numbers in the metric's own unit."""
@@ -505,6 +538,7 @@ class CriterionResult:
             "lowest": self.limits.lowest,
             "highest": self.limits.highest,
             "measured": self.measured,
+            "is_bound": self.is_bound,
             "unit": self.metric.unit,
             "margin": self.margin,
             "statistic": self.statistic,
@@ -526,9 +560,12 @@ def check_criteria(criteria: Sequence[CriterionTable], sources: Sources) -> list
         WrongAnswerError: a file contradicts its records.
     """
     return [
-        check(one.name, one.subject, one.limits, one.over_runs, measure(one, sources), unit=one.unit, clause=one.clause)
+        check(
+            one.name, one.subject, one.limits, one.over_runs, measure(one, sources), unit=one.unit, clause=one.clause,
+            confidence=sources.require.confidence,
+        )
         for one in criteria
-    ]
+    ]  # fmt: skip
 
 
 def check(
@@ -540,29 +577,52 @@ def check(
     *,
     unit: str | None = None,
     clause: str = "",
+    confidence: float | None = None,
 ) -> CriterionResult:
-    """Compare one number with its limits; the interval is evidence only, with a note if it contains a limit."""
+    """Compare one number with its limits.
+
+    The interval is evidence, with a note if it contains a limit. It decides if the contract requires a `confidence`.
+    """
     if measured.missing:
         return CriterionResult(
             name, metric, limits, unit, statistic, clause, measured.nodes, "missing", measured.missing
         )
     value = compared_value(measured.values, statistic or "every", limits)
-    interval = measured.interval or (compared_interval(measured.values, statistic) if statistic else None)
+    level = confidence or CONFIDENCE
+    of_runs = statistic if statistic and metric.kind != "micro" and not measured.is_bound else "every"
+    positive = metric.unit not in ("fraction", "1")
+    interval = measured.interval or compared_interval(measured.values, of_runs, level, positive=positive)
     notes = [measured.note] if measured.note else []
     if metric.kind == "efficiency" and value > MOST_EFFICIENCY:
         notes.append(_TOO_EFFICIENT)
-    if interval and limits.within(*interval):
-        notes.append(_MORE_RUNS)
+    is_crossed = interval is not None and limits.within(*interval)
+    if is_crossed:
+        notes.append(_more_runs(level))
+    least = least_of_interval(of_runs, level)
+    is_small = of_runs != "every" and len(measured.values) < least
+    if is_small and (metric.kind == "run" or confidence):
+        notes.append(f"too few runs for an interval: {len(measured.values)}, {least} are needed")
+    is_open = confidence is not None and (is_crossed or (of_runs != "every" and interval is None))
+    # A longer time without an interruption would raise the bound.
+    is_open |= measured.is_bound and limits.lowest is not None and value < limits.lowest and not limits.holds(value)
     return CriterionResult(
         name, metric, limits, unit, statistic, clause, measured.nodes,
-        verdict="pass" if limits.holds(value) else "fail",
+        verdict=_verdict(limits.holds(value), is_open, is_small),
         note="; ".join(notes),
         measured=value,
         margin=limits.margin(value),
         interval=interval,
         values=measured.values,
         sources=measured.sources,
+        is_bound=measured.is_bound,
     )  # fmt: skip
+
+
+def _verdict(holds: bool, is_open: bool, is_small: bool) -> Verdict:
+    """A number that is missed in too few runs for an interval stays missed: more runs are the vendor's to make."""
+    if is_open and not (is_small and not holds):
+        return "undecided"
+    return "pass" if holds else "fail"
 
 
 # ----------------------------------------------------------------------------------------------------
