@@ -19,6 +19,7 @@ class ExitCode(IntEnum):
     RUN_FAILED = 1
     WRONG_ANSWER = 2
     TOO_SLOW = 5
+    UNDECIDED = 6
     USAGE = 64
     ENVIRONMENT = 69
 

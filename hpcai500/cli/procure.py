@@ -79,8 +79,9 @@ def accept(
     again from their events; an unknown value never passes. The slowest node is named. A submission file is verified
     first. Unless the contract says `rankable = false`, the rules of HPC AI500 must be kept.
 
-    Exit code: 0, accepted; 5, a contracted number is missed or was not measured, although all answers are right; 2, an
-    answer is wrong, a record is changed or incomplete, or a rule is broken; 64, usage error (docs/acceptance.md).
+    Exit code: 0, accepted; 6, undecided at the contract's confidence: make more runs; 5, a contracted number is missed
+    or was not measured, although all answers are right; 2, an answer is wrong, a record is changed or incomplete, or a
+    rule is broken; 64, usage error (docs/acceptance.md).
     """
     try:
         request = replace(_request(what, micro or [], scaling, baseline, min_ratio), trust=_trust(signers, registered))

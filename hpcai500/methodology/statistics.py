@@ -27,21 +27,21 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
     return first, third
 
 
-# The quantile of the standard normal distribution for a two-sided 95 %.
-_Z = 1.96
+CONFIDENCE = 0.95
 # The range of n values contains the median with probability 1 - 2^(1-n): 94 % of five, 97 % of six.
 LEAST_VALUES = 6
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % confidence interval of the median of `values` by order statistics, for any distribution.
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The confidence interval of the median of `values` by order statistics, for any distribution.
 
-    From the value of rank floor(n/2 - 1.96 sqrt(n)/2) to that of rank ceil(1 + n/2 + 1.96 sqrt(n)/2), the first being
-    rank 1 (Hoefler and Belli, "Scientific benchmarking of parallel computing systems", SC15, section 3.1.3). For few
-    values it is their whole range, which for fewer than six has less than 95 % confidence.
+    From the value of rank floor(n/2 - z sqrt(n)/2) to that of rank ceil(1 + n/2 + z sqrt(n)/2), the first being rank 1;
+    z is the normal distribution's quantile, 1.96 for 95 % (Hoefler and Belli, "Scientific benchmarking of parallel
+    computing systems", SC15, section 3.1.3). For few values it is their whole range, which for fewer than six has less
+    than 95 % confidence.
     """
     ordered = sorted(values)
-    half = _Z * math.sqrt(len(ordered)) / 2
+    half = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(len(ordered)) / 2
     low = max(0, math.floor(len(ordered) / 2 - half) - 1)
     high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + half))
     return ordered[low], ordered[high]
@@ -97,9 +97,6 @@ def weighted_quantile(values: Iterable[tuple[float, float]], share: float) -> fl
 #
 # Runs are taken as draws from a normal distribution of unknown variance. For a mean this gives Student's interval, for
 # a difference of two means, whose variances may differ, Welch's (B. L. Welch, Biometrika 34, 1947).
-
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -250,16 +247,50 @@ def compared_value(values: Sequence[float], statistic: Statistic, limits: Limits
     return statistics.median(values) if statistic == "median" else summarise(values).mean
 
 
-def compared_interval(values: Sequence[float], statistic: Statistic) -> tuple[float, float] | None:
-    """The 95 % confidence interval of the mean of all `values`, or of their median; None if there is none.
+# The t of three degrees of freedom or fewer is so large that the interval says nothing.
+LEAST_OF_INTERVAL = 5
 
-    A mean's is Student's, of two values or more; a median's is by order statistics, of six or more. Under `every`,
-    nothing is estimated.
+
+def least_of_interval(statistic: Statistic, confidence: float = CONFIDENCE) -> int:
+    """How many values an interval of the statistic needs: six for a median at 95 %, as their range must contain it."""
+    if statistic == "median":
+        return max(LEAST_OF_INTERVAL, math.ceil(1 - math.log2(1 - confidence)))
+    return LEAST_OF_INTERVAL
+
+
+def compared_interval(
+    values: Sequence[float], statistic: Statistic, confidence: float = CONFIDENCE, *, positive: bool = True
+) -> tuple[float, float] | None:
+    """The confidence interval of the mean of all `values`, or of their median; None if there is none.
+
+    A mean's is Student's, a median's is by order statistics; there is none of too few values (`least_of_interval`).
+    Under `every`, nothing is estimated. Rates and times, which are `positive`, have it on a logarithmic scale: the
+    interval of the geometric mean, which the unit does not change and which never reaches 0 (D. G. Altman and J. M.
+    Bland, BMJ 313, 1996, p. 1079). A share's or a quality's is on its own scale, and not below 0.
     """
-    if statistic == "mean":
-        interval = mean_interval(values)
-        return (interval.low, interval.high) if interval else None
-    return median_interval(values) if statistic == "median" and len(values) >= LEAST_VALUES else None
+    if statistic == "every" or len(values) < least_of_interval(statistic, confidence):
+        return None
+    if statistic == "median":
+        return median_interval(values, confidence)
+    if positive:
+        if min(values) <= 0:
+            return None
+        # Relative to the largest, so that logarithms are small, and no unit is better than another.
+        scale = max(values)
+        interval = mean_interval([math.log(value / scale) for value in values], confidence)
+        return (scale * math.exp(interval.low), scale * math.exp(interval.high)) if interval else None
+    interval = mean_interval(values, confidence)
+    return (max(0.0, interval.low), interval.high) if interval else None
+
+
+def least_mean_time(seconds: float, confidence: float = CONFIDENCE) -> float:
+    """The lower bound of the mean time between failures after `seconds` without one: seconds / -ln(1 - confidence).
+
+    Of the exponential model, in which failures come at a constant rate: with a shorter mean time, `seconds` without a
+    failure would have a probability below 1 - confidence (NIST/SEMATECH e-Handbook of Statistical Methods, 8.4.5.1).
+    """
+    _require_probability(confidence)
+    return seconds / -math.log1p(-confidence)
 
 
 # ----------------------------------------------------------------------------------------------------

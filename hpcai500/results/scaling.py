@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from hpcai500.campaign.standing import world_difference
 from hpcai500.drawing import figure_files, write_figures
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.machine import origin_of_run, other_machine
 from hpcai500.methodology.samples import IMAGES, Samples
 from hpcai500.methodology.weak_scaling import Scaled, weak_scaling
 from hpcai500.record import Record
@@ -170,20 +171,15 @@ def _fields(record: Record) -> dict[tuple[str, str], Any]:
 
 
 def _other_machine(one: Record, other: Record) -> str | None:
-    if _machines(one) != _machines(other):
-        return f"{other.path} differs from {one.path} in processors, accelerators or the version of torch"
+    if found := other_machine(origin_of_run(other.system), origin_of_run(one.system)):
+        return f"{other.path} ran on another machine than {one.path}: {found}"
+    if _torch(one) != _torch(other):
+        return f"{other.path} differs from {one.path} in the version of torch"
     return None
 
 
-def _machines(record: Record) -> set[tuple[Any, ...]]:
-    return {
-        (
-            (node.get("cpu") or {}).get("Model name"),
-            *sorted({device.get("name") for device in node.get("accelerators", [])}),
-            node.get("software", {}).get("torch"),
-        )
-        for node in record.system.get("nodes", [])
-    }
+def _torch(record: Record) -> set[Any]:
+    return {node.get("software", {}).get("torch") for node in record.system.get("nodes", [])}
 
 
 # ----------------------------------------------------------------------------------------------------

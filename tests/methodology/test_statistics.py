@@ -22,6 +22,7 @@ from hpcai500.methodology.statistics import (
     compared_value,
     difference_interval,
     equivalence,
+    least_mean_time,
     mean_interval,
     quality_tolerance,
     spread,
@@ -322,13 +323,28 @@ def test_a_mean_is_v2s_and_a_worst_run_is_the_one_nearest_the_limit() -> None:
 
 
 def test_intervals_are_told_only_where_they_have_the_confidence() -> None:
-    low, high = compared_interval((9.0, 10.0, 11.0), "mean") or (0.0, 0.0)
-    # Student's t of 2 degrees of freedom: 4.3027.
-    assert (low, high) == pytest.approx((10 - 4.3027 / math.sqrt(3), 10 + 4.3027 / math.sqrt(3)), abs=1e-4)
-    assert compared_interval((9.0,), "mean") is None
+    low, high = compared_interval((8.0, 9.0, 10.0, 11.0, 12.0), "mean", positive=False) or (0.0, 0.0)
+    # Student's t of 4 degrees of freedom: 2.7764.
+    assert (low, high) == pytest.approx((10 - 2.7764 / math.sqrt(2), 10 + 2.7764 / math.sqrt(2)), abs=1e-4)
+    assert compared_interval((9.0, 10.0, 11.0, 12.0), "mean") is None
+    assert compared_interval((0.0, 1.0, 2.0, 3.0, 4.0), "mean") is None
     assert compared_interval((1.0, 2.0, 3.0, 4.0, 5.0), "median") is None
     assert compared_interval((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), "median") == (1.0, 6.0)
     assert compared_interval((1.0, 2.0), "every") is None
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=5, max_size=12), st.floats(1e-6, 1e6))
+def test_the_interval_of_a_rate_is_positive_and_has_no_unit(values: list[float], unit: float) -> None:
+    low, high = compared_interval(values, "mean") or (0.0, 0.0)
+    middle = math.exp(math.fsum(map(math.log, values)) / len(values))
+    assert 0 < low <= middle * (1 + 1e-9)
+    assert middle * (1 - 1e-9) <= high
+    assert compared_interval([value * unit for value in values], "mean") == pytest.approx((low * unit, high * unit))
+
+
+def test_a_time_without_failures_bounds_the_mean_time_between_them() -> None:
+    assert least_mean_time(100.0) == pytest.approx(100 / 2.995732)
+    assert least_mean_time(100.0, 0.5) == pytest.approx(100 / math.log(2))
 
 
 def test_a_limit_within_an_interval_is_told() -> None:

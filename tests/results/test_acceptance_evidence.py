@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ reference = 75
 unit = "{unit}"
 lower = 0.0
 """
+NOW_MS = time.time_ns() // 1_000_000
 WORD = "is not signed: nobody vouches for its figures"
 
 STRICT = 'rankable = true\nlevel = "hardware"\nruns = 10\n'
@@ -303,7 +305,10 @@ def test_code_that_nobody_could_compare_has_neither_level_nor_rank(rankable: Bun
 
 def measured(rate: float) -> str:
     """A file of `hpcai500 micro`."""
-    entry = {"value": rate, "unit": "FLOPS", "interval": [rate, rate], "verified": True, "accelerators": 1, "nodes": 1}
+    entry = {
+        "value": rate, "unit": "FLOPS", "interval": [rate, rate], "verified": True, "accelerators": 1, "nodes": 1,
+        "hosts": ["n0"], "time_ms": NOW_MS,
+    }  # fmt: skip
     return json.dumps({"conv fp32": entry})
 
 

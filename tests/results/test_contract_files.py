@@ -97,7 +97,7 @@ def test_the_defaults_are_what_the_example_says(tmp_path: Path) -> None:
     assert (spec.system.name, spec.parties, spec.contract) == ("not named", (), "")
     assert spec.require.model_dump() == {
         "rankable": True, "verified": False, "signed": False, "registered": None, "signers": None, "level": None,
-        "edition": None, "runs": 1, "nodes": None,
+        "edition": None, "runs": 1, "nodes": None, "confidence": None,
     }  # fmt: skip
     assert (one.over_runs, one.nodes, one.benchmark, one.clause) == ("mean", None, None, "")
     assert one.limits.reference == 1.5e15

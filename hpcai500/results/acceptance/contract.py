@@ -37,6 +37,7 @@ EFFICIENCY = "parallel_efficiency"
 VARIATION = "variation of "
 QUALITY = "quality"
 RATE = "_per_second"
+BETWEEN = "mean_between_interruptions_seconds"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ _QUALITY = "only a run that was evaluated has it"
 _TARGET = "only a run with the edition's problem.target_quality has it; for other runs use flops and quality"
 _INTERRUPTED = "only a run that was interrupted, and then continued, has it"
 _GOODPUT = {
-    "mean_between_interruptions_seconds": _INTERRUPTED,
     "recovery_seconds": _INTERRUPTED,
     "checkpoint_seconds": "the run wrote no checkpoint",
 }
@@ -299,6 +299,7 @@ _UPPER = _from(
     f"expected a fraction of the reference from 0 to {_LOOSEST_UPPER:g}: 0.05 accepts what is 5 % higher, 0.0 nothing "
     "higher; got {}; to accept more, give a higher reference",
 )
+_CONFIDENCE = _from(0.5, 0.999, "expected a probability from 0.5 to 0.999, such as 0.95; got {}")
 
 Line = Annotated[str, Field(max_length=500), AfterValidator(_line)]
 Name = Annotated[str, Field(max_length=500), AfterValidator(_some)]
@@ -337,6 +338,7 @@ class RequireTable(_Table):
     edition: Annotated[str, AfterValidator(_edition)] | None = None
     runs: Count = 1
     nodes: Count | None = None
+    confidence: Annotated[Fraction, _CONFIDENCE] | None = None
 
     @model_validator(mode="after")
     def _signers_need_signatures(self) -> RequireTable:

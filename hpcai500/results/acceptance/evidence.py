@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcai500.campaign.journal import Campaign, is_campaign, read_campaign
 from hpcai500.campaign.standing import standing
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.machine import Origin, origin_of_run, other_machine
 from hpcai500.methodology.passes import Better, goal, reaches
 from hpcai500.methodology.result import Result
 from hpcai500.progress import Tracker, silent
@@ -193,6 +194,13 @@ class Run:
     level: str | None
     level_text: str
     reasons: tuple[str, ...]
+
+    @cached_property
+    def origin(self) -> Origin:
+        """Where it took place; without hosts if a submission gives them other names."""
+        found = origin_of_run(self.record.system)
+        manifest = self.submission.verification.manifest if self.submission else None
+        return replace(found, hosts=frozenset()) if manifest and manifest.anonymised else found
 
 
 def last_value(record: Record, key: str) -> Mapping[str, Any]:
@@ -508,7 +516,7 @@ def _counted(number: int | None) -> str:
 # Requirements for every run, whatever its speed.
 
 
-Verdict = Literal["pass", "fail", "missing"]
+Verdict = Literal["pass", "fail", "missing", "undecided"]
 _NO_RUN = "no finished run"
 
 
@@ -633,16 +641,25 @@ def _registered(identity: str, runs: Sequence[Run]) -> Requirement:
 
 
 def _alike(evidence: Evidence) -> Requirement:
-    """Runs of one benchmark on one number of ranks must be fit to be averaged."""
+    """Runs of one benchmark on one number of ranks must be fit to be averaged, and all must be of one machine."""
     groups: dict[tuple[str, int], list[Path]] = {}
     for run in evidence.runs:
         groups.setdefault((run.result.benchmark, run.result.world_size), []).append(run.record.path)
     reasons = [reason for group in groups.values() if len(group) > 1 and (reason := why_no_mean(group))]
     found = "they differ in more, or two are the same" if reasons else "they do"
+    if not reasons and (other := _other_machine(evidence.runs)):
+        reasons, found = [other], "they are of two machines"
     return _requirement(
-        "runs belong together", "they differ in the seed only", found, met=not reasons,
+        "runs belong together", "one machine; they differ in the seed only", found, met=not reasons,
         detail=evidence.with_submissions(reasons[0]) if reasons else "",
     )  # fmt: skip
+
+
+def _other_machine(runs: Sequence[Run]) -> str | None:
+    for run in runs[1:]:
+        if found := other_machine(run.origin, runs[0].origin):
+            return f"{run.name} ran on another machine than {runs[0].name}: {found}"
+    return None
 
 
 def _planned(evidence: Evidence) -> Requirement:

@@ -14,13 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import HpcAi500Error, UsageError, WrongAnswerError
+from hpcai500.machine import Origin, origin_of_figures, origin_of_run, other_machine
+from hpcai500.methodology.goodput import total
 from hpcai500.methodology.nodes import SlowestNode, node_differences, slowest_node
-from hpcai500.methodology.statistics import Limits, Statistic, compared_interval, compared_value
+from hpcai500.methodology.statistics import (
+    CONFIDENCE,
+    Limits,
+    Statistic,
+    compared_interval,
+    compared_value,
+    least_mean_time,
+    least_of_interval,
+)
 from hpcai500.methodology.trials import summarise
 from hpcai500.methodology.weak_scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.plugins import known_benchmarks, not_known
-from hpcai500.record import Record, last_hash
+from hpcai500.record import Record, last_hash, read_record
 from hpcai500.results.acceptance.contract import (
+    BETWEEN,
     COMPARED,
     LOSS,
     QUALITY,
@@ -35,7 +46,7 @@ from hpcai500.results.acceptance.evidence import Evidence, Run, Verdict, last_va
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.scaling import read_scaling
 from hpcai500.results.score import score_record
-from hpcai500.text import count, number, share, short, table, tables
+from hpcai500.text import count, duration, listed, number, share, short, table, tables
 
 # ----------------------------------------------------------------------------------------------------
 # Ceilings of the machine, from `hpcai500 micro --json`.
@@ -102,6 +113,24 @@ def read_ceilings(path: Path, signers: Path | None = None) -> CeilingFile:
     return CeilingFile(source, document)
 
 
+def require_own_machine(files: Sequence[CeilingFile], evidence: Evidence) -> None:
+    """Refuse figures of a machine that no run is of.
+
+    Raises:
+        UsageError: with the first difference.
+    """
+    for file in files:
+        _require_own(origin_of_figures(file.document), str(file.source.path), evidence.runs)
+
+
+def _require_own(origin: Origin, name: str, runs: Sequence[Run]) -> None:
+    found = [other_machine(origin, run.origin) for run in runs]
+    if found and all(found):
+        raise UsageError(
+            f"{name}: of another machine than the runs: {found[0]}: give figures that were measured where they ran"
+        )
+
+
 def _interval(entry: Mapping[str, Any]) -> tuple[float, float] | None:
     match [number(end) for end in _list(entry.get("interval"))]:
         case [float(low), float(high)]:
@@ -142,6 +171,7 @@ class Measured:
         nodes: of the runs; None if there are none, or the source does not say.
         interval: the 95 % confidence interval given by the source.
         missing: why there are none, and what to do; None if all are known.
+        is_bound: whether the only value is a lower bound.
     """
 
     values: tuple[float, ...] = ()
@@ -150,6 +180,7 @@ class Measured:
     interval: tuple[float, float] | None = None
     note: str = ""
     missing: str | None = None
+    is_bound: bool = False
 
 
 def measure(criterion: CriterionTable, sources: Sources) -> Measured:
@@ -183,7 +214,22 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
         _require_direction(criterion, runs)
     if metric.name.endswith(RATE):
         _require_rate(criterion, runs)
+    if metric.name == BETWEEN and any(one.result.goodput and not one.result.goodput.interruptions for one in runs):
+        return _between_interruptions(runs, sources.require.confidence or CONFIDENCE)
     return of_each(metric, runs) if metric.kind == "run" else _variation(metric, runs)
+
+
+def _between_interruptions(runs: Sequence[Run], confidence: float) -> Measured:
+    """Return the mean time over all of `runs` together, some of which were not interrupted; a bound if none was."""
+    found, nodes = total(run.result.goodput for run in runs), runs[0].result.nodes
+    if found is None:
+        return Measured(nodes=nodes, missing="unknown: the records cannot tell when they were interrupted")
+    names, over = (f"{count(len(runs), 'run')}",), f"over {count(len(runs), 'run')} together"
+    if found.mean_between_interruptions_seconds is not None:
+        return Measured((found.mean_between_interruptions_seconds,), names, nodes, note=over)
+    seconds = found.wall_seconds - found.seconds.downtime - found.seconds.queue
+    note = f"a lower bound with {confidence * 100:g} % confidence: no interruption in {duration(seconds)} {over}"
+    return Measured((least_mean_time(seconds, confidence),), names, nodes, note=note, is_bound=True)
 
 
 def _require_direction(criterion: CriterionTable, runs: Sequence[Run]) -> None:
@@ -242,13 +288,8 @@ def _of_micro(metric: Metric, sources: Sources) -> Measured:
         if entry["value"] is None:
             return Measured(missing=f"{source.path}: unknown, because it was not cold or not whole: {metric.remedy}")
     for source, entry in found:
-        nodes = number(entry.get("nodes"))
-        required = sources.require.nodes
-        if required and nodes != required:
-            on = "an unknown number of nodes" if nodes is None else count(nodes, "node")
-            return Measured(
-                missing=f"{source.path}: measured on {on}, but the contract requires {required}: {metric.remedy}"
-            )
+        if unfit := _other_nodes(entry, sources) or _other_time(entry, sources.evidence.runs):
+            return Measured(missing=f"{source.path}: {unfit}: {metric.remedy}")
     first = found[0][1]
     nodes = number(first.get("nodes"))
     return Measured(
@@ -258,6 +299,35 @@ def _of_micro(metric: Metric, sources: Sources) -> Measured:
         _interval(first) if len(found) == 1 else None,
         "; ".join(source.doubt for source, _ in found if source.doubt),
     )
+
+
+def _other_nodes(entry: Mapping[str, Any], sources: Sources) -> str | None:
+    """Why the number of nodes is not that of the contract, or else that of any run; None if it is."""
+    nodes, required = number(entry.get("nodes")), sources.require.nodes
+    known = {run.result.nodes for run in sources.evidence.runs}
+    if nodes == required or (required is None and (nodes in known or not known)):
+        return None
+    on = "an unknown number of nodes" if nodes is None else count(nodes, "node")
+    wanted = f"but the contract requires {required}" if required else f"but the runs are on {listed(sorted(known))}"
+    return f"measured on {on}, {wanted}"
+
+
+# A machine changes in a month: updates of firmware and drivers, exchanged parts.
+_MOST_DAYS = 31
+_DAY_MS = 86_400_000
+
+
+def _other_time(entry: Mapping[str, Any], runs: Sequence[Run]) -> str | None:
+    """Why it is unknown that the machine was then as in the runs; None if it was measured within a month of them."""
+    measured = number(entry.get("time_ms"))
+    if measured is None or not _list(entry.get("hosts")):
+        return "does not say when and on which hosts it was measured"
+    times = [number(run.record.events[place].get("time_ms")) for run in runs for place in (0, -1)]
+    known = [time for time in times if time is not None]
+    apart = max(min(known) - measured, measured - max(known)) / _DAY_MS if known else 0
+    if apart <= _MOST_DAYS:
+        return None
+    return f"measured {apart:,.0f} days {'before' if measured < min(known) else 'after'} the runs, at most {_MOST_DAYS}"
 
 
 def _of_scaling(metric: Metric, sources: Sources, benchmark: str | None, nodes: int) -> Measured:
@@ -376,6 +446,7 @@ def _doubt(path: Path, points: Points, runs: Sequence[Run]) -> str:
     here = [(point, record) for point, record in zip(points, records, strict=True) if record]
     for point, record in here:
         result = score_record(record)
+        _require_own(origin_of_run(read_record(record).system), f"{path}: {record}", runs)
         _check(path, point, {"nodes": result.nodes, "processes": result.world_size})
     if len(here) < len(points):
         return "the records that it names were not found"
@@ -418,7 +489,10 @@ def _found(path: Path, name: object) -> Path | None:
 _TOO_EFFICIENT = (
     f"above {MOST_EFFICIENCY:g}, which adding processes cannot cause: the baseline runs may have been slowed"
 )
-_MORE_RUNS = "the limit is within the 95 % confidence interval: make more runs"
+
+
+def _more_runs(confidence: float) -> str:
+    return f"the limit is within the {confidence * 100:g} % confidence interval: make more runs"
 
 
 @dataclass(frozen=True)
@@ -430,9 +504,11 @@ class CriterionResult:
         statistic: how the values of the runs became one; None if there is only one.
         measured: the number that is compared with the limits.
         margin: distance from the nearest limit, as a fraction of the reference; negative outside of the limits.
-        interval: 95 % confidence interval of `measured`.
+        interval: confidence interval of `measured`.
         values: of each run, with their `sources`.
-        verdict: `missing` if the number is unknown; it counts as a failure.
+        is_bound: whether `measured` is a lower bound.
+        verdict: `missing` if the number is unknown; it counts as a failure. `undecided` if the true value may be on
+            either side of a limit, and the contract requires a confidence, or only a lower bound is known.
     """
 
     name: str
@@ -449,6 +525,7 @@ class CriterionResult:
     interval: tuple[float, float] | None = None
     values: tuple[float, ...] = ()
     sources: tuple[str, ...] = ()
+    is_bound: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document, with plain numbers in the metric's own unit."""
@@ -461,6 +538,7 @@ class CriterionResult:
             "lowest": self.limits.lowest,
             "highest": self.limits.highest,
             "measured": self.measured,
+            "is_bound": self.is_bound,
             "unit": self.metric.unit,
             "margin": self.margin,
             "statistic": self.statistic,
@@ -482,9 +560,12 @@ def check_criteria(criteria: Sequence[CriterionTable], sources: Sources) -> list
         WrongAnswerError: a file contradicts its records.
     """
     return [
-        check(one.name, one.subject, one.limits, one.over_runs, measure(one, sources), unit=one.unit, clause=one.clause)
+        check(
+            one.name, one.subject, one.limits, one.over_runs, measure(one, sources), unit=one.unit, clause=one.clause,
+            confidence=sources.require.confidence,
+        )
         for one in criteria
-    ]
+    ]  # fmt: skip
 
 
 def check(
@@ -496,29 +577,52 @@ def check(
     *,
     unit: str | None = None,
     clause: str = "",
+    confidence: float | None = None,
 ) -> CriterionResult:
-    """Compare one number with its limits; the interval is evidence only, with a note if it contains a limit."""
+    """Compare one number with its limits.
+
+    The interval is evidence, with a note if it contains a limit. It decides if the contract requires a `confidence`.
+    """
     if measured.missing:
         return CriterionResult(
             name, metric, limits, unit, statistic, clause, measured.nodes, "missing", measured.missing
         )
     value = compared_value(measured.values, statistic or "every", limits)
-    interval = measured.interval or (compared_interval(measured.values, statistic) if statistic else None)
+    level = confidence or CONFIDENCE
+    of_runs = statistic if statistic and metric.kind != "micro" and not measured.is_bound else "every"
+    positive = metric.unit not in ("fraction", "1")
+    interval = measured.interval or compared_interval(measured.values, of_runs, level, positive=positive)
     notes = [measured.note] if measured.note else []
     if metric.kind == "efficiency" and value > MOST_EFFICIENCY:
         notes.append(_TOO_EFFICIENT)
-    if interval and limits.within(*interval):
-        notes.append(_MORE_RUNS)
+    is_crossed = interval is not None and limits.within(*interval)
+    if is_crossed:
+        notes.append(_more_runs(level))
+    least = least_of_interval(of_runs, level)
+    is_small = of_runs != "every" and len(measured.values) < least
+    if is_small and (metric.kind == "run" or confidence):
+        notes.append(f"too few runs for an interval: {len(measured.values)}, {least} are needed")
+    is_open = confidence is not None and (is_crossed or (of_runs != "every" and interval is None))
+    # A longer time without an interruption would raise the bound.
+    is_open |= measured.is_bound and limits.lowest is not None and value < limits.lowest and not limits.holds(value)
     return CriterionResult(
         name, metric, limits, unit, statistic, clause, measured.nodes,
-        verdict="pass" if limits.holds(value) else "fail",
+        verdict=_verdict(limits.holds(value), is_open, is_small),
         note="; ".join(notes),
         measured=value,
         margin=limits.margin(value),
         interval=interval,
         values=measured.values,
         sources=measured.sources,
+        is_bound=measured.is_bound,
     )  # fmt: skip
+
+
+def _verdict(holds: bool, is_open: bool, is_small: bool) -> Verdict:
+    """A number that is missed in too few runs for an interval stays missed: more runs are the vendor's to make."""
+    if is_open and not (is_small and not holds):
+        return "undecided"
+    return "pass" if holds else "fail"
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def _row(one: CriterionResult, middle: float, axis: Axis, place: Callable[[float
 
 
 _MOST_ROWS, _MOST_DRAWN, _MOST_VALUES, _MOST_SUBJECTS = 100, 30, 20, 8
-_TONES: Mapping[str, Tone] = {"pass": "good", "fail": "bad", "missing": "bad"}
+_TONES: Mapping[str, Tone] = {"pass": "good", "fail": "bad", "missing": "bad", "undecided": "flag"}
 # Signatures for a comparison without a contract.
 _DEFAULT_PARTIES = (PartyTable(role="Customer", name="…"), PartyTable(role="Vendor", name="…"))
 
@@ -168,13 +168,14 @@ def _rendered(acceptance: Acceptance) -> str:
         "acceptance.html.j2",
         title=acceptance.title,
         accepted=acceptance.verdict == "PASS",
+        word=acceptance.word.upper(),
         sentence=acceptance.sentence,
         warning=acceptance.warning,
         number=contract.spec.contract if contract else "",
         made=acceptance.made.strftime("%Y-%m-%d %H:%M UTC"),
         facts=list(_facts(acceptance)),
         sections=[
-            Section("Criteria", list(_criteria(acceptance.criteria))),
+            Section("Criteria", list(_criteria(acceptance.criteria, acceptance.confidence))),
             Section("Requirements", list(_requirements(acceptance.requirements))),
             Section("Worst node", list(_worst(acceptance))),
         ],
@@ -208,7 +209,7 @@ def _facts(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
         yield "Baseline", f"{request.baseline}, at least {request.ratio:g} times as good"
 
 
-def _criteria(criteria: Sequence[CriterionResult]) -> Iterator[Block]:
+def _criteria(criteria: Sequence[CriterionResult], confidence: float) -> Iterator[Block]:
     rows: list[Row] = []
     for one in criteria[:_MOST_ROWS]:
         rows.append(
@@ -222,7 +223,15 @@ def _criteria(criteria: Sequence[CriterionResult]) -> Iterator[Block]:
                 interval_text(one),
             )
         )
-    columns = ("criterion", "contracted", "accepted", "measured", "margin", "verdict", "95 % interval")
+    columns = (
+        "criterion",
+        "contracted",
+        "accepted",
+        "measured",
+        "margin",
+        "verdict",
+        f"{confidence * 100:g} % interval",
+    )
     caption = (
         "The margin is the distance from the nearest limit in per cent of the contracted value; "
         "a criterion with a margin below 0 is missed"
@@ -234,7 +243,7 @@ def _criteria(criteria: Sequence[CriterionResult]) -> Iterator[Block]:
     if measured:
         keys = (Key("measured, met", _GOOD, "dot"), Key("measured, missed", _BAD, "dot"))
         note = (
-            "Grey field: accepted values; dashed line: contracted value; thin line: 95 % interval; small dots: runs; ◂ "
+            "Grey field: accepted values; dashed line: contracted value; thin line: interval; small dots: runs; ◂ "
             "and ▸: a value beyond the chart."
         )
         yield Chart("Measured against contracted", margins(measured), note, keys)

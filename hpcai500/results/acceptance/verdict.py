@@ -19,6 +19,7 @@ from hpcai500 import __version__
 from hpcai500.campaign.journal import Campaign
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.files import scratch_folder
+from hpcai500.methodology.statistics import CONFIDENCE
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.acceptance.contract import QUALITY, Contract, RequireTable, shown
 from hpcai500.results.acceptance.evidence import (
@@ -42,6 +43,7 @@ from hpcai500.results.acceptance.measured import (
     check_against_baseline,
     check_criteria,
     read_ceilings,
+    require_own_machine,
     worst_node,
 )
 from hpcai500.results.given_files import GivenFile, given_file
@@ -91,17 +93,34 @@ class Acceptance:
 
     @property
     def exit_code(self) -> int:
-        """2 if a quality or a rule is wrong; 5 if only a number is missed or missing; else 0."""
+        """2 if a quality or a rule is wrong; 5 if a number is missed or missing; 6 if one is undecided; else 0."""
         rules = [requirement.verdict for requirement in self.requirements]
         qualities = [criterion.verdict for criterion in self.criteria if criterion.metric.name == QUALITY]
         if "fail" in (*rules, *qualities):
             return ExitCode.WRONG_ANSWER
         verdicts = {*rules, *(criterion.verdict for criterion in self.criteria)}
-        return ExitCode.PASS if verdicts == {"pass"} else ExitCode.TOO_SLOW
+        if verdicts - {"pass", "undecided"}:
+            return ExitCode.TOO_SLOW
+        return ExitCode.UNDECIDED if "undecided" in verdicts else ExitCode.PASS
 
     @property
-    def verdict(self) -> Literal["PASS", "FAIL"]:
-        return "PASS" if self.exit_code == ExitCode.PASS else "FAIL"
+    def verdict(self) -> Literal["PASS", "UNDECIDED", "FAIL"]:
+        match self.exit_code:
+            case ExitCode.PASS:
+                return "PASS"
+            case ExitCode.UNDECIDED:
+                return "UNDECIDED"
+        return "FAIL"
+
+    @property
+    def word(self) -> str:
+        return {"PASS": "Accepted", "UNDECIDED": "Undecided", "FAIL": "Not accepted"}[self.verdict]
+
+    @property
+    def confidence(self) -> float:
+        """That of the intervals of runs."""
+        required = self.request.contract.spec.require.confidence if self.request.contract else None
+        return required or CONFIDENCE
 
     @property
     def warning(self) -> str:
@@ -121,9 +140,10 @@ class Acceptance:
         parts += [f"{counts['pass']} of {len(self.criteria)} criteria are met"]
         parts += [f"{counts['fail']} missed"] if counts["fail"] else []
         parts += [f"{counts['missing']} not measured"] if counts["missing"] else []
+        parts += [f"{counts['undecided']} undecided"] if counts["undecided"] else []
         parts += [f"requirements not met: {', '.join(broken)}"] if broken else []
         doubted = ", BUT IMPLAUSIBLE" if any(one.implausible for one in self.evidence.submissions) else ""
-        return f"{'Accepted' if self.verdict == 'PASS' else 'Not accepted'}{doubted}: {'; '.join(parts)}."
+        return f"{self.word}{doubted}: {'; '.join(parts)}."
 
     @property
     def title(self) -> str:
@@ -153,6 +173,7 @@ class Acceptance:
             "submissions": [one.document() for one in self.evidence.submissions],
             "sources": [one.document() for one in self.sources],
             "requirements": [one.document() for one in self.requirements],
+            "confidence": self.confidence,
             "criteria": [one.document() for one in self.criteria],
             "worst_node": self.worst.document(),
             "records": [
@@ -240,6 +261,7 @@ def _accept(
     require = spec.require if spec else RequireTable(rankable=False)
     reasons = not_rankable(evidence)
     files = tuple(read_ceilings(path, trust.signers) for path in request.micro)
+    require_own_machine(files, evidence)
     scaling = given_file(request.scaling, trust.signers) if request.scaling else None
     sources = (*(file.source for file in files), *([scaling] if scaling else []))
     criteria: list[CriterionResult] = []
@@ -268,8 +290,8 @@ def _accept(
 _HALF = 6
 # Margin at either end of a bar: the same on every page, so that bars can be compared.
 _WIDEST = 0.10
-_WORDS = {"pass": "pass", "fail": "FAIL", "missing": "MISSING"}
-_HEADINGS = ("criterion", "contracted", "measured", "margin", "95 % interval", "worse | better", "verdict")
+_WORDS = {"pass": "pass", "fail": "FAIL", "missing": "MISSING", "undecided": "UNDECIDED"}
+_HEADINGS = ("criterion", "contracted", "measured", "margin", "interval", "worse | better", "verdict")
 # Values of single runs, shown for the statistic `every`.
 _MOST_VALUES = 12
 _MOST_RECORDS = 20
@@ -287,7 +309,7 @@ def acceptance_lines(acceptance: Acceptance) -> Iterator[str]:
         if one.detail:
             yield f"    {one.detail}"
     yield ""
-    yield from _table(acceptance.criteria)
+    yield from _table(acceptance.criteria, acceptance.confidence)
     yield ""
     yield f"worst {acceptance.worst.of:6} {acceptance.worst.sentence}"
     yield from (f"  {detail}" for detail in (*acceptance.worst.differences, *acceptance.worst.ceilings))
@@ -348,8 +370,10 @@ def reference_text(one: CriterionResult) -> str:
 
 
 def measured_text(one: CriterionResult) -> str:
-    """The measured value in the contract's unit."""
-    return UNKNOWN if one.measured is None else shown(one.measured, one.metric.unit, one.unit)
+    """The measured value in the contract's unit: `≥ 3 h` if it is a lower bound."""
+    if one.measured is None:
+        return UNKNOWN
+    return f"{'≥ ' if one.is_bound else ''}{shown(one.measured, one.metric.unit, one.unit)}"
 
 
 def bar(one: CriterionResult) -> str:
@@ -408,7 +432,7 @@ def attempts_text(campaign: Campaign) -> str:
     return f"{count(len(campaign.attempts), 'attempt')}: {text}" if text else "no attempt"
 
 
-def _table(criteria: Sequence[CriterionResult]) -> Iterator[str]:
+def _table(criteria: Sequence[CriterionResult], confidence: float) -> Iterator[str]:
     rows = [
         (
             one.name,
@@ -421,7 +445,8 @@ def _table(criteria: Sequence[CriterionResult]) -> Iterator[str]:
         )
         for one in criteria
     ]
-    heading, *lines = aligned([_HEADINGS, *rows], right=range(1, 5))
+    headings = [f"{confidence * 100:g} % {name}" if name == "interval" else name for name in _HEADINGS]
+    heading, *lines = aligned([headings, *rows], right=range(1, 5))
     yield heading
     for one, line in zip(criteria, lines, strict=True):
         yield line
@@ -508,7 +533,7 @@ def _of_criterion(one: CriterionResult) -> dict[str, str]:
         "contracted": contracted(one),
         "measured": measured_text(one),
         "margin": margin_text(one),
-        "95 % interval": interval_text(one),
+        "interval": interval_text(one),
         "statistic": one.statistic or "",
         f"values in {one.metric.unit}": values,
         "clause": one.clause,

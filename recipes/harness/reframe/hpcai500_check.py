@@ -16,7 +16,7 @@ from reframe.core.builtins import parameter, run_after, run_before, sanity_funct
 from reframe.core.exceptions import PerformanceError
 
 FIGURE = re.compile(r"^HPCAI500 FOM (?P<name>\S+)=(?P<value>\S+) (?P<unit>\S+)$", re.MULTILINE)
-VERDICTS = ("HPCAI500 RESULT PASS", "HPCAI500 RESULT FAIL", "HPCAI500 RESULT INVALID")
+VERDICTS = tuple(f"HPCAI500 RESULT {word}" for word in ("PASS", "FAIL", "INVALID", "UNDECIDED"))
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 EXIT_CODE = "exit_code"
 RECORD = "record"
