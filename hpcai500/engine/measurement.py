@@ -86,12 +86,14 @@ def exit_code_of(command: Callable[[], None]) -> int:
 def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> None:
     import torch  # after OpenMP's variables are set
 
+    from hpcai500.comm.identity import require_own_gpus
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
     from hpcai500.engine.reporting import reporting_errors
 
     with joined(recipe, find_placement(os.environ)) as ranks, reporting_errors(ranks):
         device = device_of(recipe, ranks)
+        require_own_gpus(device, ranks.world)
         cores = ranks.cores()
         torch.set_num_threads(recipe.os.threads or cores)
         torch.manual_seed(recipe.hyperparameters.seed)
