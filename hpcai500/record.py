@@ -102,6 +102,12 @@ def parse_events(content: bytes, name: str, *, is_end: bool = False) -> tuple[li
     previous, before = FIRST_PREVIOUS, 0
     *lines, rest = content.split(b"\n")
     for place, line in enumerate(lines, 1):
+        if line.endswith(b"\r"):
+            raise RecordError(
+                f"{name}:{before + place}: ends with CR and LF, as after a copy in text mode on Windows, which "
+                "changes every hash: copy the folder again byte by byte (tar, rsync, scp; git with "
+                "core.autocrlf=false)"
+            )
         event = _parse_event(line, f"{name}:{before + place}")
         if is_end and not events:
             previous, before = event["prev"], event["seq"]

@@ -6,6 +6,7 @@ the line before it; a line that a crash cut off is removed by the next writer.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import re
@@ -347,7 +348,9 @@ def read_heads(path: Path) -> GivenHeads:
             f"--heads {path}: more than {_MOST_BYTES >> 20} MiB; keep the heads of each year in its own file"
         )
     heads: dict[Head, int] = {}
-    for number, line in enumerate(content.decode("ascii", errors="replace").split("\n"), 1):
+    # Windows editors put a byte-order mark first.
+    text = content.removeprefix(codecs.BOM_UTF8).decode("ascii", errors="replace")
+    for number, line in enumerate(text.split("\n"), 1):
         if words := " ".join(line.split()):
             head, received_ms = _parse(words, f"--heads {path}:{number}")
             heads[head] = min(received_ms, heads.get(head, received_ms))

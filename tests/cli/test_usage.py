@@ -182,6 +182,28 @@ def test_a_misspelt_path_is_named_first_with_what_was_meant(typed: Typed, tmp_pa
     assert f"some-{other}: a {other}" in refused(f"some-{other}")
 
 
+@pytest.mark.parametrize("line", ["score {record}", "ic", "doctor --quick", "verify x.zip"])
+def test_a_working_folder_that_was_deleted_is_named(tmp_path: Path, line: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone}; exec {shlex.join(HPCAI500)} {line.format(record=tmp_path)}"
+    ended = subprocess.run(["sh", "-c", command], cwd=gone, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (
+        69,
+        "hpcai500: error: the working folder was deleted: change to another one (`cd`)\n",
+    )
+
+
+def test_a_relative_folder_for_caches_is_refused(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    ended = typed("rules", "ic/smoke")
+    error = ended.stderr.strip()
+    assert ended.returncode == 69
+    assert error.endswith(f'XDG_CACHE_HOME="{tmp_path}/cache"')
+    assert "XDG_CACHE_HOME=cache: a relative path" in error
+    assert typed("version").returncode == 0
+
+
 @pytest.mark.parametrize(("line", "about"), [("help", "COMMAND"), ("help campaign init", "campaign init")])
 def test_help_is_a_command_too(typed: Typed, line: str, about: str) -> None:
     assert f"hpcai500 {about} " in typed(*line.split()).stdout.splitlines()[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import hashlib
 import os
 import re
@@ -127,6 +128,11 @@ def require_signers(signers: Path) -> None:
         content = signers.read_bytes()
     except OSError as error:
         raise UsageError(f"--signers {signers}: cannot be read: {error.strerror}") from error
+    if content.startswith(codecs.BOM_UTF8):
+        raise UsageError(
+            f"--signers {signers}: begins with a byte-order mark, so OpenSSH misreads its first line: save it in UTF-8 "
+            "without one"
+        )
     if any(_listed(signers)):
         return
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
