@@ -144,9 +144,9 @@ def gpu_of(device: torch.device) -> Gpu | None:
     facts = torch.cuda.get_device_properties(device)
     uuid = str(facts.uuid).removeprefix("GPU-").lower() if hasattr(facts, "uuid") else None
     # torch before 2.8 does not tell the address.
-    address = [getattr(facts, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    place = uuid or str(device.index) if None in address else "{:04x}:{:02x}:{:02x}".format(*address)
-    return Gpu(uuid, place)
+    if not hasattr(facts, "pci_bus_id"):
+        return Gpu(uuid, uuid or str(device.index))
+    return Gpu(uuid, f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}")
 
 
 def require_own_gpus(device: torch.device, world: Communicator) -> None:

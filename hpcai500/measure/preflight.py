@@ -192,7 +192,7 @@ def ask_device(device: torch.device) -> Device:
         return Device("cpu", None, 1, answer)
     gpu = gpu_of(device)
     name = torch.cuda.get_device_name(device)
-    return Device(name, gpu and gpu.place, torch.cuda.device_count(), answer, affinity_of_rank())
+    return Device(name, gpu.place if gpu else None, torch.cuda.device_count(), answer, affinity_of_rank())
 
 
 def check_devices(answers: Sequence[Answer[Device]]) -> Check:

@@ -144,7 +144,7 @@ class _OnStream:
 
     def seconds(self, call: Callable[[], object]) -> float:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(int(self._lead_seconds * _CYCLES_PER_SECOND))  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(int(self._lead_seconds * _CYCLES_PER_SECOND))
         begin.record()
         call()
         end.record()
