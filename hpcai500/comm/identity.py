@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -141,10 +142,11 @@ def gpu_of(device: torch.device) -> Gpu | None:
     """The GPU of this rank; None on a CPU."""
     if device.type != "cuda":
         return None
-    facts = torch.cuda.get_device_properties(device)
+    # torch's stubs lack most of it.
+    facts: Any = torch.cuda.get_device_properties(device)
     uuid = str(facts.uuid).removeprefix("GPU-").lower() if hasattr(facts, "uuid") else None
-    # torch before 2.8 does not tell the address.
-    if not hasattr(facts, "pci_bus_id"):
+    # Not every version of torch tells the address.
+    if not all(hasattr(facts, f"pci_{part}_id") for part in ("domain", "bus", "device")):
         return Gpu(uuid, uuid or str(device.index))
     return Gpu(uuid, f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}")
 
