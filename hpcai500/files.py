@@ -18,6 +18,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import IO, Literal, NoReturn
@@ -60,6 +63,54 @@ def as_utf8(name: str | Path) -> str:
 def from_utf8(name: str) -> str:
     """The inverse of `as_utf8`: the name as this process passes it to the system."""
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+
+
+def why_not(kind: Literal["file", "folder"], path: Path) -> str | None:
+    """Why `path`, typed by a user, is no `kind`, such as "no such folder (did you mean ic-2?)"; None if it is one."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            return f"a link to {path.readlink()}, which does not exist"
+        near = similar_path(path, kind)
+        return f"no such {kind}" + (f" (did you mean {near}?)" if near else "")
+    except OSError as error:
+        return f"not readable by this user ({error.strerror})"
+    if stat.S_ISDIR(mode):
+        return None if kind == "folder" else "a folder, not a file"
+    if kind == "folder":
+        return "a file, not a folder"
+    return None if stat.S_ISREG(mode) else "not a regular file"
+
+
+def similar_path(path: Path, kind: Literal["file", "folder"]) -> Path | None:
+    """An existing path that a user may have meant by `path`, which does not exist: one of its names is misspelt."""
+    found = Path(path.anchor)
+    for index, name in enumerate(path.parts):
+        if exists(found / name):
+            found /= name
+            continue
+        rest = path.parts[index + 1 :]
+        near = _similar_names(found, name, "folder" if rest else kind)
+        # The rest may be misspelt, too: the first name is worth correcting.
+        whole = (found.joinpath(one, *rest) for one in near)
+        return next(filter(exists, whole), None) or next((found / one for one in near), None)
+    return None
+
+
+# Listing more takes long on a shared file system.
+_MOST_LISTED = 10_000
+
+
+def _similar_names(folder: Path, name: str, kind: Literal["file", "folder"]) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [one.name for one in islice(entries, _MOST_LISTED) if one.is_dir() == (kind == "folder")]
+    except OSError:
+        return []
+    by_lower = {one.lower(): one for one in sorted(names)}
+    near = get_close_matches(name.lower(), by_lower, cutoff=0.75)
+    return [by_lower[one] for one in near]
 
 
 def expand_variables(text: str, environment: Mapping[str, str]) -> str:

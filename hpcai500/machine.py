@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from hpcai500.errors import UsageError
+from hpcai500.files import why_not
 from hpcai500.hosts import host_stem
 from hpcai500.methodology.roofline import Compression, Topology
 from hpcai500.recipe import recipes_folder
@@ -276,11 +277,9 @@ def find_machine(name_or_path: str | Path) -> Path:
     for path in (Path(name_or_path), recipes_folder() / "sites" / f"{name_or_path}.toml"):
         if path.is_file():
             return path
-    given = Path(name_or_path)
-    what = "not a regular file" if given.exists() and not given.is_dir() else "no such machine file"
     raise UsageError(
-        f"{name_or_path}: {what}; choose one of {', '.join(shipped_machines())}, or measure this machine: "
-        "hpcai500 micro -o micro.json"
+        f"{name_or_path}: {why_not('file', Path(name_or_path))}; choose one of {', '.join(shipped_machines())}, or "
+        "measure this machine: hpcai500 micro -o micro.json"
     )
 
 

@@ -81,7 +81,7 @@ TAKEN = frozenset(
     (
         *("ic", "ewa", "score", "rules", "report", "compare", "timeline", "export", "submit", "verify", "replicate"),
         *("accept", "rank", "scale", "profile", "system", "roofline", "doctor", "micro", "version", "data", "flops"),
-        *("storage", "self-test", "campaign", "ensemble", "slurm", "track", "watch", "demo"),
+        *("storage", "self-test", "campaign", "ensemble", "slurm", "track", "watch", "demo", "help"),
     )
 )
 # A name is used as a command and in file names.

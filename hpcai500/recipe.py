@@ -22,6 +22,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from hpcai500.errors import RecipeError
+from hpcai500.files import is_folder, similar_path
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
 from hpcai500.methodology.conduct import ranks_per_replica
 from hpcai500.plugins import (
@@ -114,8 +115,10 @@ def find_recipe(name: str | Path) -> Path:
         raise RecipeError(f"{name}: no such recipe file; {benchmark} {PERHAPS_MISSING}")
     known = shipped_recipes()
     near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise RecipeError(f"{name}: no such recipe file; {hint}hpcai500 comes with {', '.join(known)}")
+    meant = near[0] if near else similar_path(path, "file")
+    hint = f"did you mean {meant}? " if meant else ""
+    what = "a folder, not a recipe file" if is_folder(path) else "no such recipe file"
+    raise RecipeError(f"{name}: {what}; {hint}hpcai500 comes with {', '.join(known)}")
 
 
 def _may_be_missing(benchmark: str) -> bool:

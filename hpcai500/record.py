@@ -35,7 +35,7 @@ from types import TracebackType
 from typing import IO, Any, Literal
 
 from hpcai500.errors import RecordError, RunError
-from hpcai500.files import allocate, lock, write_atomically, write_atomically_by
+from hpcai500.files import allocate, lock, why_not, write_atomically, write_atomically_by
 from hpcai500.layers import Recipe
 from hpcai500.recipe import parse_resolved, tables_hash, to_toml
 from hpcai500.run_progress import SHORTEST_SECONDS, ProgressFile
@@ -102,6 +102,12 @@ def parse_events(content: bytes, name: str, *, is_end: bool = False) -> tuple[li
     previous, before = FIRST_PREVIOUS, 0
     *lines, rest = content.split(b"\n")
     for place, line in enumerate(lines, 1):
+        if line.endswith(b"\r"):
+            raise RecordError(
+                f"{name}:{before + place}: ends with CR and LF, as after a copy in text mode on Windows, which "
+                "changes every hash: copy the folder again byte by byte (tar, rsync, scp; git with "
+                "core.autocrlf=false)"
+            )
         event = _parse_event(line, f"{name}:{before + place}")
         if is_end and not events:
             previous, before = event["prev"], event["seq"]
@@ -185,6 +191,8 @@ def read_record(path: Path) -> Record:
     Raises:
         RecordError: it is not a record, its chain of events is broken, or its files do not match its events.
     """
+    if why := why_not("folder", path):
+        raise RecordError(f"{path}: {why}; give a record, the folder that a run wrote")
     for needed in ("recipe.toml", "events.jsonl"):
         if not (path / needed).is_file():
             raise RecordError(f"{path}: not a record: {_what_it_is(path, needed)}")

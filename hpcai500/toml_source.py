@@ -5,6 +5,7 @@ A file may be untrusted: its size, and what makes Python's parser slow, are limi
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
 import tomllib
@@ -121,9 +122,20 @@ def source_of(content: bytes, name: str, kind: type[UsageError]) -> Source:
         UsageError: of class `kind`; it is not text.
     """
     try:
-        return Source(name, content.decode("utf-8"))
+        return Source(name, _decoded(content))
     except UnicodeDecodeError as error:
-        raise kind(f"{name}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from error
+        raise kind(f"{name}: {_not_text(content, error)}") from error
+
+
+def _decoded(content: bytes) -> str:
+    """As text; Windows editors put a byte-order mark before it."""
+    return content.decode("utf-8-sig")
+
+
+def _not_text(content: bytes, error: UnicodeDecodeError) -> str:
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "a text file in UTF-16: save it in UTF-8"
+    return f"not a text file in UTF-8 ({error.reason} at byte {error.start})"
 
 
 def parse_tables(source: Source, kind: type[UsageError]) -> dict[str, Any]:
@@ -145,8 +157,7 @@ def parse_toml(content: bytes, name: str, kind: type[HpcAi500Error]) -> dict[str
     try:
         return deepcopy(_parsed(content))
     except UnicodeDecodeError as error:
-        what = f"not a text file in UTF-8 ({error.reason} at byte {error.start})"
-        raise kind(f"{name}: not valid TOML: {what}") from error
+        raise kind(f"{name}: not valid TOML: {_not_text(content, error)}") from error
     except RecursionError as error:
         raise kind(f"{name}: TOML nested too deeply") from error
     except ValueError as error:  # also of an integer of thousands of digits
@@ -156,7 +167,7 @@ def parse_toml(content: bytes, name: str, kind: type[HpcAi500Error]) -> dict[str
 # A campaign and its runs have the same recipe, file by file; copying takes a fifth of the time of parsing.
 @lru_cache(maxsize=2)
 def _parsed(content: bytes) -> dict[str, Any]:
-    return tomllib.loads(content.decode("utf-8"))
+    return tomllib.loads(_decoded(content))
 
 
 def _require_bounded(content: bytes, name: str, kind: type[HpcAi500Error]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hpcai500.campaign.journal import read_campaign
-from hpcai500.errors import HpcAi500Error, RecipeError
-from hpcai500.launch.slurm.site import load_site
+from hpcai500.campaign.journal import read_campaign, read_heads
+from hpcai500.errors import HpcAi500Error, RecipeError, UsageError
+from hpcai500.launch.slurm.site import find_site, load_site
 from hpcai500.layers import LAYER_NUMBERS, IcRecipe, Recipe
+from hpcai500.machine import find_machine, load_machine
 from hpcai500.recipe import (
     Difference,
+    find_recipe,
     load_recipe,
     parse_resolved,
     recipe_hash,
@@ -22,8 +25,9 @@ from hpcai500.recipe import (
     table_differences,
     to_toml,
 )
-from hpcai500.record import read_record
-from hpcai500.results.acceptance.contract import load_contract
+from hpcai500.record import parse_object, read_record
+from hpcai500.results.acceptance.contract import find_contract, load_contract
+from hpcai500.results.submission.signature import require_signers
 from hpcai500.toml_source import MOST_BYTES, Source, explain, parse_toml, read_source
 
 
@@ -144,7 +148,7 @@ def test_an_unknown_recipe_lists_those_that_exist() -> None:
         (b'benchmark = "nlp"\n', "benchmark: expected one of ic"),
         (b'benchmark = ["ic"]\n', "benchmark: expected one of ic"),
         (b'benchmark = "ic"\nedition = "v9"\n', "edition: expected one of v2.0"),
-        (b"\xff\xfe\x00", "not a text file in UTF-8"),
+        (b"\xff\x00", "not a text file in UTF-8"),
     ],
 )
 def test_an_unknown_benchmark_or_edition_lists_those_that_exist(tmp_path: Path, content: bytes, expected: str) -> None:
@@ -322,3 +326,31 @@ def test_tables_of_an_array_are_told_by_number_and_a_misspelt_key_once() -> None
         "file.toml:7: [[points]] 3.rate: is missing",
         "file.toml: [[points]] 4: expected a table, got 5",
     ]
+
+
+# --- files that a Windows editor saved
+
+
+def saved_on_windows(path: Path, text: str) -> Path:
+    path.write_bytes(codecs.BOM_UTF8 + text.replace("\n", "\r\n").encode())
+    return path
+
+
+def test_files_that_a_windows_editor_saved_are_read(tmp_path: Path) -> None:
+    smoke = find_recipe("ic/smoke").read_text()
+    assert load_recipe(saved_on_windows(tmp_path / "r.toml", smoke)) == load_recipe("ic/smoke")
+    assert load_site(str(saved_on_windows(tmp_path / "s.toml", find_site("local").read_text()))) == load_site("local")
+    machine = saved_on_windows(tmp_path / "m.toml", find_machine("v100-64").read_text())
+    assert load_machine(machine).model_dump() == load_machine("v100-64").model_dump()
+    assert load_contract(saved_on_windows(tmp_path / "c.toml", find_contract(Path("smoke")).read_text())).spec
+    assert parse_object(saved_on_windows(tmp_path / "m.json", '{"a": 1}\n').read_bytes(), Path("m.json")) == {"a": 1}
+    head = f"HPCAI500 HEAD {'a' * 64} 1 {'b' * 64} 2026-11-23T10:00:00Z\n"
+    assert len(read_heads(saved_on_windows(tmp_path / "heads", head))) == 1
+
+
+def test_a_file_in_utf_16_and_signers_with_a_mark_are_told(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(find_recipe("ic/smoke").read_text(), encoding="utf-16")
+    with pytest.raises(RecipeError, match=r"r.toml: a text file in UTF-16: save it in UTF-8"):
+        load_recipe(tmp_path / "r.toml")
+    with pytest.raises(UsageError, match="begins with a byte-order mark, so OpenSSH misreads its first line"):
+        require_signers(saved_on_windows(tmp_path / "signers", "me ssh-ed25519 AAAA\n"))

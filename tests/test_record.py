@@ -235,6 +235,13 @@ def test_a_folder_that_is_no_record_is_refused(path: Path, missing: str) -> None
         read_record(path)
 
 
+def test_changed_line_endings_are_told_and_not_taken_for_tampering(path: Path) -> None:
+    events = path / "events.jsonl"
+    events.write_bytes(events.read_bytes().replace(b"\n", b"\r\n"))
+    with pytest.raises(RecordError, match=r"l:1: ends with CR and LF, .* copy the folder again byte by byte"):
+        read_record(path)
+
+
 def fail_by(number: int, *, only_beside: Path | None = None) -> Any:
     """An fsync that fails, always or as long as a file is there."""
     real = os.fsync

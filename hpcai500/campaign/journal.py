@@ -6,6 +6,7 @@ the line before it; a line that a crash cut off is removed by the next writer.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import re
@@ -20,7 +21,7 @@ from typing import Any, Literal
 
 from hpcai500 import __version__
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.files import Turn, lock, turn_of, write_atomically
+from hpcai500.files import Turn, lock, turn_of, why_not, write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.plugins import plugin_facts
 from hpcai500.recipe import recipe_hash, tables_hash, to_toml
@@ -174,14 +175,14 @@ def read_campaign(folder: Path) -> Campaign:
         RecordError: there is none, its journal is broken, or its recipe is not the one that the journal names.
     """
     path = folder / JOURNAL
+    plan = f"plan one with `hpcai500 campaign init {folder} --recipe NAME --trials N`"
+    if why := why_not("folder", folder):
+        raise RecordError(f"{folder}: {why}; give the folder of a campaign, or {plan}")
     try:
         content = path.read_bytes()
         recipe = (folder / RECIPE).read_bytes()
     except FileNotFoundError as error:
-        raise RecordError(
-            f"{folder}: not a campaign: {Path(str(error.filename)).name} is missing; plan one with "
-            f"`hpcai500 campaign init {folder} --recipe NAME --trials N`"
-        ) from error
+        raise RecordError(f"{folder}: not a campaign: {Path(str(error.filename)).name} is missing; {plan}") from error
     except OSError as error:
         raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
     tables = parse_toml(recipe, str(folder / RECIPE), RecordError)
@@ -335,9 +336,8 @@ def read_heads(path: Path) -> GivenHeads:
     Raises:
         UsageError: it cannot be read, is too long, has no head, or has a line that is not one.
     """
-    if not path.is_file():
-        what = "not a file" if path.exists() else "no such file"
-        raise UsageError(f"--heads {path}: {what}; expected one of the lines that `hpcai500 campaign heads DIR` prints")
+    if why := why_not("file", path):
+        raise UsageError(f"--heads {path}: {why}; expected one of the lines that `hpcai500 campaign heads DIR` prints")
     try:
         with path.open("rb") as stream:
             content = stream.read(_MOST_BYTES + 1)
@@ -348,7 +348,9 @@ def read_heads(path: Path) -> GivenHeads:
             f"--heads {path}: more than {_MOST_BYTES >> 20} MiB; keep the heads of each year in its own file"
         )
     heads: dict[Head, int] = {}
-    for number, line in enumerate(content.decode("ascii", errors="replace").split("\n"), 1):
+    # Windows editors put a byte-order mark first.
+    text = content.removeprefix(codecs.BOM_UTF8).decode("ascii", errors="replace")
+    for number, line in enumerate(text.split("\n"), 1):
         if words := " ".join(line.split()):
             head, received_ms = _parse(words, f"--heads {path}:{number}")
             heads[head] = min(received_ms, heads.get(head, received_ms))

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -287,10 +288,36 @@ def _refuse_dead_paths(arguments: Sequence[str]) -> int | None:
     If the stdout of the command ends with a verdict, or is one JSON document, so does the report.
     """
     try:
+        _require_places(arguments)
         require_reachable(_named_paths(arguments))
     except EnvironmentLacksError as error:
         return _report_dead_path(error, arguments)
     return None
+
+
+def _needs_places(arguments: Sequence[str]) -> bool:
+    """Whether the command may use files: help and `version` do not."""
+    return "--help" not in arguments and arguments[:1] not in ([], ["help"], ["version"])
+
+
+def _require_places(arguments: Sequence[str]) -> None:
+    """Refuse a working folder that was deleted, and a folder for caches that differs in every working folder.
+
+    Raises:
+        EnvironmentLacksError: one of them.
+    """
+    if not _needs_places(arguments):
+        return
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise EnvironmentLacksError("the working folder was deleted: change to another one (`cd`)") from error
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    if cache and not Path(cache).is_absolute():
+        raise EnvironmentLacksError(
+            f"XDG_CACHE_HOME={cache}: a relative path, so every working folder would have its own caches: give an "
+            f'absolute one: export XDG_CACHE_HOME="{Path.cwd() / cache}"'
+        )
 
 
 def _named_paths(arguments: Sequence[str]) -> Iterator[str]:
@@ -299,7 +326,7 @@ def _named_paths(arguments: Sequence[str]) -> Iterator[str]:
     A word that is not a path names a missing file, which responds at once. Help needs none of them. `doctor` is left
     out, because it has its own check for dead folders.
     """
-    if "--help" in arguments or arguments[:1] in ([], ["version"]):
+    if not _needs_places(arguments):
         return
     yield os.curdir
     if "doctor" in arguments[:1]:

@@ -82,7 +82,9 @@ class Group(TyperGroup):
         return ["COMMAND ..."]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Treat no arguments as --help."""
+        """Treat no arguments as --help, and `help COMMAND` as `COMMAND --help`."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         return super().parse_args(ctx, args or ["--help"])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

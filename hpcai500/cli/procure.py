@@ -16,6 +16,7 @@ import typer
 
 from hpcai500.cli.options import Heads, Json, Registered, write_requested
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.files import why_not
 from hpcai500.streams import print_error, say, show
 
 if TYPE_CHECKING:
@@ -123,8 +124,8 @@ def _trust(signers: Path | None, registered: str | None) -> Trust:
 
     if registered is not None and not re.fullmatch(r"[0-9a-f]{64}", registered):
         raise UsageError(f"--registered {registered}: expected 64 hex digits, as `hpcai500 campaign status` shows them")
-    if signers is not None and not signers.is_file():
-        raise UsageError(f"--signers {signers}: no such file; give OpenSSH's list of allowed signers")
+    if signers is not None and (why := why_not("file", signers)):
+        raise UsageError(f"--signers {signers}: {why}; give OpenSSH's list of allowed signers")
     return Trust(signers, registered)
 
 

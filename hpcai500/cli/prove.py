@@ -13,6 +13,7 @@ import typer
 
 from hpcai500.cli.options import Heads, Json, Registered, Set, say_next
 from hpcai500.errors import UsageError
+from hpcai500.files import why_not
 from hpcai500.streams import say, show
 from hpcai500.text import count, next_lines
 
@@ -281,8 +282,8 @@ def _replays(data: Path | None, trials: int | None, held_back: Path | None, devi
     if data is None:
         return None
     for option, folder in (("--replay", data), ("--held-back", held_back)):
-        if folder is not None and not folder.is_dir():
-            raise UsageError(f"{option} {folder}: no such folder; give the folder of the data set, as for a run")
+        if folder is not None and (why := why_not("folder", folder)):
+            raise UsageError(f"{option} {folder}: {why}; give the folder of the data set, as for a run")
     if held_back is not None and held_back.resolve() == data.resolve():
         raise UsageError(f"--held-back {held_back}: the same as --replay; give a set that the submitter does not have")
     from hpcai500.launch.measuring import replay_checkpoint

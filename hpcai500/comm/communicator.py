@@ -278,6 +278,8 @@ class LocalCommunicator(MemberCommunicator):
 _PLACE = re.compile(r"\[[^\]\s]*\.(?:cc|cpp|h|hpp):\d+\]\s*")
 # What Gloo adds to the message of every lost connection.
 _ADVICE = " This is typically caused by"
+# The reason follows in the line, or in the next one; there may be none, and torch may add where it raised the error.
+_NCCL_REASON = re.compile(r"^Last error:\s*(?!Exception raised from)(\S.*)$", re.MULTILINE)
 
 
 @contextmanager
@@ -291,7 +293,7 @@ def as_run_error(library: str, action: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise CommunicationError(
-            f"{action} over {library} failed: {first_line(error)}; another rank has ended or cannot be reached"
+            f"{action} over {library} failed: {reason_of(error)}; another rank has ended or cannot be reached"
         ) from error
 
 
@@ -308,16 +310,21 @@ def library_errors(library: str, action: str) -> Iterator[None]:
         if not any(word in str(error).lower() for word in _OF_LIBRARIES):
             raise
         raise CommunicationError(
-            f"{action} over {library} failed: {first_line(error)}; another rank has ended or cannot be reached"
+            f"{action} over {library} failed: {reason_of(error)}; another rank has ended or cannot be reached"
         ) from error
 
 
-def first_line(error: BaseException) -> str:
-    """A library's message without its source location, advice and stack trace."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
+def reason_of(error: BaseException) -> str:
+    """A library's message without its source location, advice and stack trace.
+
+    NCCL's first line says only what kind of error it is, and its last one why.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    return _PLACE.sub("", lines[0]).partition(_ADVICE)[0].strip().rstrip(".")
+    first = _PLACE.sub("", lines[0]).partition(_ADVICE)[0].strip().rstrip(".")
+    why = _NCCL_REASON.search("\n".join(lines))
+    return f"{first}: {why[1].rstrip('.')}" if why else first
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from hpcai500.comm.communicator import Communicator, LocalCommunicator, first_line
+from hpcai500.comm.communicator import Communicator, LocalCommunicator, reason_of
 from hpcai500.comm.horovod_backend import Horovod, open_horovod, switch_on, switches
 from hpcai500.comm.torch_backend import open_torch
 from hpcai500.errors import EnvironmentLacksError, RunError
@@ -111,7 +111,7 @@ def _listen(host: str, port: int, placement: Placement) -> dist.Store:
         return _store(host, port, is_master=True, master_listen_fd=placement.listen_fd)
     except RuntimeError as error:
         raise EnvironmentLacksError(
-            f"rank 0 cannot listen on port {port}: {first_line(error)}; if another job uses it, export another "
+            f"rank 0 cannot listen on port {port}: {reason_of(error)}; if another job uses it, export another "
             f"MASTER_PORT; if {host} is another host, correct MASTER_ADDR"
         ) from error
 

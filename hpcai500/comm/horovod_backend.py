@@ -25,7 +25,7 @@ from hpcai500.comm.communicator import (
     Scratch,
     all_reduce_by_exchange,
     as_run_error,
-    first_line,
+    reason_of,
     reduce_scatter_by_exchange,
     sum_of_own_part,
 )
@@ -180,7 +180,7 @@ class Horovod:
             with as_run_error("Horovod", "connecting"):
                 self._basics.init(process_sets="dynamic")
         except ValueError as error:
-            raise EnvironmentLacksError(f"Horovod did not start: {first_line(error)}") from error
+            raise EnvironmentLacksError(f"Horovod did not start: {reason_of(error)}") from error
         return self._basics.rank(), self._basics.size()
 
     def stop(self) -> None:
@@ -245,7 +245,7 @@ def _why_not(error: Exception) -> str:
             "--set communication.backend=torch"
         )
     return (
-        f"Horovod cannot be loaded with torch {torch.__version__} ({first_line(error)}): it was built for another "
+        f"Horovod cannot be loaded with torch {torch.__version__} ({reason_of(error)}): it was built for another "
         "torch, or is incomplete; run `make horovod` in the source tree, or use --set communication.backend=torch"
     )
 

@@ -1,17 +1,19 @@
-"""Checks before the clock starts that all ranks of a job have the same code, versions, recipe and data."""
+"""Checks before the clock starts: all ranks have the same code, versions, recipe and data, and each its own GPU."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
 import hpcai500
 from hpcai500.comm.communicator import Communicator
-from hpcai500.errors import UsageError
+from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.hosts import name_ranks
 from hpcai500.plugins import plugin_facts
 from hpcai500.system.container import image_description
@@ -116,3 +118,56 @@ def _image_content() -> str:
     """An image's content hash or revision; `none` outside an image, so that ranks inside and outside one differ."""
     description = image_description()
     return "none" if description is None else str(description.get("content_sha256") or description.get("revision"))
+
+
+# ----------------------------------------------------------------------------------------------------
+# A GPU for each rank.
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Which GPU of a host a rank computes on.
+
+    Attributes:
+        uuid: as NVML writes it, but without `GPU-`; None if torch does not say.
+        place: equal for ranks that NCCL would refuse as duplicates: the PCI address, which all parts of a GPU (MIG)
+            share; else the UUID or the number.
+    """
+
+    uuid: str | None
+    place: str
+
+
+def gpu_of(device: torch.device) -> Gpu | None:
+    """The GPU of this rank; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    # torch's stubs lack most of it.
+    facts: Any = torch.cuda.get_device_properties(device)
+    uuid = str(facts.uuid).removeprefix("GPU-").lower() if hasattr(facts, "uuid") else None
+    # Not every version of torch tells the address.
+    if not all(hasattr(facts, f"pci_{part}_id") for part in ("domain", "bus", "device")):
+        return Gpu(uuid, uuid or str(device.index))
+    return Gpu(uuid, f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}")
+
+
+def require_own_gpus(device: torch.device, world: Communicator) -> None:
+    """Refuse two ranks on one GPU, which NCCL would refuse at its first call. All ranks call it together.
+
+    Raises:
+        EnvironmentLacksError: two ranks share a GPU (on all ranks).
+    """
+    gpu = gpu_of(device)
+    if gpu is None or world.size == 1:
+        return
+    users: dict[tuple[str, str], list[int]] = {}
+    for rank, place in enumerate(world.gather_objects(gpu.place)):
+        users.setdefault((world.hosts[rank], place), []).append(rank)
+    shared = next(((host, place, ranks) for (host, place), ranks in users.items() if ranks[1:]), None)
+    if shared:
+        host, place, ranks = shared
+        raise EnvironmentLacksError(
+            f"{name_ranks(ranks)} on host {host} have one GPU ({place}), and NCCL needs one for each rank: let the "
+            "launcher show each rank a GPU of its own, or all GPUs to all ranks (check CUDA_VISIBLE_DEVICES and srun's "
+            "--gpus-per-task; two MIG parts of a GPU count as one), or start fewer ranks"
+        )

@@ -130,8 +130,9 @@ def _shared_sum(name: str, communicator: Communicator) -> SharedSum | None:
 # The communicator over torch.distributed.
 
 
-# The monitor detects lost ranks by heartbeats; this timeout is only for collectives that it does not watch.
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+# The monitor detects lost ranks by heartbeats, and Gloo a connection that breaks. What is left may take long: all ranks
+# wait while rank 0 makes the index of a data set of terabytes.
+COLLECTIVE_TIMEOUT = timedelta(days=1)
 # Process groups that are still referenced.
 _GROUPS: WeakSet[Any] = WeakSet()
 _MESHES: WeakSet[Any] = WeakSet()

@@ -77,7 +77,7 @@ from hpcai500.data.staged import (
     year_names,
 )
 from hpcai500.errors import DataError, EnvironmentLacksError, RunError, UsageError
-from hpcai500.files import from_utf8, locked, write_unsynced
+from hpcai500.files import from_utf8, locked, why_not, write_unsynced
 from hpcai500.layers import ClimateProblem, Recipe
 from hpcai500.methodology.sampling import probe
 from hpcai500.progress import Progress, Tracker, silent
@@ -710,8 +710,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def _require_apart(source: Path, root: Path) -> None:
     """Raise DataError unless `root` can be a staged folder of the set at `source`."""
     origin, place = source.resolve(), root.resolve()
-    if not origin.is_dir():
-        raise DataError(f"{source}: no such folder; give the folder of the data set")
+    if why := why_not("folder", source):
+        raise DataError(f"{source}: {why}; give the folder of the data set")
     if place == origin or place.is_relative_to(origin):
         raise DataError(f"{root}: inside the set {source}; choose a folder on the node's local storage")
     if origin.is_relative_to(place):

@@ -19,7 +19,16 @@ import torch
 
 import hpcai500
 from hpcai500.comm.communicator import Communicator
-from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, plugin_code, require_same
+from hpcai500.comm.identity import (
+    CONTENT,
+    DATA,
+    RECIPE,
+    code_facts,
+    gpu_of,
+    plugin_code,
+    require_own_gpus,
+    require_same,
+)
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore, state_bytes
 from hpcai500.engine.evidence import Costs, measure_ceilings
 from hpcai500.engine.precision import Precision, device_of
@@ -380,13 +389,14 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     recipe, journal = job.recipe, job.journal
     announce_start(job, ranks)
     device = device_of(recipe, ranks)
+    require_own_gpus(device, ranks.world)
     groups = stage_groups(recipe, ranks)
     precision = Precision(recipe.accelerator.precision, device, stages=groups.neighbours.column if groups else None)
     cores = ranks.cores()
     use_threads(recipe.os.threads or cores)
     _require_memory(recipe, ranks)
     torch.manual_seed(recipe.hyperparameters.seed)
-    power = RunPower(job.power, ranks.world, journal.path, on_gpu=device.type == "cuda")
+    power = RunPower(job.power, ranks.world, journal.path, gpu=gpu_of(device))
     if not job.is_trained:
         power.find()
     layout = layout_of(recipe, ranks.world.size)

@@ -97,7 +97,8 @@ class BlankSteps:
         place = Place(device, self._precision.input_dtype, cores, communicator=ranks.world)
         self._workload = BlankWorkload(recipe, place, classes)
         on_gpu = device.type == "cuda"
-        self._watch = _Watch(lambda: torch.cuda.synchronize(device) if on_gpu else None)
+        # Only the stream of the steps: sums of gradients still run beside it when the backward pass has ended.
+        self._watch = _Watch(lambda: torch.cuda.current_stream(device).synchronize() if on_gpu else None)
         self._workload.after_loss = self._watch.forward_done
         self._bare = self._workload.model.to(place.device)
         self._updater = _updater(
@@ -146,7 +147,7 @@ class BlankSteps:
         Raises:
             RunError: another rank is lost.
         """
-        payload, taken = self._workload.blank_payload(), []
+        payload, taken = next(self._blanks).payload, []
         self._bare.eval()
         with torch.inference_mode(), self._precision.forward():
             for _ in range(_EVALUATIONS):
@@ -272,7 +273,7 @@ class ProfiledSteps:
             stop=StopRequest(announce=False),
             phase=lambda name: None,
         )
-        self._warm_up = WarmUp(self._updater, self._model, ranks, recipe.communication)
+        self._communication = recipe.communication
         self._batches = self._endless_batches()
         self._input = marked_input(self._batches)
         self._done = 0
@@ -283,10 +284,12 @@ class ProfiledSteps:
         Raises:
             HpcAi500Error: as `run`.
         """
+        # Not kept: its blank input fills memory of the device.
+        warm_up = WarmUp(self._updater, self._model, self._ranks, self._communication)
         if self._ranks.world.size > 1:
-            self._warm_up.with_ranks()
+            warm_up.with_ranks()
         else:
-            self._warm_up.alone()
+            warm_up.alone()
         self._updater.phase = self._ranks.phase
         own = self.run(steps).step_seconds
         slowest: float = max(self._ranks.world.gather_objects(own))

@@ -95,6 +95,7 @@ def unexpected(error: Exception) -> HpcAi500Error:
 def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> None:
     import torch  # after OpenMP's variables are set
 
+    from hpcai500.comm.identity import require_own_gpus
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
     from hpcai500.engine.reporting import reporting_errors
@@ -102,6 +103,7 @@ def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> 
 
     with joined(recipe, find_placement(os.environ)) as ranks, reporting_errors(ranks):
         device = device_of(recipe, ranks)
+        require_own_gpus(device, ranks.world)
         cores = ranks.cores()
         use_threads(recipe.os.threads or cores)
         torch.manual_seed(recipe.hyperparameters.seed)

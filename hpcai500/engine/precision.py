@@ -14,11 +14,12 @@ from torch import Tensor, optim
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from hpcai500 import _core
 from hpcai500.comm.communicator import Communicator
 from hpcai500.engine.ranks import Ranks
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.layers import Recipe
-from hpcai500.system.accelerator import Torch
+from hpcai500.system.accelerator import Torch, why_not_served
 from hpcai500.system.doctor import why_no_device
 
 # ----------------------------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ def device_of(recipe: Recipe, ranks: Ranks) -> torch.device:
     On a CPU this process keeps the memory that tensors free.
 
     Raises:
-        EnvironmentLacksError: this rank has no such device.
+        EnvironmentLacksError: this rank has no such device, or torch or the core has no code for it.
     """
     if recipe.accelerator.device != "cuda":
         keep_freed_memory()
@@ -234,8 +235,16 @@ def device_of(recipe: Recipe, ranks: Ranks) -> torch.device:
             f"{ranks.name} has local rank {local_rank}, but only {devices} devices are visible: start at most one rank "
             "per device"
         )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    device = torch.device("cuda", local_rank)
+    if reason := why_not_served(
+        torch.cuda.get_device_name(device),
+        torch.cuda.get_device_capability(device),
+        torch.cuda.get_arch_list(),
+        _core.cuda_architectures(),
+    ):
+        raise EnvironmentLacksError(reason)
+    torch.cuda.set_device(device)
+    return device
 
 
 # Names of glibc's malloc.h.

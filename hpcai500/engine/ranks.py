@@ -200,6 +200,8 @@ _VERDICT_SECONDS = 10.0
 _RANK_0_SECONDS = 2.0
 # Phases in which a rank may be silent for longer, in seconds.
 _LONG_SECONDS = {STARTING: 3600.0, EVALUATING: 600.0, WRITING: 600.0, TOGETHER: 600.0}
+# For the first collectives of a job: NCCL connects all ranks in the first one: minutes on thousands of GPUs.
+_CONNECTING_SECONDS = 600.0
 # Interval of checks of the main thread's progress, and how long it may make none after a signal to stop.
 _LOOK_SECONDS = 1.0
 # Entries of the data folder that are checked.
@@ -232,10 +234,10 @@ class Ranks:
         """`rank 3 on host n1`, for messages."""
         return f"rank {self.world.rank} on host {self.world.hosts[self.world.rank]}"
 
-    def phase(self, name: str) -> None:
-        """Report to the monitor the phase that begins; some phases allow a longer silence."""
+    def phase(self, name: str, allowance_seconds: float = 0.0) -> None:
+        """Report to the monitor the phase that begins; some phases allow a longer silence, or this one does."""
         self._phase, self._moved = name, time.monotonic()
-        self._monitor.phase(name, _LONG_SECONDS.get(name, 0.0))
+        self._monitor.phase(name, allowance_seconds or _LONG_SECONDS.get(name, 0.0))
 
     def progress(self) -> None:
         """Give a sign of life."""
@@ -366,7 +368,7 @@ class Ranks:
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         before = self._phase
-        self.phase(WAITING)
+        self.phase(WAITING, _CONNECTING_SECONDS if before == STARTING else 0.0)
         try:
             yield
         finally:

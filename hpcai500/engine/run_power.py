@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.identity import Gpu
 from hpcai500.engine.reporting import Journal
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.files import write_atomically
@@ -21,6 +22,7 @@ from hpcai500.methodology.energy import Window, compare_sources, first_note, hos
 from hpcai500.record import cannot_write, read_record
 from hpcai500.streams import say
 from hpcai500.system.power import SOURCES, Found, Meter, Opener, PowerChoice, automatic_names, find_sources
+from hpcai500.system.power_reading import DeviceSource
 from hpcai500.system.power_samples import Entry, MeteredNode, SampledNode, files_of
 
 _TURNED_OFF = "not measured (--power none)"
@@ -30,8 +32,8 @@ _MOST_NAMES = 4
 class RunPower:
     """Measures from `begin` to `conclude`, on the first rank of each host.
 
-    All methods except `begin` and `close` are called by all ranks together. `choice` is what the user chose; `how`
-    opens sources by name.
+    All methods except `begin` and `close` are called by all ranks together. `choice` is what the user chose; `gpu` is
+    that of this rank, None on a CPU; `how` opens sources by name.
     """
 
     def __init__(
@@ -40,11 +42,11 @@ class RunPower:
         world: Communicator,
         record: Path,
         *,
-        on_gpu: bool,
+        gpu: Gpu | None = None,
         how: Mapping[str, Opener] = SOURCES,
     ) -> None:
         self._choice, self._world, self._record = choice, world, record
-        self._on_gpu, self._how = on_gpu, how
+        self._gpu, self._how = gpu, how
         self._host = world.hosts[world.rank]
         self._hosts = list(dict.fromkeys(world.hosts))
         # Whether this rank may measure; `find` says whether it does.
@@ -133,7 +135,7 @@ class RunPower:
 
     def _take_source(self, choice: PowerChoice, is_beside: bool) -> None:
         kind = choice.kind
-        names = automatic_names(on_gpu=self._on_gpu) if kind == "auto" else (kind,)
+        names = automatic_names(on_gpu=self._gpu is not None) if kind == "auto" else (kind,)
         found, shared = Found(), choice.is_one_for_all
         measures = self._world.rank == 0 if shared else self._leads_node
         if measures:
@@ -150,14 +152,23 @@ class RunPower:
                 raise EnvironmentLacksError(f"--power {kind}: {host}: {why}")
             self._reason = f"no source of power on {host}: {why}" if nodes[1:] else f"no source of power: {why}"
             return
+        used = self._used_here()
         node = None
         if source:
+            if isinstance(source, DeviceSource) and used:
+                source.keep(used)
             covers = self._hosts if shared else None
             node = SampledNode(source, self._record, self._host, covers=covers, is_beside=is_beside)
             where = f" on {len(nodes)} nodes" if nodes[1:] else ""
             what = f"{source.covers} (scope {source.scope})"
             self._say(f"power: {source.name}{where}: {what}, every {source.interval_seconds:g} s")
         self._nodes.append(node)
+
+    def _used_here(self) -> set[str]:
+        """UUIDs of the accelerators that the ranks of this host use; empty if one is unknown."""
+        everyone = self._world.gather_objects(self._gpu and self._gpu.uuid)
+        here = {uuid for uuid, host in zip(everyone, self._world.hosts, strict=True) if host == self._host}
+        return set() if None in here else here
 
     def _clock_offset(self, node: SampledNode | MeteredNode | None) -> float:
         """Seconds that this node's wall clock is ahead of rank 0's, by the clocks of their samples."""

@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 
-from hpcai500.comm.communicator import Communicator, first_line
+from hpcai500.comm.communicator import Communicator, reason_of
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore, file_sha256, remove
 from hpcai500.engine.evidence import digest_of
 from hpcai500.engine.ranks import Layout
@@ -339,10 +339,10 @@ class ShardedCheckpointStore(CheckpointStore):
             rank, cause = next((rank, failure[0]) for rank, failure in sorted(error.failures.items()))
             if isinstance(cause, OSError):
                 raise cannot_write(self._record, cause) from error
-            raise RecordError(f"{self._record}: {doing} failed on rank {rank}: {first_line(cause)}") from error
+            raise RecordError(f"{self._record}: {doing} failed on rank {rank}: {reason_of(cause)}") from error
         except RuntimeError as error:
             raise CommunicationError(
-                f"{doing} over {self._world.library} failed: {first_line(error)}; another rank has ended or cannot be "
+                f"{doing} over {self._world.library} failed: {reason_of(error)}; another rank has ended or cannot be "
                 "reached"
             ) from error
 

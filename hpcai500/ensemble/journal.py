@@ -22,7 +22,7 @@ from hpcai500 import __version__
 from hpcai500.campaign.journal import Campaign, append_line, create_campaign, is_campaign, read_campaign
 from hpcai500.ensemble.mapping import MemberPlace, Shape
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.files import write_atomically
+from hpcai500.files import why_not, write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.plugins import plugin_facts
 from hpcai500.recipe import parse_resolved, read_resolved, recipe_hash, tables_hash, to_toml
@@ -150,12 +150,14 @@ def read_ensemble(folder: Path) -> Ensemble:
         RecordError: there is none, its journal is broken, or its recipe or plan is not the one that the journal names.
     """
     path = folder / JOURNAL
+    planned_by = f"plan one: hpcai500 ensemble plan {shlex.quote(str(folder))} --recipe NAME --members M"
+    if why := why_not("folder", folder):
+        raise RecordError(f"{folder}: {why}; give the folder of an ensemble, or {planned_by}")
     try:
         content, recipe, plan = (file.read_bytes() for file in (path, folder / RECIPE, folder / PLAN))
     except FileNotFoundError as error:
         raise RecordError(
-            f"{folder}: not an ensemble: {Path(str(error.filename)).name} is missing; plan one: hpcai500 ensemble plan "
-            f"{shlex.quote(str(folder))} --recipe NAME --members M"
+            f"{folder}: not an ensemble: {Path(str(error.filename)).name} is missing; {planned_by}"
         ) from error
     except OSError as error:
         raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error

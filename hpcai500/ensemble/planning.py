@@ -11,6 +11,7 @@ from hpcai500.ensemble.journal import Ensemble, create_ensemble, require_new
 from hpcai500.ensemble.mapping import MemberPlace, Shape, member_places, shape_of
 from hpcai500.ensemble.member import require_stageable
 from hpcai500.errors import DataError, UsageError
+from hpcai500.files import why_not
 from hpcai500.hosts import expand_hosts
 from hpcai500.launch.synthetic_data import make_data
 from hpcai500.layers import SEEDS, Recipe
@@ -164,8 +165,8 @@ def _data(request: PlanRequest, recipe: Recipe) -> Path:
                 f"{recipe.benchmark}: the recipe trains on {recipe.problem.dataset}: give its folder with --data DIR"
             )
         return make_data(recipe, request.folder)
-    if not request.data.is_dir():
-        raise DataError(f"{request.data}: not a folder; give the folder of {recipe.problem.dataset} with --data DIR")
+    if why := why_not("folder", request.data):
+        raise DataError(f"{request.data}: {why}; give the folder of {recipe.problem.dataset} with --data DIR")
     return request.data
 
 

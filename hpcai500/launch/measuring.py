@@ -28,16 +28,7 @@ from hpcai500.errors import (
     WrongAnswerError,
     error_kind,
 )
-from hpcai500.files import (
-    RUNS,
-    GuardedFolder,
-    exists,
-    is_folder,
-    make_empty,
-    run_folder,
-    scratch_folder,
-    write_atomically,
-)
+from hpcai500.files import RUNS, GuardedFolder, make_empty, run_folder, scratch_folder, why_not, write_atomically
 from hpcai500.hosts import Placement
 from hpcai500.interpreter import module_command
 from hpcai500.job_options import (
@@ -59,7 +50,7 @@ from hpcai500.recipe import default_recipe, load_recipe, parse_resolved
 from hpcai500.record import json_object
 from hpcai500.streams import say
 from hpcai500.system.accelerator import find_traces
-from hpcai500.system.doctor import Subject, device_first, require_healthy
+from hpcai500.system.doctor import Subject, paths_and_device_first, require_healthy
 
 # ----------------------------------------------------------------------------------------------------
 # Running one measuring module.
@@ -375,8 +366,8 @@ def measure_storage(
         WrongAnswerError: it returned other bytes than were written.
         RunError: the disk is full, or does not respond.
     """
-    if not is_folder(where):
-        raise UsageError(f"{where}: {'not a folder' if exists(where) else 'no such folder'}: give one to measure in")
+    if why := why_not("folder", where):
+        raise UsageError(f"{where}: {why}; give one to measure in")
     overrides = [_WITHOUT_DEVICE, *([f"os.input_threads={threads}"] if threads else [])]
     setting = setting_for(launcher, "ic/smoke", overrides)
     try:
@@ -433,7 +424,7 @@ def run_profile(
     name = recipe or default_recipe(benchmark, has_data=data is not None)
     setting = setting_for(launcher, name, overrides)
     subject = Subject(setting.recipe, data, out or RUNS, sys.argv[1:])
-    with device_first(subject):
+    with paths_and_device_first(subject):
         launcher.check(setting.recipe, 1)
     if setting.recipe.benchmark != benchmark:
         raise UsageError(

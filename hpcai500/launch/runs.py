@@ -27,7 +27,7 @@ from hpcai500.campaign.journal import (
 )
 from hpcai500.campaign.standing import read_outcome
 from hpcai500.errors import DataError, ExitCode, HpcAi500Error, RecordError, UsageError
-from hpcai500.files import RUNS, run_folder
+from hpcai500.files import RUNS, run_folder, why_not
 from hpcai500.hosts import find_placement
 from hpcai500.launch.launcher import Launcher, Outcome
 from hpcai500.launch.processes import until_stopped
@@ -40,7 +40,7 @@ from hpcai500.recipe import default_recipe, load_recipe, read_resolved, rulebook
 from hpcai500.record import is_being_written, iterate, read_record, require_unused
 from hpcai500.restarts import Restarts
 from hpcai500.streams import say
-from hpcai500.system.doctor import Subject, device_first, require_healthy
+from hpcai500.system.doctor import Subject, paths_and_device_first, require_healthy
 from hpcai500.system.power import parse_power
 from hpcai500.system.process import JOB_TIMES
 from hpcai500.text import next_lines
@@ -82,7 +82,7 @@ def run_benchmark(request: Request, launcher: Launcher) -> Iterator[Outcome]:
     overrides = [*request.overrides, *launcher.fit(name, request.overrides)]
     recipe = load_recipe(name, overrides)
     subject = Subject(recipe, request.data, request.out or RUNS, sys.argv[1:])
-    with device_first(subject):
+    with paths_and_device_first(subject):
         launcher.check(recipe, request.trials)
     _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
     require_healthy(subject)
@@ -290,13 +290,13 @@ def plan_campaign(
     if data is None and not recipe.problem.is_synthetic:
         raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
     if data is not None and data.exists() and not data.is_dir():
-        raise DataError(f"{data}: not a folder; give the folder of {dataset} with --data DIR")
+        raise DataError(f"{data}: {why_not('folder', data)}; give the folder of {dataset} with --data DIR")
     campaign = create_campaign(folder, recipe, trials, data)
     warnings = list(_warnings(recipe, rules, trials, least))
     # A plan may be made where the data cannot be seen: on a login node.
-    if data is not None and not data.exists():
+    if data is not None and (why := why_not("folder", data)):
         warnings.append(
-            f"{data}: no such folder here: if it is not on the nodes of the runs either, give the folder there: "
+            f"{data}: {why}: if it is not on the nodes of the runs either, give the folder there: "
             "`hpcai500 campaign run DIR --data FOLDER`"
         )
     return Plan(campaign, least, warnings)
@@ -376,7 +376,7 @@ def run_campaign(
     planned = campaign.start["data"]
     data = data or (Path(planned) if planned else None)
     subject = Subject(recipe, data, folder, sys.argv[1:])
-    with device_first(subject):
+    with paths_and_device_first(subject):
         launcher.check(recipe, len(left))
     if not left:
         yield from (Outcome(campaign.record(done[trial.trial]), ExitCode.PASS) for trial in trials)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcai500.errors import ExitCode, RecordError, UsageError
-from hpcai500.files import write_atomically
+from hpcai500.errors import DataError, ExitCode, RecordError, UsageError
+from hpcai500.files import why_not, write_atomically
 from hpcai500.hosts import Placement, find_placement
 from hpcai500.launch.launcher import Outcome, launcher_of, require_room
 from hpcai500.launch.layout import visible_devices
@@ -98,6 +98,8 @@ def settle(request: ScaleRequest) -> Points:
     Raises:
         UsageError: it makes no sense.
     """
+    if request.data is not None and (why := why_not("folder", request.data)):
+        raise DataError(f"{request.data}: {why}; give the folder of the data set with --data DIR")
     placement = find_placement(os.environ)
     if not placement.is_alone:
         raise UsageError(

@@ -384,7 +384,7 @@ def _time(
     call = kind.prepare(group, count, job.device)
     what = f"{name}, {count * _ELEMENT} bytes"
     job.require(what, call.check())
-    watch = stopwatch(job.device)
+    watch = stopwatch(job.device, is_alone=False)
 
     def run() -> float:
         if not kind.waits:

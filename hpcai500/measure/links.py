@@ -149,7 +149,7 @@ def _exchange(name: str, size: int, peer: int, job: MeasuringJob, communicator: 
     what = f"{name}, {size} bytes"
     job.world.barrier()
     job.require(what, check())
-    watch = stopwatch(job.device)
+    watch = stopwatch(job.device, is_alone=False)
     effort = replace(EFFORT, seconds=seconds)
     # Equally often on all ranks: Horovod's exchanges are calls of all of them.
     timing = repeat(

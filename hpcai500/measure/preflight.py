@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator
-from hpcai500.comm.identity import code_facts
+from hpcai500.comm.identity import code_facts, gpu_of
 from hpcai500.comm.timeline import ClockAlignment, align_clocks
 from hpcai500.comm.torch_backend import nccl_version
 from hpcai500.errors import CommunicationError, HpcAi500Error
@@ -195,9 +195,9 @@ def ask_device(device: torch.device) -> Device:
     answer = float(numbers.sum().cpu())
     if device.type != "cuda":
         return Device("cpu", None, 1, answer)
-    properties = torch.cuda.get_device_properties(device)
-    identity = str(getattr(properties, "uuid", device.index))
-    return Device(properties.name, identity, torch.cuda.device_count(), answer, affinity_of_rank())
+    gpu = gpu_of(device)
+    name = torch.cuda.get_device_name(device)
+    return Device(name, gpu.place if gpu else None, torch.cuda.device_count(), answer, affinity_of_rank())
 
 
 def check_devices(answers: Sequence[Answer[Device]]) -> Check:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import UsageError, WrongAnswerError
+from hpcai500.files import why_not
 from hpcai500.machine import Machine, find_machine, load_machine, machine_of
 from hpcai500.recipe import recipes_folder
 from hpcai500.record import parse_object
@@ -118,4 +119,4 @@ def _content(path: Path) -> bytes:
                 raise UsageError(f"{path}: not a regular file: write the figures to a file, and give that")
             return stream.read()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: {why_not('file', path) or f'cannot be read: {error.strerror}'}") from error

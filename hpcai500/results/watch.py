@@ -17,6 +17,7 @@ from typing import Any
 
 from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.errors import RecordError
+from hpcai500.files import why_not
 from hpcai500.methodology.passes import better_of, goal
 from hpcai500.methodology.samples import samples_of
 from hpcai500.record import is_being_written
@@ -59,6 +60,8 @@ class RecordWatch:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         """Raises RecordError if `path` is not a record."""
+        if why := why_not("folder", path):
+            raise RecordError(f"{path}: {why}; give a folder that a run writes: runs/NAME")
         if not (path / "recipe.toml").is_file():
             raise RecordError(f"{path}: not a record, campaign or ensemble; give a folder that a run writes: runs/NAME")
         self.path, self._clock = path, clock

@@ -104,6 +104,8 @@ _GPU_IMAGE = "hpcai500-cuda.sif"
 _CPU_IMAGE = "hpcai500-cpu"
 _OLDER_GPU_IMAGE = "hpcai500-cuda12.sif"
 
+# The oldest capability that the image for CUDA 12 serves, which the other one does not.
+_OLDEST_IN_OLDER_IMAGE = (7, 0)
 # The oldest branch of the driver for each major version of CUDA (CUDA Compatibility, minor version compatibility).
 _OLDEST_BRANCH = {11: 450, 12: 525, 13: 580}
 # Codes that cuInit returns (CUresult in cuda.h), with the problem and the fix.
@@ -196,6 +198,48 @@ def accelerator_check(device: str | None, machine: Machine) -> Check:
 
 
 Problem = tuple[str, str]
+
+
+def why_not_served(name: str, capability: tuple[int, int], by_torch: Sequence[str], by_us: Sequence[str]) -> str | None:
+    """Why the GPU `name` of a compute capability cannot run our code, and the fix; None if it can.
+
+    Args:
+        by_torch: architectures that torch has code for, such as `sm_80` and `compute_120`.
+        by_us: those of the core's kernels, such as `80-real` and `120`; empty if it is built without CUDA.
+    """
+    lacking = [what for what, has in (("torch", by_torch), ("hpcai500", by_us)) if has and not _serves(has, capability)]
+    if not lacking:
+        return None
+    mine = f"{capability[0]}.{capability[1]}"
+    listed = by_torch if lacking[0] == "torch" else by_us
+    fix = f"build {' and '.join(lacking)} for compute capability {mine}"
+    if _OLDEST_IN_OLDER_IMAGE <= capability < (7, 5):
+        fix = f"use the image {_OLDER_GPU_IMAGE}, or {fix}"
+    return (
+        f"accelerator.device is cuda, but there is no code of {' and '.join(lacking)} for this GPU ({name}, compute "
+        f"capability {mine}; only for {', '.join(listed)}); {fix}, or run on the CPU: {_ON_CPU}"
+    )
+
+
+def _serves(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
+    """Whether compiled code for one of them runs: of the same major version, and not newer; or it can be translated."""
+    for text in architectures:
+        found = re.fullmatch(r"(sm_|compute_)?(\d+)(\d)([af]?)(-real|-virtual)?", text)
+        if found is None:
+            return True  # a name that we do not know
+        major, minor, suffix = int(found[2]), int(found[3]), found[4]
+        compiled = found[1] != "compute_" and found[5] != "-virtual"
+        # CMake's plain `90` is both compiled and portable code, as is `compute_90`.
+        portable = not suffix and (found[1] == "compute_" or found[5] == "-virtual" or not (found[1] or found[5]))
+        if (
+            compiled
+            and major == capability[0]
+            and (minor == capability[1] or (minor < capability[1] and suffix != "a"))
+        ):
+            return True
+        if portable and (major, minor) <= capability:
+            return True
+    return False
 
 
 def _for_cpu(machine: Machine) -> Check:

@@ -17,8 +17,8 @@ from functools import cache
 from itertools import combinations, islice
 from pathlib import Path
 
-from hpcai500.errors import DataError, EnvironmentLacksError, UsageError
-from hpcai500.files import exists, is_folder, nearest, writable_folder
+from hpcai500.errors import DataError, EnvironmentLacksError, HpcAi500Error, UsageError
+from hpcai500.files import exists, is_folder, nearest, why_not, writable_folder
 from hpcai500.hosts import RENDEZVOUS, LauncherName, Placement, find_placement
 from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.layers import Recipe
@@ -79,12 +79,10 @@ def _unseen_data(
     if reason := _why_hidden(data):
         fix = f"ask the owner of {nearest(data)}, or give another folder with --data DIR"
         return Check(DATA, "fail", f"{data}: not readable by this user ({reason})", fix)
-    if not exists(data):
-        if container:
-            return _not_visible(DATA, data, container, arguments)
-        return Check(DATA, "fail", f"{data}: no such folder", f"give {dataset} with --data DIR")
-    if not data.is_dir():
-        return Check(DATA, "fail", f"{data}: not a folder", f"give {dataset} with --data DIR")
+    if not exists(data) and container:
+        return _not_visible(DATA, data, container, arguments)
+    if why := why_not("folder", data):
+        return Check(DATA, "fail", f"{data}: {why}", f"give {dataset} with --data DIR")
     return None
 
 
@@ -700,28 +698,35 @@ def require_healthy(subject: Subject) -> None:
     for check in checks:
         if check.status == "warn":
             _warn(check.sentence)
-    # Without its device no run starts, whatever else is mended.
-    errors = sorted((check for check in checks if check.status == "fail"), key=lambda it: it.name != ACCELERATOR)
-    if not errors:
-        return
-    more = f" (and {len(errors) - 1} more: see `{_doctor_line(subject)}`)" if errors[1:] else ""
-    kind = DataError if errors[0].name == DATA else EnvironmentLacksError
-    raise kind(f"{errors[0].sentence}{more}")
+    if errors := _errors(subject, checks):
+        more = f" (and {len(errors) - 1} more: see `{_doctor_line(subject)}`)" if errors[1:] else ""
+        raise _kind_of(errors[0])(f"{errors[0].sentence}{more}")
+
+
+def _errors(subject: Subject, checks: Iterable[Check]) -> list[Check]:
+    """The failed ones of `checks`: first what the user typed, then the device, without which no run starts."""
+    first = [*([DATA] if subject.data else []), OUT, ACCELERATOR]
+    failed = [check for check in checks if check.status == "fail"]
+    return sorted(failed, key=lambda it: first.index(it.name) if it.name in first else len(first))
+
+
+def _kind_of(error: Check) -> type[HpcAi500Error]:
+    return DataError if error.name == DATA else EnvironmentLacksError
 
 
 @contextmanager
-def device_first(subject: Subject) -> Iterator[None]:
-    """Where the block refuses the ranks of `subject` and its device is missing, report that: fewer ranks do not help.
+def paths_and_device_first(subject: Subject) -> Iterator[None]:
+    """Where the block refuses the ranks of `subject`, report first a wrong path and a missing device.
 
     Raises:
-        EnvironmentLacksError: instead of the block's UsageError.
+        DataError, EnvironmentLacksError: instead of the block's UsageError.
     """
     try:
         yield
     except UsageError:
-        missing = next((it for it in examine(subject) if it.name == ACCELERATOR and it.status == "fail"), None)
-        if missing:
-            raise EnvironmentLacksError(missing.sentence) from None
+        worse = next((it for it in _errors(subject, examine(subject)) if it.name in (DATA, OUT, ACCELERATOR)), None)
+        if worse:
+            raise _kind_of(worse)(worse.sentence) from None
         raise
 
 

@@ -133,6 +133,9 @@ _LINK_SCOPE = "20"
 _NOT_USABLE = 0x08 | 0x40
 # Gloo's variable: by default it uses the address of the host name, which on Debian is a loopback address.
 _CHOICE = "GLOO_SOCKET_IFNAME"
+# NCCL's: by default it takes the first one that is up, such as a bridge of virtual machines or the USB port of a board
+# controller. With `=` it takes exactly this name, else all that begin with it.
+_CHOICE_OF_NCCL = "NCCL_SOCKET_IFNAME"
 
 
 def interface_addresses() -> dict[str, tuple[str, ...]]:
@@ -159,7 +162,7 @@ def is_loopback(address: str) -> bool:
 
 
 def prefer_route(own_address: str, seen_of_root: Sequence[str], rank: int, hosts: Sequence[str]) -> None:
-    """Make Gloo use the interface through which the job's hosts reached rank 0, unless the user has set one.
+    """Make Gloo and NCCL use the interface through which the hosts reached rank 0, unless the user has set another.
 
     Args:
         own_address: of this rank's end of its connection to rank 0.
@@ -167,10 +170,17 @@ def prefer_route(own_address: str, seen_of_root: Sequence[str], rank: int, hosts
         hosts: host name of each rank.
     """
     elsewhere = [address for address, host in zip(seen_of_root, hosts, strict=True) if host != hosts[0]]
-    if not elsewhere or _CHOICE in os.environ:
+    if not elsewhere:
         return
-    # Ranks on rank 0's host may have used a loopback address.
-    address = elsewhere[0] if hosts[rank] == hosts[0] else own_address
+    if _CHOICE not in os.environ:
+        # Ranks on rank 0's host may have used a loopback address.
+        _choose(elsewhere[0] if hosts[rank] == hosts[0] else own_address)
+    if _CHOICE in os.environ:
+        os.environ.setdefault(_CHOICE_OF_NCCL, f"={os.environ[_CHOICE]}")
+
+
+def _choose(address: str) -> None:
+    """Make Gloo use the interface that has `address`, if it is not a loopback address."""
     plain = address.removeprefix("::ffff:")
     if is_loopback(plain):
         return

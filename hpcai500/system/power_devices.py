@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.system.devices import Nvml, ask_nvml, open_nvml
 from hpcai500.system.power_kernel import HWMON, HwmonSource
-from hpcai500.system.power_reading import EnergyCount, Parts, Reading, ReadingError, Scope, machine_seconds
+from hpcai500.system.power_reading import EnergyCount, Parts, Reading, ReadingError, Scope, machine_seconds, used
 
 # ----------------------------------------------------------------------------------------------------
 # The power of NVIDIA's accelerators, from NVML.
@@ -20,8 +20,8 @@ from hpcai500.system.power_reading import EnergyCount, Parts, Reading, ReadingEr
 class NvmlSource:
     """All accelerators of the node that the driver shows: power in mW, and energy in mJ if they count it.
 
-    A cgroup hides accelerators of other jobs from NVML, `CUDA_VISIBLE_DEVICES` does not. Devices since Volta count
-    their energy, so that nothing is missed between two samples.
+    A cgroup hides accelerators of other jobs from NVML, `CUDA_VISIBLE_DEVICES` does not (see `keep`). Devices since
+    Volta count their energy, so that nothing is missed between two samples.
 
     Raises:
         EnvironmentLacksError: no driver, no device, or a device that does not report its power.
@@ -49,6 +49,16 @@ class NvmlSource:
         self.devices = tuple(f"gpu{index}" for index in range(count))
         self.covers = f"{count} accelerator{'s' if count > 1 else ''}"
         self._count = EnergyCount(dict.fromkeys(self.devices)) if self._can_count() else None
+
+    def keep(self, uuids: Collection[str]) -> None:
+        known = [str(ask_nvml(self._nvml, "nvmlDeviceGetUUID", handle)) for handle in self._handles]
+        kept = [index for index, uuid in enumerate(known) if uuid.removeprefix("GPU-").lower() in uuids]
+        if len(kept) < len(uuids) or len(kept) == len(known):
+            return
+        self.covers = used(len(kept), len(known))
+        self._handles = [self._handles[index] for index in kept]
+        self.devices = tuple(self.devices[index] for index in kept)
+        self._count = EnergyCount(dict.fromkeys(self.devices)) if self._count else None
 
     def read(self) -> Reading:
         """Power of each device, and the energy of all since the first reading."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from hpcai500.errors import RunError
 from hpcai500.methodology.energy import unwrapped
@@ -82,6 +82,22 @@ class PowerSource(Protocol):
 
     def close(self) -> None:
         """Close whatever was opened."""
+
+
+def used(kept: int, count: int) -> str:
+    """What a source of `count` accelerators covers that measures `kept` of them."""
+    return f"{kept} of {count} accelerators, used by this run"
+
+
+@runtime_checkable
+class DeviceSource(PowerSource, Protocol):
+    """A source that measures each accelerator of the node by itself."""
+
+    def keep(self, uuids: Collection[str]) -> None:
+        """Measure only the accelerators with these UUIDs (lower case, without `GPU-`); all, if one is unknown.
+
+        Called before the first reading. CUDA_VISIBLE_DEVICES hides nothing from the driver.
+        """
 
 
 def machine_seconds() -> float:

@@ -10,7 +10,7 @@ import shutil
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from http.client import HTTPException, HTTPMessage
 from netrc import NetrcParseError, netrc
 from pathlib import Path
@@ -21,7 +21,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Requ
 
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.system.looking import run
-from hpcai500.system.power_reading import EnergyCount, Parts, Reading, ReadingError, Scope, machine_seconds
+from hpcai500.system.power_reading import EnergyCount, Parts, Reading, ReadingError, Scope, machine_seconds, used
 
 # ----------------------------------------------------------------------------------------------------
 # The whole node's power from its management controller (IPMI's DCMI extension, through ipmitool).
@@ -385,6 +385,7 @@ _MOST_WATTS = 1e7
 
 EXPORTER = "http://localhost:9400/metrics"
 _FIELD = re.compile(r"^(DCGM_FI_DEV_\w+)\{([^}]*)\}\s+([-+.\dEeNnAaIiFf]+)(?:\s+\d+)?\s*$", re.MULTILINE)
+_UUID = re.compile(r'\bgpu="(\d{1,4})",\s*UUID="GPU-([^"]+)"')
 _GPU = re.compile(r'(?:^|,)\s*gpu="(\d{1,4})"')
 _POWER = "DCGM_FI_DEV_POWER_USAGE"
 _ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
@@ -412,12 +413,25 @@ class DcgmSource:
         self._place = place or EXPORTER
         self._client = Client(self.patience_seconds)
         self._limits: dict[str, float] = {}
+        self._uuids: dict[str, str] = {}
         try:
             fields = self._fields()
         except ReadingError as error:
             raise EnvironmentLacksError(str(error)) from error
         self.devices = tuple(fields[_POWER])
         self.covers = f"{len(self.devices)} accelerator{'s' if len(self.devices) > 1 else ''}"
+        self._count: EnergyCount | None = None
+        self._count_energy(fields)
+
+    def keep(self, uuids: Collection[str]) -> None:
+        fields = self._fields()
+        kept = tuple(name for name in self.devices if self._uuids.get(name) in uuids)
+        if len(kept) == len(uuids):
+            self.covers = used(len(kept), len(self.devices)) if len(kept) < len(self.devices) else self.covers
+            self.devices = kept
+            self._count_energy(fields)
+
+    def _count_energy(self, fields: Mapping[str, Mapping[str, float]]) -> None:
         counts = fields.get(_ENERGY, {}).keys() >= set(self.devices)
         self._count = EnergyCount(dict.fromkeys(self.devices)) if counts else None
 
@@ -447,6 +461,7 @@ class DcgmSource:
         if not fields.get(_POWER):
             raise ReadingError(f"DCGM: {self._place}: has no {_POWER} of a device")
         self._limits = next((fields[name] for name in _LIMITS if name in fields), {})
+        self._uuids = {f"gpu{number}": uuid.lower() for number, uuid in _UUID.findall(text)}
         return fields
 
 

@@ -81,12 +81,12 @@ def read_meter(meter: Meter, host: str, window: Window) -> MeterRows:
     samples: list[Sample] = []
     bad_rows, ends = 0, -math.inf
     for file in files:
-        for sample in _rows(file, meter.offset_seconds):
+        for sample in _rows(file, meter.offset_seconds, window):
             if sample is None:
                 bad_rows += 1
                 continue
             ends = max(ends, sample.time_s)
-            if window.start_s - _MARGIN_SECONDS <= sample.time_s <= window.stop_s + _MARGIN_SECONDS:
+            if _is_around(window, sample.time_s):
                 samples.append(sample)
     samples.sort()
     return MeterRows(tuple(samples), bad_rows, meter_interval(samples), ends)
@@ -114,8 +114,13 @@ def meter_interval(samples: list[Sample]) -> float:
     return min(usual_interval(samples) or SLOWEST_SECONDS, SLOWEST_SECONDS)
 
 
-def _rows(file: Path, offset_seconds: float) -> Iterator[Sample | None]:
-    """The samples of `file`; None for a row without a valid time and power."""
+def _rows(file: Path, offset_seconds: float, window: Window) -> Iterator[Sample | None]:
+    """The samples of `file`; None for a row without a valid time and power.
+
+    A local time in the hour that clocks repeat at the end of summer time is the earlier one that follows the row
+    before it; if that is unknown, a time in or around `window` is refused.
+    """
+    before = -math.inf
     try:
         # A meter's software may write a byte-order mark, and invalid UTF-8 in other columns.
         with file.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
@@ -126,32 +131,44 @@ def _rows(file: Path, offset_seconds: float) -> Iterator[Sample | None]:
                     f"{file}:1: expected a header with the columns {_TIME} and {_WATTS}, got {','.join(header)[:80]!r}"
                 )
             columns = header.index(_TIME), header.index(_WATTS)
-            for row in rows:
-                if row:
-                    yield _sample(row, columns, offset_seconds)
+            for row in filter(None, rows):
+                try:
+                    times, watts = _times(row[columns[0]].strip()), float(row[columns[1]])
+                except (ValueError, IndexError, OverflowError):
+                    yield None
+                    continue
+                if before == -math.inf and times[1:] and any(_is_around(window, it + offset_seconds) for it in times):
+                    raise DataError(
+                        f"{file}:{rows.line_num}: {row[columns[0]]!r} is in the hour that clocks repeat at the end of "
+                        "summer time, and has no zone: let the meter write UTC, or a zone such as +01:00"
+                    )
+                moment = next((it for it in times if it >= before), times[0])
+                before = moment
+                is_plausible = math.isfinite(moment) and math.isfinite(watts) and watts >= 0
+                yield Sample(moment + offset_seconds, watts) if is_plausible else None
     except (OSError, csv.Error) as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
 
 
-def _sample(row: list[str], columns: tuple[int, int], offset_seconds: float) -> Sample | None:
-    try:
-        moment, watts = _unix_seconds(row[columns[0]].strip()), float(row[columns[1]])
-    except (ValueError, IndexError, OverflowError):
-        return None
-    plausible = math.isfinite(moment) and math.isfinite(watts) and watts >= 0
-    return Sample(moment + offset_seconds, watts) if plausible else None
+def _is_around(window: Window, time_s: float) -> bool:
+    return window.start_s - _MARGIN_SECONDS <= time_s <= window.stop_s + _MARGIN_SECONDS
 
 
-def _unix_seconds(text: str) -> float:
-    """A number, or an ISO 8601 date; without a zone that is local time, as the standard defines.
+def _times(text: str) -> list[float]:
+    """UNIX seconds of a number, or of an ISO 8601 date; without a zone that is local time, as the standard defines.
+
+    Two, ascending, of a local time that occurs twice.
 
     Raises:
         ValueError: it is neither.
     """
     try:
-        return float(text)
+        return [float(text)]
     except ValueError:
-        return datetime.fromisoformat(text).timestamp()
+        moment = datetime.fromisoformat(text)
+    first, second = moment.timestamp(), moment.replace(fold=1).timestamp()
+    # Of a local time that is skipped in spring, the second one is earlier.
+    return [first, second] if second > first else [first]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -79,12 +79,12 @@ class Evaluation:
         object.__setattr__(self, "per_class", per_class)
 
 
-def noise(*shape: int, dtype: torch.dtype) -> Tensor:
+def noise(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Random values for blank payloads; the random generators of the run are not used.
 
     Zeros would stay zeros through the model, and take less power.
     """
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,10 @@ class Workload(Protocol):
         """
 
     def blank_payload(self) -> Any:
-        """A payload with the shapes and types of training and any values, for compiling in advance."""
+        """A payload with the shapes and types of training and any values, for compiling in advance.
+
+        It is on the device of the place: steps on it are timed, and must not include a copy from the host.
+        """
 
     def hold_in_memory(self, count: int) -> None:
         """Read `count` training batches now and repeat them from then on: training without the cost of input."""

@@ -43,13 +43,14 @@ class BlankWorkload:
         self.model: nn.Module = self._build()
 
     def blank_payload(self) -> Any:
-        """One batch, on the host."""
+        """One batch, on the device."""
         options, batch = self._recipe.workload, self._recipe.hyperparameters.batch_size
         if isinstance(options, ImageClassification):
-            return self._images(batch, 3, options.image_size, options.image_size), torch.zeros(batch, dtype=torch.int64)
+            labels = torch.zeros(batch, dtype=torch.int64, device=self._place.device)
+            return self._images(batch, 3, options.image_size, options.image_size), labels
         assert isinstance(options, ExtremeWeather)
         height, width = self._grid[0], options.crop_width or self._grid[1]
-        targets = blank_targets(batch, MOST_BOXES, height, width)
+        targets = blank_targets(batch, MOST_BOXES, height, width).to(self._place.device)
         return self._images(batch, len(options.channels), height, width), targets
 
     def graphed_parts(self) -> tuple[str, ...]:
@@ -71,7 +72,8 @@ class BlankWorkload:
 
     def _images(self, *shape: int) -> Tensor:
         layout = torch.channels_last if self._recipe.framework.channels_last else torch.contiguous_format
-        return noise(*shape, dtype=self._place.input_dtype).to(memory_format=layout)
+        images = noise(*shape, dtype=self._place.input_dtype, device=self._place.device)
+        return images.to(memory_format=layout)
 
     def _build(self) -> nn.Module:
         options = self._recipe.workload

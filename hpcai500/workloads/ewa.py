@@ -420,10 +420,11 @@ class ExtremeWeatherWorkload:
         return CountedDetector(detector), example_inputs(self._options, self._image_size[0], self._training_width)
 
     def blank_payload(self) -> tuple[Tensor, Targets]:
-        """Images of noise (N, C, H, W), each with one box."""
+        """On the device: images of noise (N, C, H, W), each with one box."""
         height, width, batch = self._image_size[0], self._training_width, self._shares.batch_size
-        images = noise(batch, len(self._options.channels), height, width, dtype=self._place.input_dtype)
-        return images, blank_targets(batch, self._truth_places, height, width)
+        channels, device = len(self._options.channels), self._place.device
+        images = self._on_device(noise(batch, channels, height, width, dtype=self._place.input_dtype, device=device))
+        return images, blank_targets(batch, self._truth_places, height, width).to(device)
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` from step `first_step` on; payload: images (N, C, H, W) and `Targets`."""

@@ -189,11 +189,12 @@ class ImageClassificationWorkload:
         return self.model, (example_images(self._options),)
 
     def blank_payload(self) -> tuple[Tensor, Tensor]:
-        """Images of noise (N, 3, size, size) in the layout of the input pipeline, and labels (N,) of class 0."""
+        """On the device: images of noise (N, 3, size, size) in the input pipeline's layout, labels (N,) of class 0."""
         size, batch = self._options.image_size, self._shares.batch_size
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
-        images = noise(batch, 3, size, size, dtype=self._place.input_dtype).to(memory_format=layout)
-        return images, torch.zeros(batch, dtype=torch.int64)
+        device = self._place.device
+        images = noise(batch, 3, size, size, dtype=self._place.input_dtype, device=device).to(memory_format=layout)
+        return images, torch.zeros(batch, dtype=torch.int64, device=device)
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` from step `first_step` on; payload: images (N, 3, S, S) and labels (N,)."""

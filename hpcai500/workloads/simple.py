@@ -89,11 +89,13 @@ class ArrayClassifier:
         return self.model, (self._batch(self._training, np.arange(2) % len(self._training.labels))[0],)
 
     def blank_payload(self) -> tuple[Tensor, Tensor]:
-        """Noise (or, if samples are integers, real samples) in the shape of a batch, and labels of class 0."""
+        """On the device: noise (or, if samples are integers, real samples) like a batch, and labels of class 0."""
         ids = np.arange(self._shares.batch_size) % len(self._training.labels)
         samples, labels = self._batch(self._training, ids)
-        values = noise(*samples.shape, dtype=samples.dtype) if samples.is_floating_point() else samples
-        return values, torch.zeros_like(labels)
+        device = self._place.device
+        is_float = samples.is_floating_point()
+        values = noise(*samples.shape, dtype=samples.dtype, device=device) if is_float else samples.to(device)
+        return values, torch.zeros_like(labels, device=device)
 
     def graphed_parts(self) -> tuple[str, ...]:
         """The whole model, without the loss. Override this if the model's control flow depends on values."""

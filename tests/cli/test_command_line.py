@@ -181,7 +181,7 @@ def test_a_good_record_is_scored_beside_a_bad_one(record: Path, typed: Typed) ->
     good, bad = json.loads(typed("score", record, "nowhere", "--json").stdout)["runs"]
     assert good["result"] == json.loads((record / "result.json").read_text())
     assert (bad["result"], bad["exit_code"]) == (None, 64)
-    assert "not a record" in bad["error"]
+    assert "nowhere: no such folder" in bad["error"]
 
 
 # ----------------------------------------------------------------------------------------------------

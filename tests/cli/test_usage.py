@@ -54,7 +54,7 @@ MISTAKES_OF_RUNS = [
         f"hardware.nodes is 2: start the command on all of them with {HERE}",
     ),
     # Campaigns.
-    ("campaign run c", "c: not a campaign: campaign.jsonl is missing; plan one with `hpcai500 campaign init c"),
+    ("campaign run c", "c: no such folder; give the folder of a campaign, or plan one with `hpcai500 campaign init c"),
 ]
 MISTAKES = [
     ("score", "Missing argument"),
@@ -76,7 +76,7 @@ MISTAKES = [
     # Estimates and predictions.
     ("ic --machine v100-64", "add --estimate"),
     ("ewa --estimate --data somewhere --resume", "leave out --data, --resume"),
-    ("ic --estimate --machine no-such", "no such machine file"),
+    ("ic --estimate --machine no-such", "no-such: no such file; choose one of v100-64"),
     ("ic --estimate --recipe ewa/reference --machine v100-64", "hpcai500 ewa --estimate"),
     ("ic --estimate --machine v100-64 --set hardware.nodes=99999", "more than imagenet-1k has"),
     ("ic --estimate --recipe ic/smoke", "whose size is unknown before a run"),
@@ -102,8 +102,14 @@ MISTAKES = [
     ("rules /", "not a record"),
     # Campaigns.
     ("campaign init c --recipe ic/reference", "the recipe trains on imagenet-1k: give its folder with --data DIR"),
-    ("campaign status c", "c: not a campaign: campaign.jsonl is missing; plan one with `hpcai500 campaign init c"),
-    ("campaign heads c", "c: not a campaign: campaign.jsonl is missing; plan one with `hpcai500 campaign init c"),
+    (
+        "campaign status c",
+        "c: no such folder; give the folder of a campaign, or plan one with `hpcai500 campaign init c",
+    ),
+    (
+        "campaign heads c",
+        "c: no such folder; give the folder of a campaign, or plan one with `hpcai500 campaign init c",
+    ),
 ]
 
 
@@ -122,6 +128,85 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert told in error
     assert (ended.stdout, ended.stderr) == (printed, f"{error}\n")
     assert not list(tmp_path.iterdir())
+
+
+# A path that is misspelt (`{0}`), a file where a folder is meant or the other way round; the kind that is meant.
+PATHS = [
+    ("ic --data {0}", "folder"),
+    ("ewa --recipe ewa/reference --data {0}", "folder"),
+    ("ic --recipe ic/smoke --data {0} --set accelerator.device=cuda", "folder"),
+    ("profile ic --data {0}", "folder"),
+    ("scale ic --data {0} --procs 1,2 --oversubscribe", "folder"),
+    ("data check ic {0}", "folder"),
+    ("data check ewa {0}", "folder"),
+    ("data index ic {0}", "folder"),
+    ("data stage ic {0} dest", "folder"),
+    ("ensemble plan e --recipe ic/ensemble --members 2 --data {0}", "folder"),
+    ("ic --resume --out {0}", "folder"),
+    ("watch {0}", "folder"),
+    ("score {0}", "folder"),
+    ("report {0}", "folder"),
+    ("compare {0} {0}", "folder"),
+    ("timeline {0}", "folder"),
+    ("export {0} --mllog", "folder"),
+    ("system {0}", "folder"),
+    ("track {0}", "folder"),
+    ("storage {0}", "folder"),
+    ("campaign status {0}", "folder"),
+    ("campaign run {0}", "folder"),
+    ("ensemble status {0}", "folder"),
+    ("ensemble run {0}", "folder"),
+    ("verify {0}", "file"),
+    ("replicate {0} -o r", "file"),
+    ("rank {0}", "file"),
+    ("roofline --machine {0}", "file"),
+    ("ic --estimate --machine {0}", "file"),
+    ("slurm render ic --nodes 1 --site {0}", "file"),
+]
+
+
+@pytest.mark.parametrize(("line", "kind"), PATHS, ids=[line for line, _ in PATHS])
+def test_a_misspelt_path_is_named_first_with_what_was_meant(typed: Typed, tmp_path: Path, line: str, kind: str) -> None:
+    (tmp_path / "some-folder").mkdir()
+    (tmp_path / "some-file").write_text("")
+
+    def refused(path: str) -> str:
+        words = line.format(path).split()
+        # These commands of data replace the process by one of the in-job half.
+        if words[0] != "data":
+            return error_of(typed(*words))
+        return error_of(subprocess.run([*HPCAI500, *words], cwd=tmp_path, capture_output=True, text=True, check=False))
+
+    assert f"som-{kind}: no such {kind} (did you mean some-{kind}?)" in refused(f"som-{kind}")
+    other = {"file": "folder", "folder": "file"}[kind]
+    assert f"some-{other}: a {other}" in refused(f"some-{other}")
+
+
+@pytest.mark.parametrize("line", ["score {record}", "ic", "doctor --quick", "verify x.zip"])
+def test_a_working_folder_that_was_deleted_is_named(tmp_path: Path, line: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone}; exec {shlex.join(HPCAI500)} {line.format(record=tmp_path)}"
+    ended = subprocess.run(["sh", "-c", command], cwd=gone, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (
+        69,
+        "hpcai500: error: the working folder was deleted: change to another one (`cd`)\n",
+    )
+
+
+def test_a_relative_folder_for_caches_is_refused(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    ended = typed("rules", "ic/smoke")
+    error = ended.stderr.strip()
+    assert ended.returncode == 69
+    assert error.endswith(f'XDG_CACHE_HOME="{tmp_path}/cache"')
+    assert "XDG_CACHE_HOME=cache: a relative path" in error
+    assert typed("version").returncode == 0
+
+
+@pytest.mark.parametrize(("line", "about"), [("help", "COMMAND"), ("help campaign init", "campaign init")])
+def test_help_is_a_command_too(typed: Typed, line: str, about: str) -> None:
+    assert f"hpcai500 {about} " in typed(*line.split()).stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize("line", ["score nowhere", "ic --recipe nope"])

@@ -188,7 +188,7 @@ def test_heads_of_a_committee_are_compared(folder: Path, tmp_path: Path) -> None
         (["nowhere.zip"], "nowhere.zip: no such file"),
         (["."], "a folder; make a submission of it first: `hpcai500 submit . -o FILE …`"),
         (["campaign/trial-01"], "the record of one run: check it with `hpcai500 score campaign/trial-01`"),
-        (["/dev/null"], "a device or a pipe"),
+        (["/dev/null"], "not a regular file"),
         (["signed.zip", "--registered", "xyz"], "'x' is not a hex digit; expected 64 hex digits"),
         (["signed.zip", "--registered", "A" * 63], "has 63 hex digits; expected 64 hex digits"),
         (["signed.zip", "--signers", "key.pub"], "key.pub:1: expected a line"),

@@ -12,18 +12,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from builders.needs import needs_horovod
 from builders.ranks import clean_environment, free_port
 from file_mailbox import communicator
+from thread_ranks import run_threads
 
 from hpcai500.comm import connect as connecting
 from hpcai500.comm import identity
+from hpcai500.comm.communicator import LocalCommunicator, reason_of
 from hpcai500.comm.connect import connect, meet
 from hpcai500.comm.horovod_backend import Horovod
+from hpcai500.comm.identity import require_own_gpus
+from hpcai500.comm.liveness import COMPUTING, STARTING, WAITING
+from hpcai500.comm.torch_backend import COLLECTIVE_TIMEOUT
+from hpcai500.engine.ranks import Ranks
 from hpcai500.errors import EnvironmentLacksError, RecipeError, RunError, UsageError
 from hpcai500.hosts import Placement, find_placement
 from hpcai500.layers import Recipe
@@ -384,8 +394,9 @@ SEEN = ("", "127.0.1.1", "10.0.0.1")
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> None:
     # Set first, so that what is chosen goes again with the test.
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     addresses = {
         "lo": ("127.0.0.1", "::1"),
         "eth0": ("192.168.0.7",),
@@ -400,13 +411,17 @@ def network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_host_takes_the_interface_that_leads_to_the_others(rank: int, own: str, chosen: str) -> None:
     prefer_route(own, SEEN, rank, HOSTS)
     assert os.environ["GLOO_SOCKET_IFNAME"] == chosen
+    assert os.environ["NCCL_SOCKET_IFNAME"] == f"={chosen}"
 
 
 @pytest.mark.usefixtures("network")
 def test_a_users_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     prefer_route("10.0.0.2", SEEN, 2, HOSTS)
-    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    prefer_route("10.0.0.2", SEEN, 2, HOSTS)
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "ib0"
 
 
 @pytest.mark.usefixtures("network")
@@ -416,6 +431,7 @@ def test_a_users_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_host_and_unknown_addresses_are_left_to_gloo(own: str, hosts: tuple[str, ...]) -> None:
     prefer_route(own, SEEN, 2, hosts)
     assert "GLOO_SOCKET_IFNAME" not in os.environ
+    assert "NCCL_SOCKET_IFNAME" not in os.environ
 
 
 @pytest.mark.usefixtures("network")
@@ -441,3 +457,66 @@ def test_addresses_of_ipv6_are_those_that_others_reach(tmp_path: Path, monkeypat
     assert interface_addresses()["eth9"] == ("fd00:7800::1",)
     monkeypatch.setattr(network_module, "_IPV6_ADDRESSES", tmp_path / "of a kernel without IPv6")
     assert "127.0.0.1" in interface_addresses()["lo"]
+
+
+# --- a GPU for each rank, of which there is none here
+
+
+def on_gpus(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[int, int], hosts: Sequence[str]) -> None:
+    """Ranks with GPUs of these bus and device numbers."""
+
+    def properties(device: torch.device) -> Any:
+        bus, number = addresses[device.index]
+        return SimpleNamespace(uuid=f"{device.index}", pci_domain_id=0, pci_bus_id=bus, pci_device_id=number)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    run_threads(lambda world: require_own_gpus(torch.device("cuda", world.rank), world), hosts)
+
+
+def test_two_ranks_on_one_gpu_are_refused_before_nccl_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpus(monkeypatch, (7, 0), (8, 0), (7, 0), hosts=("n1", "n1", "n2"))
+    # The parts of a GPU (MIG) have UUIDs of their own, but one address.
+    with pytest.raises(EnvironmentLacksError, match=r"ranks 0, 2 on host n1 have one GPU \(0000:07:00\)") as refused:
+        on_gpus(monkeypatch, (7, 0), (8, 0), (7, 0), hosts=("n1", "n1", "n1"))
+    assert "show each rank a GPU of its own" in str(refused.value)
+
+
+# --- waiting for all ranks before the first step
+
+
+def test_the_first_collective_may_take_longer_than_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, announced = Ranks(find_placement({}), LocalCommunicator(), 60.0), []
+    monkeypatch.setattr(ranks._monitor, "phase", lambda name, seconds: announced.append((name, seconds)))
+    for phase in (STARTING, COMPUTING):
+        ranks.phase(phase)
+        with ranks._waiting():
+            assert announced[-1] == (WAITING, 600.0 if phase == STARTING else 0.0)
+    ranks.close()
+
+
+def test_ranks_may_wait_for_an_index_for_hours() -> None:
+    assert timedelta(hours=12) <= COLLECTIVE_TIMEOUT
+
+
+DUPLICATE = """NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, invalid usage (run with \
+NCCL_DEBUG=WARN for details), NCCL version 2.29.7
+ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+Last error:
+Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000
+Exception raised from create at NCCLUtils.cpp:94 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (DUPLICATE, ": Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"),
+        (DUPLICATE.replace("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000\n", ""), "2.29.7"),
+        ("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:1", "closed by peer [10.0.0.2]:1"),
+    ],
+)
+def test_the_reason_of_nccl_is_shown_with_its_kind(text: str, reason: str) -> None:
+    said = reason_of(RuntimeError(text.replace("\\\n", "")))
+    assert said.endswith(reason)
+    assert "\n" not in said

@@ -81,7 +81,7 @@ def test_years_are_written_as_people_do() -> None:
 
 
 def test_a_folder_without_years_is_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no data set at .*nowhere: No such file"):
+    with pytest.raises(DataError, match=r"no data set at .*nowhere: no such folder"):
         load_climate_index(tmp_path / "nowhere")
     write_set(tmp_path / "inner")
     with pytest.raises(DataError, match=r"no file named like climo_1979.h5; did you mean .*inner\?"):

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,12 @@ from builders.ranks import start
 from builders.redfish import Server, documents, environment_metrics
 from builders.runs import TINY, train_arguments
 from comm.thread_ranks import run_threads
+from fakes.nvml import MeteredNvml
 from fakes.power import ScriptedSource, answering_ipmitool
 
 from hpcai500 import train
 from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.identity import Gpu
 from hpcai500.engine.reporting import SilentJournal
 from hpcai500.engine.run_power import RunPower
 from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError, WrongAnswerError
@@ -42,6 +44,7 @@ from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
 from hpcai500.results.report.page import make_report
 from hpcai500.results.score import expand, score_record, summarise_trials
 from hpcai500.system.power import Opener, Reading, Scope, automatic_names, parse_power
+from hpcai500.system.power_devices import NvmlSource
 from hpcai500.system.power_reading import Parts
 from hpcai500.system.power_samples import check_power, read_samples, samples_of
 
@@ -324,8 +327,16 @@ def measured(patience: None, tmp_path: Path) -> Measured:
     return lambda *given, **more: measured_run(Path(tempfile.mkdtemp(dir=tmp_path)), *given, **more)
 
 
-def measured_run(folder: Path, choice: str, how: Sources, *, shared: bool = True, seconds: float = 0.4) -> Record:
-    """Of `seconds`; each node opens its sources as `how` says."""
+def measured_run(
+    folder: Path,
+    choice: str,
+    how: Sources,
+    *,
+    shared: bool = True,
+    seconds: float = 0.4,
+    uuids: Sequence[str | None] = (None,) * len(HOSTS),
+) -> Record:
+    """Of `seconds`; each node opens its sources as `how` says, each rank has the GPU of its UUID."""
 
     def rank(world: Communicator) -> None:
         host = world.hosts[world.rank]
@@ -333,7 +344,7 @@ def measured_run(folder: Path, choice: str, how: Sources, *, shared: bool = True
         writer = RecordWriter.create(out, RECIPE) if world.rank == 0 else None
         journal = writer or SilentJournal(out)
         journal.event("init_start", {"recipe_hash": recipe_hash(RECIPE), "boot_id": "boot"})
-        power = RunPower(parse_power(choice), world, out, on_gpu=True, how=how.get(host, {}))
+        power = RunPower(parse_power(choice), world, out, gpu=Gpu(uuids[world.rank], "0"), how=how.get(host, {}))
         power.find()
         power.begin()
         journal.event("run_start", {"hosts": list(dict.fromkeys(world.hosts))})
@@ -366,6 +377,21 @@ NOTHING = dict.fromkeys(automatic_names(on_gpu=True), missing("there is none"))
 
 def watts(record: Record) -> dict[str, Any]:
     return {node["host"]: node["mean_watts"] for node in told(record)["nodes"]}
+
+
+def test_a_run_pays_only_for_the_accelerators_of_its_ranks(
+    measured: Measured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Quick(NvmlSource):
+        interval_seconds = 0.01
+
+    how = {host: {"nvml": lambda: Quick(MeteredNvml((300.0, 200.0, 70.0, 70.0), counts=False))} for host in HOSTS}
+    first, second = (f"0000000{number}-0000-0000-0000-000000000000" for number in range(2))
+    record = measured("nvml", how, uuids=[first, second, first, first])
+    assert watts(record) == pytest.approx({"n1": 500, "n2": 300})
+    assert "power: nvml on 2 nodes: 2 of 4 accelerators, used by this run (scope device)" in capsys.readouterr().err
+    # Where a rank's device is not known, nothing is left out.
+    assert watts(measured("nvml", how, uuids=[first, None, first, first])) == pytest.approx({"n1": 640, "n2": 300})
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one file system", "each its own"])

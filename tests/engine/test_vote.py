@@ -276,7 +276,7 @@ def broken_chain(record: Path) -> None:
         ),
         (edited(other_strata), "was not trained on the same data as member 0"),
         (broken_chain, "the chain is broken here"),
-        (shutil.rmtree, "not a record"),
+        (shutil.rmtree, "no such folder"),
     ],
 )
 def test_who_is_no_finished_member_of_this_ensemble_is_refused(

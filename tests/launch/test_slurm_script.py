@@ -428,7 +428,7 @@ def test_what_is_not_seen_from_here_and_gpus_that_the_container_hides_are_a_warn
             r"--nodes 2 with 2 tasks each .*, but hardware.nodes of the recipe is 4: change --nodes or tasks",
         ),
         ({"overrides": ["communication.backend=horovod"]}, 'whose MPI needs pmi = "pmix"'),
-        ({"site": "nowhere"}, "--site nowhere: no such site file"),
+        ({"site": "nowhere"}, "--site nowhere: no such file"),
     ],
 )
 def test_what_would_fail_in_the_queue_is_refused_now(cpu: str, changes: dict[str, object], said: str) -> None:

@@ -71,7 +71,7 @@ def test_a_site_file_is_no_recipe_and_no_machine_file_and_may_be_empty() -> None
 
 
 def test_an_unknown_site_is_told_which_are_known() -> None:
-    with pytest.raises(UsageError, match=r"--site nowhere: no such site file; known are example, local; to write one"):
+    with pytest.raises(UsageError, match=r"--site nowhere: no such file; known are example, local; to write one"):
         find_site("nowhere")
 
 

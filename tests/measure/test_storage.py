@@ -381,8 +381,8 @@ def test_more_accelerators_than_are_kept_busy_end_with_5(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("nowhere",), "nowhere: no such folder: give one to measure in"),
-        (("file",), "file: not a folder: give one to measure in"),
+        (("nowhere",), "nowhere: no such folder; give one to measure in"),
+        (("file",), "file: a file, not a folder; give one to measure in"),
         ((".", "imagenet"), "storage imagenet: expected ic, ewa, small or checkpoint"),
         ((".", "--model", "71b"), "--model 71b: expected resnet50, 1b, 8b or 70b"),
         ((".", "ic", "--model", "70b"), "--model is for checkpoint: add it, or leave --model out"),

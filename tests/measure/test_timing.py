@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.measure.timing import Effort, Timing, median_interval, repeat
+from hpcai500.measure.timing import Effort, Timing, median_interval, repeat, stopwatch
 
 seconds = st.floats(min_value=1e-6, max_value=1e3)
 
@@ -93,3 +94,69 @@ def test_all_ranks_repeat_as_often_as_the_one_that_varies_most() -> None:
     assert wishes[0] == 7
     assert wishes[1:] == [0] * 4
     assert len(timing.seconds) == 7 + 3 * 4
+
+
+# --- calls on a device, of which there is none here
+
+
+class Device:
+    """A stream and the host that launches on it, in seconds; it stands in for `torch.cuda`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, launch_seconds: float) -> None:
+        self.now = self.busy_until = self.slept = 0.0
+        self.launch_seconds = launch_seconds
+        device = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                self.reached = device.run(0.0, 1e-6)
+
+            def query(self) -> bool:
+                return self.reached <= device.now
+
+            def synchronize(self) -> None:
+                device.now = max(device.now, self.reached)
+
+            def elapsed_time(self, later: Event) -> float:
+                return (later.reached - self.reached) * 1e3
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "_sleep", self.sleep)
+
+    def run(self, seconds: float, launch_seconds: float | None = None) -> float:
+        self.now += self.launch_seconds if launch_seconds is None else launch_seconds
+        self.busy_until = max(self.busy_until, self.now) + seconds
+        return self.busy_until
+
+    def sleep(self, cycles: int) -> None:
+        self.slept += cycles / 2e9
+        self.run(cycles / 2e9, 5e-6)
+
+
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize("launch_seconds", [10e-6, 25e-6, 400e-6])
+def test_time_on_a_device_does_not_include_the_launch(monkeypatch: pytest.MonkeyPatch, launch_seconds: float) -> None:
+    device, watch = Device(monkeypatch, launch_seconds), stopwatch(GPU)
+    assert [watch(lambda: device.run(60e-6)) for _ in range(3)] == pytest.approx([60e-6] * 3)
+
+
+def test_a_slow_launch_is_left_out_from_the_next_calls_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, watch = Device(monkeypatch, 1.5e-3), stopwatch(GPU)
+    assert watch(lambda: device.run(60e-6)) > 0.5e-3
+    assert watch(lambda: device.run(60e-6)) == pytest.approx(60e-6)
+    # A call that waits for the device itself cannot be launched ahead: the lead does not grow for ever.
+    device.launch_seconds = 1.0
+    before = device.slept
+    assert [watch(lambda: device.run(0.5)) > 1 for _ in range(10)] == [True] * 10
+    assert device.slept - before <= 40e-3
+
+
+def test_ranks_that_wait_for_each_other_are_not_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, 10e-6)
+    assert stopwatch(GPU, is_alone=False)(lambda: device.run(60e-6)) == pytest.approx(70e-6)
+    assert device.slept == 0

@@ -159,6 +159,8 @@ def test_whole_numbers_stay_what_they_are_and_floats_come_in_the_input_type() ->
     found = ArrayClassifier(recipe(), place, nn.Embedding(12, 3), words, words, Path())
     assert found.blank_payload()[0].dtype == torch.int64
     assert found.blank_payload()[0].max() < 12
+    on_device = workload(place=Place(torch.device("meta"), torch.float32, 1)).blank_payload()
+    assert {part.device.type for part in on_device} == {"meta"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 from recipes_of_tests import IMAGE, inside
 
-from hpcai500.system.accelerator import Driver, Machine, Torch, Traces, accelerator_check, ask_driver, find_traces
+from hpcai500.system.accelerator import (
+    Driver,
+    Machine,
+    Torch,
+    Traces,
+    accelerator_check,
+    ask_driver,
+    find_traces,
+    why_not_served,
+)
 from hpcai500.system.container import Container
 
 HERE = Traces(("/dev/nvidia0",), "535.129.03")
@@ -223,3 +232,36 @@ def test_a_run_on_the_cpu_beside_a_device_is_never_silent() -> None:
 @pytest.mark.parametrize("wanted", ["cpu", None])
 def test_where_no_device_is_and_none_is_wanted_nobody_is_asked(wanted: str | None) -> None:
     assert accelerator_check(wanted, machine(None, torch=CPU, traces=Traces())).status == "pass"
+
+
+# --- whether there is code for a GPU
+
+
+CUDA_13 = (["sm_75", "sm_80", "sm_90", "sm_100", "sm_120", "compute_120"], ["75-real", "80-real", "90-real", "120"])
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (12, 0), (12, 1), (13, 0)])
+def test_code_serves_later_minor_versions_and_can_be_translated_for_later_ones(capability: tuple[int, int]) -> None:
+    assert why_not_served("GPU", capability, *CUDA_13) is None
+    assert why_not_served("GPU", capability, CUDA_13[0], []) is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "by_torch", "by_us", "words"),
+    [
+        (
+            (7, 0),
+            *CUDA_13,
+            "there is no code of torch and hpcai500 for this GPU (Tesla V100, compute capability 7.0; only for sm_75",
+        ),
+        ((7, 0), *CUDA_13, "sm_120, compute_120); use the image hpcai500-cuda12.sif, or build torch and hpcai500 for"),
+        ((6, 1), *CUDA_13, "compute_120); build torch and hpcai500 for compute capability 6.1, or run on the CPU"),
+        ((8, 6), ["sm_80"], ["90-real"], "cuda, but there is no code of hpcai500 for this GPU"),
+        ((9, 0), ["sm_90"], ["80-real"], "only for 80-real); build hpcai500 for compute capability 9.0"),
+        ((10, 0), ["sm_90a"], [], "there is no code of torch for"),
+    ],
+)
+def test_a_gpu_without_code_is_refused_with_the_image_that_has_it(
+    capability: tuple[int, int], by_torch: list[str], by_us: list[str], words: str
+) -> None:
+    assert words in str(why_not_served("Tesla V100", capability, by_torch, by_us))

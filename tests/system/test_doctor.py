@@ -88,7 +88,7 @@ def test_a_file_and_an_empty_folder_are_no_data_set(tmp_path: Path) -> None:
     )
     (tmp_path / "set.tar").touch()
     check = doctor.data_check(tmp_path / "set.tar", None, OURS, ())
-    assert (check.status, check.detail) == ("fail", f"{tmp_path}/set.tar: not a folder")
+    assert (check.status, check.detail) == ("fail", f"{tmp_path}/set.tar: a file, not a folder")
 
 
 def test_only_a_recipe_with_data_of_its_own_needs_none() -> None:

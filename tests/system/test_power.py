@@ -313,6 +313,20 @@ def test_devices_are_summed_and_their_energy_is_counted() -> None:
     assert mock.opened == 0
 
 
+def test_only_devices_of_the_run_are_measured_and_the_others_counted() -> None:
+    mock = MeteredNvml((300.0, 200.0, 100.0))
+    source = NvmlSource(mock)
+    source.keep({"00000001-0000-0000-0000-000000000000"})
+    assert (source.covers, source.devices) == ("1 of 3 accelerators, used by this run", ("gpu1",))
+    assert (source.read().total_watts, source.caps()) == (200.0, {"gpu1": 700.0})
+    mock.joules = [1500.0, 1020.0, 1000.0]
+    assert source.read().joules == pytest.approx(20)
+    # A part of a device (MIG) has a UUID of its own, and no power.
+    everything = NvmlSource(mock)
+    everything.keep({"00000001-0000-0000-0000-000000000000", "of a part"})
+    assert (everything.covers, everything.read().total_watts) == ("3 accelerators", 600.0)
+
+
 def test_devices_that_count_nothing_tell_their_power_alone_and_a_lost_one_is_no_reading() -> None:
     mock = MeteredNvml(counts=False)
     source = NvmlSource(mock)

@@ -6,6 +6,8 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,30 @@ def test_a_meter_that_writes_rarely_cannot_hide_a_hole(tmp_path: Path) -> None:
     found = read_meter(write(tmp_path / "m.csv", f"{NOON - 20},5", f"{NOON + 30},5"), "n1", WINDOW)
     assert found.interval_seconds == 10
     assert integrate(found.samples, WINDOW, found.interval_seconds).joules is None
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Local time of a zone whose clocks repeat the hour from 2:00 on 25 October 2026."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_the_hour_that_clocks_repeat_is_told_apart_by_the_rows_before(tmp_path: Path) -> None:
+    change = datetime(2026, 10, 25, 1, tzinfo=UTC).timestamp()
+    moments = [change + 600 * step for step in range(-9, 13)]
+    rows = [f"{datetime.fromtimestamp(moment).isoformat()},{100 + step}" for step, moment in enumerate(moments)]
+    found = read_meter(write(tmp_path / "m.csv", *rows), "n1", Window(change - 5400, change + 7200))
+    assert [sample.time_s for sample in found.samples] == moments
+    # Without a row before, it is unknown which of the two it is.
+    begun_late = write(tmp_path / "late.csv", *rows[4:8])
+    with pytest.raises(DataError, match=r"late.csv:2: '2026-10-25T02:10:00' is in the hour that clocks repeat .* UTC"):
+        read_meter(begun_late, "n1", Window(change + 500, change + 900))
+    assert not read_meter(begun_late, "n1", Window(change + 86400, change + 86460)).samples
 
 
 def test_no_file_and_other_columns_are_told(tmp_path: Path) -> None:

@@ -499,6 +499,14 @@ def test_the_exporter_of_dcgm_gives_power_and_energy_of_each_device(clock: list[
             source.read()
 
 
+def test_of_dcgms_devices_only_those_of_the_run_are_measured() -> None:
+    with Server({"/metrics": EXPORTED.encode()}) as server:
+        source = DcgmSource(f"{server.url}/metrics")
+        source.keep({"2e31969f"})
+        assert (source.covers, source.devices) == ("1 of 2 accelerators, used by this run", ("gpu1",))
+        assert source.read().total_watts == 398.5
+
+
 @pytest.mark.parametrize("text", ["", "nonsense", 'DCGM_FI_DEV_POWER_USAGE{gpu="0"} 9223372036854775794\n'])
 def test_text_without_a_power_is_told_and_a_blank_value_is_none(text: str) -> None:
     lacks = r"DCGM: .* has no DCGM_FI_DEV_POWER_USAGE of a device"

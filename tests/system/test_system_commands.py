@@ -96,7 +96,7 @@ def test_what_is_wrong_is_69_with_the_fix_in_one_document(typed: Typed) -> None:
         (["doctor", *ON_CPU], "name a benchmark too"),
         (["doctor", "ic", *ON_CPU, "--machine", "nowhere.toml"], "nowhere.toml"),
         (["system", "--format", "xml"], "expected text or mlperf, got xml"),
-        (["system", "nowhere"], "not a record"),
+        (["system", "nowhere"], "nowhere: no such folder"),
         (["system", "nowhere", "--procs", "2"], "leave them out"),
     ],
 )
@@ -242,9 +242,11 @@ def test_a_run_that_cannot_be_is_refused_before_anything_is_made(typed: Typed, t
 @pytest.mark.parametrize("command", ["ic", "profile ic"])
 def test_a_missing_device_is_told_before_what_would_not_help(typed: Typed, command: str) -> None:
     settings = ("accelerator.device=cuda", "communication.backend=torch", "hardware.accelerators_per_node=1000")
-    ended = typed(*command.split(), "--data", "nowhere", *(word for text in settings for word in ("--set", text)))
+    words = [*command.split(), *(word for text in settings for word in ("--set", text))]
+    ended = typed(*words)
     assert ended.returncode == 69
     assert "error: accelerator.device is cuda, but " in ended.stderr
+    assert "error: nowhere: no such folder" in typed(*words, "--data", "nowhere").stderr
 
 
 def test_of_several_errors_the_first_is_told_and_the_others_counted(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hpcai500.methodology.sampling import Coverage, draws
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place
+from hpcai500.workloads.blank import BlankWorkload
 from hpcai500.workloads.ewa import ClimateInput, ExtremeWeatherWorkload
 from hpcai500.workloads.ic import ImageInput
 from hpcai500.workloads.models.detector import Targets
@@ -283,6 +285,20 @@ def test_the_scenes_shown_are_the_images_evaluated(weather: Path) -> None:
         for scene in scenes:
             np.testing.assert_allclose(scene.image, expected[scene.sample], atol=2e-4)
         assert made.pictures()["detections.png"].startswith(b"\x89PNG")
+
+
+def devices(payload: tuple[torch.Tensor, torch.Tensor | Targets]) -> set[str]:
+    images, truth = payload
+    parts = (truth.boxes, truth.labels) if isinstance(truth, Targets) else (truth,)
+    return {part.device.type for part in (images, *parts)}
+
+
+def test_input_of_timed_steps_is_on_the_device_already(benchmark: str, data: Path) -> None:
+    recipe, meta = of_one_model(benchmark), torch.device("meta")
+    with workload(recipe, data) as made:
+        made._place = replace(made._place, device=meta)  # a GPU cannot exist here
+        assert devices(made.blank_payload()) == {"meta"}
+    assert devices(BlankWorkload(recipe, Place(meta, torch.float32, 1), 3, (64, 96)).blank_payload()) == {"meta"}
 
 
 def form(targets: Targets) -> list[tuple[torch.Size, tuple[int, ...], torch.dtype]]:

@@ -128,6 +128,7 @@ class LanguageModel:
     def blank_payload(self) -> Payload:
         shape = (self._shares.batch_size, self._shape.sequence_length)
         tokens = torch.randint(self._shape.vocabulary, shape, generator=torch.Generator().manual_seed(0))
+        tokens = tokens.to(self._place.device)
         return tokens, tokens.roll(-1, 1)
 
     def hold_in_memory(self, count: int) -> None:

@@ -30,6 +30,7 @@ from hpcai500.data.climate.years import (
 from hpcai500.data.derived import derived_paths, write_derived
 from hpcai500.data.staged import StagedYear, not_staged, read_set, read_years, years_here
 from hpcai500.errors import DataError
+from hpcai500.files import why_not
 from hpcai500.progress import Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
@@ -223,6 +224,8 @@ def year_paths(root: Path) -> tuple[Path, ...]:
     """
     if here := years_here(root):
         return here
+    if why := why_not("folder", root):
+        raise DataError(f"no data set at {root}: {why}")
     try:
         paths = sorted(path for path in root.iterdir() if year_of(path.name) is not None)
     except OSError as error:

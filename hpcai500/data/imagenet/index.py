@@ -37,7 +37,7 @@ from hpcai500.data.derived import derived_paths, map_in_threads, write_derived
 from hpcai500.data.samplers import SampleIds
 from hpcai500.data.staged import INDEX, read_set, state_folder
 from hpcai500.errors import DataError
-from hpcai500.files import as_utf8, from_utf8
+from hpcai500.files import as_utf8, from_utf8, why_not
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import shell_bytes
 
@@ -483,8 +483,8 @@ def load_index(root: Path | str, *, refresh: bool = False, progress: Tracker = s
 
 
 def _scan(root: Path, progress: Tracker) -> tuple[ImageIndex, dict[str, FolderState]]:
-    if not root.is_dir():
-        raise DataError(f"no data set at {root}: no such folder; {LAYOUT}")
+    if why := why_not("folder", root):
+        raise DataError(f"no data set at {root}: {why}; {LAYOUT}")
     for name in SPLIT_NAMES:
         if not (root / name).is_dir():
             raise DataError(f"{root} has no folder {name}/: {LAYOUT}")

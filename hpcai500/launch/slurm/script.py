@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from hpcai500 import __version__
 from hpcai500.errors import DataError, UsageError
+from hpcai500.files import why_not
 from hpcai500.launch.launcher import World, fitting_overrides
 from hpcai500.launch.layout import Layout, mpirun, srun
 from hpcai500.launch.slurm.site import NO_CONTAINER, ContainerTable, MpiTable, NodeTable, Site, SlurmTable, load_site
@@ -639,7 +640,9 @@ def _data(request: RenderRequest, recipe: Recipe) -> str | None:
             raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
         return None
     if request.data.exists() and not request.data.is_dir():
-        raise DataError(f"{request.data}: not a folder; give the folder of {dataset} with --data DIR")
+        raise DataError(
+            f"{request.data}: {why_not('folder', request.data)}; give the folder of {dataset} with --data DIR"
+        )
     return os.path.abspath(request.data)  # noqa: PTH100 - as above
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hpcai500.errors import UsageError
+from hpcai500.files import why_not
 from hpcai500.machine import is_machine, shipped_machines
 from hpcai500.recipe import recipes_folder
 from hpcai500.system.container import find_container
@@ -254,7 +255,7 @@ def find_site(name: str) -> Path:
     known = ", ".join(shipped_sites())
     unseen = ", or one that is not bound into this container (--bind FOLDER)" if find_container(os.environ) else ""
     raise UsageError(
-        f"--site {name}: no such site file{unseen}; known are {known}; to write one: "
+        f"--site {name}: {why_not('file', Path(name))}{unseen}; known are {known}; to write one: "
         "hpcai500 slurm example > mysite.toml"
     )
 

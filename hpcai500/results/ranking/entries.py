@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from hpcai500.campaign.journal import Campaign, GivenHeads
 from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RunError, UsageError
+from hpcai500.files import why_not
 from hpcai500.methodology.result import Quality
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.submission.manifest import Manifest
@@ -131,7 +132,9 @@ def examine(
         # Checked before the loop, in which an error of one file does not stop the others.
         require_signers(signers)
     if files and not any(path.is_file() for path in files):
-        raise UsageError(f"{files[0]}: no such file; give a file that `hpcai500 submit CAMPAIGN -o FILE` wrote")
+        raise UsageError(
+            f"{files[0]}: {why_not('file', files[0])}; give a file that `hpcai500 submit CAMPAIGN -o FILE` wrote"
+        )
     found = []
     for path in files:
         found.append(_examined(path, signers, heads, make_report, tracker))

@@ -16,6 +16,7 @@ from typing import Any, Literal, NoReturn
 from hpcai500.campaign.journal import Campaign, is_campaign, read_campaign
 from hpcai500.campaign.standing import ODD, SEED, Outcome, read_outcome, standing, world
 from hpcai500.errors import ExitCode, RecordError, UsageError, WrongAnswerError
+from hpcai500.files import why_not
 from hpcai500.methodology.result import DEFAULT_EXPONENT, Result, system_identity
 from hpcai500.methodology.statistics import (
     CONFIDENCE,
@@ -197,8 +198,9 @@ def require_data(original: Side, data: Path | None) -> str | None:
     name = original.tables["problem"]["dataset"]
     if data is not None:
         if data.exists() and not data.is_dir():
-            raise UsageError(f"--data {data}: not a folder; give the folder of {name}")
-        return None if data.exists() else f"--data {data}: no such folder here; it must exist on the nodes of the runs"
+            raise UsageError(f"--data {data}: {why_not('folder', data)}; give the folder of {name}")
+        why = why_not("folder", data)
+        return f"--data {data}: {why}; it must exist on the nodes of the runs" if why else None
     known_by = next(iter(fingerprints_of(record).values()), "unknown")[:16]
     if not data_facts(record).get("synthetic"):
         raise UsageError(

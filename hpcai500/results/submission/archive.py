@@ -24,7 +24,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from hpcai500.errors import RunError, UsageError, WrongAnswerError
-from hpcai500.files import make_empty
+from hpcai500.files import make_empty, why_not
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.submission.manifest import (
     CAMPAIGN,
@@ -299,7 +299,9 @@ def _open(path: Path) -> IO[bytes]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError as error:
-        raise UsageError(f"{path}: no such file: give a submission (`hpcai500 submit CAMPAIGN -o FILE`)") from error
+        raise UsageError(
+            f"{path}: {why_not('file', path)}; give a submission (`hpcai500 submit CAMPAIGN -o FILE`)"
+        ) from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import hashlib
 import os
 import re
@@ -20,6 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError, RunError, UsageError, WrongAnswerError
+from hpcai500.files import why_not
 from hpcai500.results.submission.manifest import MANIFEST, NAMESPACE, SIGNATURE_BYTES
 from hpcai500.streams import escaped
 
@@ -72,8 +74,8 @@ def sign(path: Path, key: Path) -> bytes:
         UsageError: the key cannot be used.
         EnvironmentLacksError: ssh-keygen is missing or too old.
     """
-    if not key.is_file():
-        raise UsageError(f"--key {key}: no such file; {_MAKE}, or give the .pub file of a key that your agent holds")
+    if why := why_not("file", key):
+        raise UsageError(f"--key {key}: {why}; {_MAKE}, or give the .pub file of a key that your agent holds")
     with _beside(path.read_bytes()) as copy:
         ended = _ssh_keygen(["sign", "-n", NAMESPACE, "-f", str(key.absolute()), str(copy)], may_ask=_has_terminal())
         signature = copy.with_name(f"{copy.name}.sig")
@@ -120,13 +122,17 @@ def require_signers(signers: Path) -> None:
         UsageError: it cannot be read, or no line has a signer and a key.
     """
     expected = f'NAME namespaces="{NAMESPACE}" KEY'
-    if not signers.is_file():
-        what = "not a file" if signers.exists() else "no such file"
-        raise UsageError(f"--signers {signers}: {what}; expected a file with lines `{expected}`")
+    if why := why_not("file", signers):
+        raise UsageError(f"--signers {signers}: {why}; expected a file with lines `{expected}`")
     try:
         content = signers.read_bytes()
     except OSError as error:
         raise UsageError(f"--signers {signers}: cannot be read: {error.strerror}") from error
+    if content.startswith(codecs.BOM_UTF8):
+        raise UsageError(
+            f"--signers {signers}: begins with a byte-order mark, so OpenSSH misreads its first line: save it in UTF-8 "
+            "without one"
+        )
     if any(_listed(signers)):
         return
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]

@@ -23,6 +23,7 @@ from typing import Any
 from hpcai500.campaign.journal import JOURNAL, is_campaign, read_campaign
 from hpcai500.campaign.standing import ODD
 from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RecordError, UsageError, WrongAnswerError
+from hpcai500.files import why_not
 from hpcai500.hosts import host_stem
 from hpcai500.methodology.communication import median_without
 from hpcai500.methodology.nodes import compared_fields
@@ -157,8 +158,8 @@ def read_folder(
         UsageError: there is no such folder, it is itself a record, or nothing in it can be used.
         EnvironmentLacksError: something is signed, and ssh-keygen is not installed.
     """
-    if not path.is_dir():
-        raise UsageError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}: give a folder of records")
+    if why := why_not("folder", path):
+        raise UsageError(f"{path}: {why}; give a folder of records")
     if (path / "events.jsonl").is_file():
         raise UsageError(f"{path}: a record: give the folder that contains the records of the machine")
     reader = _Reader(signers)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
-from hpcai500.files import scratch_folder
+from hpcai500.files import scratch_folder, why_not
 from hpcai500.methodology.events import read_log
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
@@ -197,10 +197,8 @@ def _require_file(path: Path) -> None:
         )
     if path.is_dir():
         raise UsageError(f"{path}: a folder; make a submission of it first: `hpcai500 submit {path} -o FILE …`")
-    if not path.exists():
-        raise UsageError(f"{path}: no such file; give the file that `hpcai500 submit CAMPAIGN -o FILE` wrote")
-    if not path.is_file():
-        raise UsageError(f"{path}: a device or a pipe; give the file that `hpcai500 submit CAMPAIGN -o FILE` wrote")
+    if why := why_not("file", path):
+        raise UsageError(f"{path}: {why}; give the file that `hpcai500 submit CAMPAIGN -o FILE` wrote")
 
 
 def _verified(
