@@ -299,14 +299,9 @@ def merge(summaries: Sequence[RankSummary], stages: int = 1, *, sharded: bool = 
     communication are None, and so are stragglers, because each rank's computing includes its waiting.
     """
     if sharded:
-        return _with_unknown_communication(merge(summaries))
+        return with_stragglers(_with_unknown_communication(merge(summaries)))
     ordered = sorted(summaries, key=lambda summary: summary["rank"])
-    medians = [summary["medians"] for summary in ordered]
-    known = [median["own_seconds"] for median in medians if median is not None]
-    enough = len(known) == len(ordered) > 1 and all(summary["steps"] >= LEAST_STEPS for summary in ordered)
-    alike = [known[stage::stages] for stage in range(stages)] if enough else []
-    slow = sorted(place * stages + stage for stage, times in enumerate(alike) for place in stragglers(times))
-    return {
+    value = {
         "steps": min(summary["steps"] for summary in ordered),
         "all_reduces": min(summary["all_reduces"] for summary in ordered),
         "communication_fraction": _mean(_share(s["communication_wait_seconds"], s["step_seconds"]) for s in ordered),
@@ -317,8 +312,29 @@ def merge(summaries: Sequence[RankSummary], stages: int = 1, *, sharded: bool = 
         },
         "stages": {name: _mean_times([summary["stages"][name] for summary in ordered]) for name in STAGES},
         "buckets": _merge_buckets(ordered),
-        "ranks": [_row(summary, position in slow) for position, summary in enumerate(ordered)],
-        "stragglers": [rank_name(ordered[position]) for position in slow] if enough else None,
+        "ranks": [_row(summary, position % stages) for position, summary in enumerate(ordered)],
+    }
+    return with_stragglers(value)
+
+
+def with_stragglers(value: Mapping[str, Any]) -> dict[str, Any]:
+    """`value` of the event `communication`, with the stragglers that the medians of its ranks show.
+
+    The list in a record is that of its writer; what is shown or judged is computed from the medians.
+    """
+    ranks = [rank for rank in value.get("ranks") or () if isinstance(rank, Mapping)]
+    times = [rank.get("own_seconds") for rank in ranks]
+    known = [time for time in times if isinstance(time, int | float) and math.isfinite(time)]
+    steps = [rank.get("steps") for rank in ranks]
+    enough = len(known) == len(ranks) > 1 and all(isinstance(one, int) and one >= LEAST_STEPS for one in steps)
+    slow: set[int] = set()
+    for stage in {rank.get("stage", 0) for rank in ranks} if enough else ():
+        alike = [position for position, rank in enumerate(ranks) if rank.get("stage", 0) == stage]
+        slow.update(alike[place] for place in stragglers([known[position] for position in alike]))
+    return {
+        **value,
+        "ranks": [{**rank, "straggler": position in slow} for position, rank in enumerate(ranks)],
+        "stragglers": [rank_name(ranks[position]) for position in sorted(slow)] if enough else None,
     }
 
 
@@ -327,9 +343,9 @@ def _with_unknown_communication(value: dict[str, Any]) -> dict[str, Any]:
     row |= dict.fromkeys(("all_reduce_seconds", "sent_bytes"))
     return {
         **value,
-        **dict.fromkeys(("all_reduces", "communication_fraction", "overlap", "stragglers")),
+        **dict.fromkeys(("all_reduces", "communication_fraction", "overlap")),
         "bytes_per_step": dict.fromkeys(value["bytes_per_step"]),
-        "ranks": [{**rank, **row, "straggler": False} for rank in value["ranks"]],
+        "ranks": [{**rank, **row} for rank in value["ranks"]],
     }
 
 
@@ -338,16 +354,16 @@ def rank_name(rank: Mapping[str, Any]) -> str:
     return f"rank {rank['rank']} on {rank['host']}"
 
 
-def _row(summary: RankSummary, is_straggler: bool) -> dict[str, Any]:
+def _row(summary: RankSummary, stage: int) -> dict[str, Any]:
     medians: Mapping[str, Any] = summary["medians"] or dict.fromkeys(StepMedians.__annotations__)
     return {
         "rank": summary["rank"],
         "host": summary["host"],
+        "stage": stage,
         "steps": summary["steps"],
         **{name: _rounded(value) for name, value in medians.items()},
         "all_reduce_seconds": _rounded(_share(summary["all_reduce_seconds"], summary["steps"])),
         "sent_bytes": _share(summary["sent_bytes"], summary["steps"]),
-        "straggler": is_straggler,
     }
 
 

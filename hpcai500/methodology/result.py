@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from hpcai500.errors import RecordError, UsageError
+from hpcai500.methodology.communication import with_stragglers
 from hpcai500.methodology.conduct import conduct, is_sharded
 from hpcai500.methodology.energy import power_of_run
 from hpcai500.methodology.goodput import Goodput, goodput
@@ -378,9 +379,8 @@ def utilisation(events: Sequence[Event]) -> tuple[float | None, str | None]:
 
 def _communication(events: Sequence[Event]) -> dict[str, Any]:
     """What the job measured of its communication (docs/timeline.md); None in the record of one process."""
-    costs: Mapping[str, Any] = next(
-        (event["value"] for event in reversed(events) if event["key"] == "communication"), {}
-    )
+    measured = [event["value"] for event in events if event["key"] == "communication"]
+    costs = with_stragglers(measured[-1]) if measured else {}
     sizes = costs.get("bytes_per_step")
     return {
         "communication_fraction": costs.get("communication_fraction"),

@@ -265,8 +265,8 @@ def compared_interval(
 
     A mean's is Student's, a median's is by order statistics; there is none of too few values (`least_of_interval`).
     Under `every`, nothing is estimated. Rates and times, which are `positive`, have it on a logarithmic scale: the
-    interval of the geometric mean, which the unit does not change and which never reaches 0 (D. G. Altman and J. M.
-    Bland, BMJ 313, 1996, p. 1079). A share's or a quality's is on its own scale, and not below 0.
+    interval of the geometric mean, which the unit does not change and which never reaches 0 (J. M. Bland and D. G.
+    Altman, BMJ 312, 1996, p. 1079). A share's or a quality's is on its own scale, and not below 0.
     """
     if statistic == "every" or len(values) < least_of_interval(statistic, confidence):
         return None

@@ -15,7 +15,7 @@ from typing import Any
 
 from hpcai500.errors import DataError, RecordError, UsageError
 from hpcai500.files import write_atomically
-from hpcai500.methodology.communication import STAGES, StageTable, StageTally, rank_name, stage_table
+from hpcai500.methodology.communication import STAGES, StageTable, StageTally, rank_name, stage_table, with_stragglers
 from hpcai500.record import Record, iterate, read_record
 from hpcai500.text import scaled
 
@@ -405,7 +405,7 @@ def _communication(record: Record) -> dict[str, Any]:
     value = found[-1]["value"]
     if not isinstance(value, dict) or not value.keys() >= _KEYS:
         raise RecordError(f"{record.path}/events.jsonl:{found[-1]['seq'] + 1}: the event communication is incomplete")
-    return value
+    return with_stragglers(value)
 
 
 def _record_lines(value: dict[str, Any]) -> Iterator[str]:

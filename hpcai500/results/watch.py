@@ -18,6 +18,7 @@ from typing import Any
 from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.errors import RecordError
 from hpcai500.files import why_not
+from hpcai500.methodology.communication import with_stragglers
 from hpcai500.methodology.passes import better_of, goal
 from hpcai500.methodology.samples import samples_of
 from hpcai500.record import is_being_written
@@ -228,8 +229,8 @@ class RecordWatch:
         hosts = list(dict.fromkeys(seen.hosts))
         more = f" and {len(hosts) - _MOST_NAMES} more" if len(hosts) > _MOST_NAMES else ""
         yield f"ranks       {ranks:.0f} on {', '.join(hosts[:_MOST_NAMES])}{more}"
-        slow = table(self._values.get("communication")).get("stragglers")
-        if isinstance(slow, list) and slow:
+        slow = with_stragglers(table(self._values.get("communication")))["stragglers"]
+        if slow:
             more = f" and {len(slow) - _MOST_NAMES} more" if len(slow) > _MOST_NAMES else ""
             yield f"stragglers  {', '.join(short(one, 60) for one in slow[:_MOST_NAMES])}{more}"
 

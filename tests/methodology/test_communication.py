@@ -30,6 +30,7 @@ from hpcai500.methodology.communication import (
     merge,
     stage_table,
     stragglers,
+    with_stragglers,
 )
 
 # --- Summaries of ranks become one value of the record, every number of it by hand.
@@ -105,6 +106,13 @@ def test_a_stage_with_more_to_do_holds_nobody_up_but_its_slower_replica_does() -
     slow = [*ranks[:3], summary(3, own=1.5)]
     assert merge(slow, stages=2)["stragglers"] == ["rank 3 on n1"]
     assert "rank 1 on n1" in merge(ranks)["stragglers"]
+
+
+@given(st.lists(st.floats(0.1, 3), min_size=2, max_size=12), st.sampled_from([1, 2, 3]))
+def test_stragglers_follow_from_the_medians_and_not_from_the_list_in_a_record(own: list[float], stages: int) -> None:
+    value = merge([summary(rank, own=seconds) for rank, seconds in enumerate(own)], stages)
+    forged = {**value, "stragglers": [], "ranks": [{**rank, "straggler": False} for rank in value["ranks"]]}
+    assert with_stragglers(forged) == value
 
 
 def test_too_few_steps_or_one_rank_tell_nothing_about_stragglers() -> None:

@@ -248,7 +248,10 @@ def test_a_run_that_went_on_with_other_software_is_not_rankable(change: dict[str
 COSTS = {
     "communication_fraction": 0.12,
     "bytes_per_step": {"gradient": 4e6, "sent": 3e6},
-    "stragglers": ["rank 3 on n2"],
+    "ranks": [
+        {"rank": rank, "host": f"n{1 + rank // 2}", "steps": 100, "own_seconds": 1.5 if rank == 3 else 1.0}
+        for rank in range(4)
+    ],
 }
 WORLD = {"world_size": 8, "nodes": 2, "backend": "horovod", "library": "Open MPI 4.1.4", "hosts": ["n1", "n2"]}
 

@@ -86,6 +86,14 @@ def test_the_example_names_every_metric_and_every_unit() -> None:
             assert unit in listed or unit.endswith("FLOPS/W"), f"{unit} is not listed"
 
 
+def test_an_efficiency_is_that_of_the_nodes_that_all_runs_must_have(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(
+        HEAD + "[require]\nnodes = 16\n" + CRITERION.replace("vflops", "parallel_efficiency").replace("PFLOPS", "%")
+    )
+    contract = load_contract(tmp_path / "my.toml")
+    assert (contract.spec.require.nodes, contract.spec.criteria[0].nodes) == (16, None)
+
+
 def test_shipped_contract_files_are_good() -> None:
     for path in sorted(contracts_folder().glob("*.toml")):
         assert load_contract(path).spec.criteria

@@ -58,7 +58,7 @@ def test_people_get_table_12_the_stragglers_and_the_sums(tmp_path: Path) -> None
     require_text("timeline", of_a_record(tmp_path / "known"))
     network = {"ratio": 1.0123, "over": "loopback", "verdict": "the counters agree"}
     unknown = {"overlap": None, "stragglers": None, "bytes_per_step": {"gradient": None, "sent": None}}
-    alike = [rank | {"straggler": False} for rank in COSTS["ranks"]]
+    alike = [rank | {"steps": 1} for rank in COSTS["ranks"]]
     require_text("timeline-unknown", of_a_record(tmp_path / "unknown", **unknown, network=network, ranks=alike))
     require_text("timeline-of-horovod", timeline_lines(timeline_document(None, REAL[1])), folder=SAMPLES)
 

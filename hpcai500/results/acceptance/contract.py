@@ -421,8 +421,6 @@ class CriterionTable(_Table):
                 f"{name}: up to {most * 100:g} % is accepted, and it is never above 100 %: give a lower reference; "
                 'unit = "%" if it is in per cent'
             )
-        if metric.kind == "efficiency" and self.nodes is None:
-            raise ValueError(f"nodes: {EFFICIENCY} needs a number of nodes, such as nodes = 16")
         if metric.kind == "efficiency" and self.upper is None and self.reference * self.factor > MOST_EFFICIENCY:
             raise ValueError(
                 f"reference: a {EFFICIENCY} above {MOST_EFFICIENCY:g} is not accepted without upper: give a lower "
@@ -456,6 +454,15 @@ class Spec(_Table):
         name, count = Counter(criterion.name for criterion in self.criteria).most_common(1)[0]
         if count > 1:
             raise ValueError(f"two criteria are {name}: give one with lower and upper")
+        return self
+
+    @model_validator(mode="after")
+    def _efficiency_has_its_nodes(self) -> Spec:
+        for criterion in self.criteria:
+            if criterion.subject.kind == "efficiency" and (criterion.nodes or self.require.nodes) is None:
+                raise ValueError(
+                    f"nodes: {EFFICIENCY} needs a number of nodes, such as nodes = 16, here or in [require]"
+                )
         return self
 
 

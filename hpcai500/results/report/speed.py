@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcai500.errors import HpcAi500Error, RecordError
 from hpcai500.machine import Machine
-from hpcai500.methodology.communication import rank_name
+from hpcai500.methodology.communication import rank_name, with_stragglers
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.profile import why_not_of_run
 from hpcai500.results.report.blocks import Block, Cell, Chart, Charts, Fold, Key, Row, Section, Sentences, Table, Text
@@ -71,8 +71,8 @@ def _throttled(ranks: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
 
 def straggler_section(subject: Subject) -> Section | None:
     """The slow ranks, by their own time; None for a run of one rank, or if it was not measured."""
-    value = subject.last("communication")
-    ranks = [rank for rank in tables(value.get("ranks")) if number(rank.get("own_seconds"))]
+    value = with_stragglers(subject.last("communication"))
+    ranks = [rank for rank in tables(value["ranks"]) if number(rank.get("own_seconds"))]
     if len(ranks) < 2:
         return None
     slow = [rank for rank in ranks if rank.get("straggler")]
