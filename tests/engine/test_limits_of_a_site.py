@@ -93,6 +93,21 @@ def test_a_sites_variables_change_no_run(images: Path, tmp_path: Path, variables
     assert ("ignored: " in ended.stderr) == bool(ignored)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("OMP_THREAD_LIMIT", "1"), ("OMP_DYNAMIC", "true"), ("OMP_MAX_ACTIVE_LEVELS", "0")]
+)
+def test_fewer_threads_than_torch_believes_to_have_are_refused(
+    images: Path, tmp_path: Path, name: str, value: str
+) -> None:
+    ended = run_under([], images, tmp_path, "--set", "os.threads=2", environment={name: value})
+    require_refused(ended, name)
+    assert ended.returncode == 69
+    # One thread needs no other.
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    require_sound(run_under([], images, alone, "--set", "os.threads=1", environment={name: value}), alone / "record")
+
+
 def test_a_run_keeps_to_the_cores_of_taskset(images: Path, tmp_path: Path) -> None:
     core = str(max(os.sched_getaffinity(0)))
     require_sound(run_under(["taskset", "-c", core], images, tmp_path), tmp_path / "record")
