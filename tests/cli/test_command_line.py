@@ -70,7 +70,8 @@ def test_the_last_lines_are_figures_of_merit_and_the_verdict(finished: tuple[Pat
     figures = [line for line in lines if line.startswith("HPCAI500 FOM ")]
     assert all(re.fullmatch(r"HPCAI500 FOM [a-z0-9_]+=[-+.e0-9]+ \S+", line) for line in figures)
     names = [line.split("=")[0].split()[-1] for line in figures]
-    assert names[:4] == ["flops", "images_per_second", "utilisation", "top1"]
+    # Of a busy machine, utilisation is unknown.
+    assert [name for name in names if name != "utilisation"][:3] == ["flops", "images_per_second", "top1"]
     assert "NOT RANKABLE: problem.dataset is synthetic-tiny; edition v2.0 fixes imagenet-1k" in printed
     assert "HPCAI500 NOTE not rankable: " in printed
 
