@@ -108,7 +108,9 @@ def all_that_can_be_printed(runs: list[Run]) -> dict[str, str]:
     for one in runs:
         classes = one.result.quality.per_class
         quality = one.result.quality.model_copy(update={"per_class": dict.fromkeys(classes, 0.5) if classes else None})
-        power = dict.fromkeys(("energy_joules", "watts", "flops_per_watt", "vflops", "vflops_per_watt"), 1.0)
+        power = dict.fromkeys(("energy_joules", "watts", "flops_per_watt", "vflops", "vflops_per_watt"), 1.0) | {
+            "utilisation": 0.5
+        }
         assert one.result.goodput is not None
         interrupted = dict.fromkeys(("mean_between_interruptions_seconds", "recovery_seconds"), 1.0)
         goodput = one.result.goodput.model_copy(update=interrupted)
