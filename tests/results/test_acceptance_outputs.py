@@ -316,7 +316,7 @@ def test_the_example_is_printed_to_begin_with(accepted: Accept, tmp_path: Path) 
         (["smoke", "{record}", "--min-ratio", "0.9"], "--min-ratio needs a baseline: add --baseline OLD"),
         (["{record}", "--baseline", "{record}", "--min-ratio", "0"], "--min-ratio 0: expected a number from 0.5"),
         (["{record}", "--baseline", "{record}", "--min-ratio", "1e-6"], "expected a number from 0.5 to 100"),
-        (["smoke", "{record}", "--micro", "{record}/nothing.json"], "nothing.json: cannot be read"),
+        (["smoke", "{record}", "--micro", "{record}/nothing.json"], "nothing.json: no such file"),
         (["smoke", "{record}", "--html", "{record}/no/where.html"], "where.html: cannot be written"),
         (["smoke", "{record}", "--html", "."], ".: a folder; give a file: --html NAME"),
         (["smoke", "{record}", "--html", "{record}/a", "--junit", "{record}/../r/a"], "uses that file already"),

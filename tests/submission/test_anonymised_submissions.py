@@ -55,6 +55,9 @@ def told(events: list[dict[str, Any]]) -> None:
     for dataset in values(events, "dataset"):
         dataset["root"] = "/home/adelaide/data/imagenet"
     for cost in values(events, "communication"):
+        cost["ranks"] = [
+            {"rank": 8 + slow, "host": "jzx0098", "steps": 100, "own_seconds": 1.0 + slow} for slow in range(2)
+        ]
         cost["stragglers"] = ["rank 9 on jzx0098"]
 
 
