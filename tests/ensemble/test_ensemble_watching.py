@@ -462,7 +462,7 @@ def test_where_slurm_is_not_the_records_tell_and_why_is_one_line(status: Command
         (["--follow", "--json"], "--json prints one document"),
         (["--interval", "0"], "--interval"),
         (["--site", "nowhere.toml"], "nowhere.toml"),
-        ([], "e: no such folder; give the folder of an ensemble, or plan one: hpcai500 ensemble plan e"),
+        ([], "e: not an ensemble: ensemble.jsonl is missing; plan one: hpcai500 ensemble plan e"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(status: Command, tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -41,7 +41,7 @@ def test_a_result_has_the_unit_and_its_rate(ran: Path) -> None:
     result = result_of(ran)
     assert result["unit"] == {"name": "numbers", "per_sample": LENGTH}
     assert result["units_per_second"] == pytest.approx(LENGTH * result["images_per_second"])
-    assert 0 < result["utilisation"] < 1
+    assert "uncertain" in result["utilisation_note"] if result["utilisation"] is None else 0 < result["utilisation"] < 1
 
 
 def test_every_text_about_a_run_shows_it_and_calls_samples_by_their_name(clipped: Clipped, ran: Path) -> None:
@@ -57,7 +57,8 @@ def test_every_text_about_a_run_shows_it_and_calls_samples_by_their_name(clipped
     assert clipped.run("report", ran, "-o", "page.html").returncode == 0
     page = (clipped.work / "page.html").read_text()
     assert " numbers/s" in page
-    assert "of the matrix-product rate of this run" in page
+    # Of a busy machine, the share is unknown, and the page says why.
+    assert "the matrix-product rate of this run" in page or "share of the matrix-product rate unknown" in page
     for text in (shown, look, page):
         assert "images/s" not in text
         assert "FLOP an image" not in text
@@ -135,7 +136,8 @@ def test_a_rate_that_was_changed_in_the_result_is_found(clipped: Clipped) -> Non
     path = record / "result.json"
     honest = path.read_text()
     for key in ("units_per_second", "utilisation"):
-        path.write_text(json.dumps({**json.loads(honest), key: 1.01 * json.loads(honest)[key]}))
+        # The share is unknown on a busy machine: then none may be given.
+        path.write_text(json.dumps({**json.loads(honest), key: 1.01 * (json.loads(honest)[key] or 0.5)}))
         ended = clipped.run("score", record)
         assert ended.returncode == 2
         assert f"{key} is" in ended.stderr
