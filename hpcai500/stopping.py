@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import math
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from types import FrameType
 from typing import ClassVar, NoReturn
 
@@ -44,8 +42,6 @@ _PR_SET_PDEATHSIG = 1
 # The time limit for a command to unwind and print its verdict. It is needed because the exception that a handler raises
 # can be lost: Python drops those in destructors and in callbacks of weak references.
 _UNWINDING_SECONDS = 4.0
-# After so many times its limit a process ends although it waited for a processor.
-_LAST_LIMIT = 10
 
 
 class Stopped(KeyboardInterrupt):
@@ -138,37 +134,6 @@ def hold_signals() -> None:
 def let_signals_in() -> None:
     """Unblock these signals, once this process handles them."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
-
-
-def end_by_alarm(limit_seconds: float) -> None:
-    """Let SIGALRM end this process after `limit_seconds`, even if it hangs in a library.
-
-    Time in which a thread waited for a processor does not count: on a machine that is loaded four times over, the same
-    work takes four times as long. The last limit, for a library that keeps Python's lock, does not depend on this.
-    """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(math.ceil(_LAST_LIMIT * limit_seconds))
-    end_seconds = time.monotonic() + limit_seconds
-
-    def watch() -> None:
-        while (left_seconds := end_seconds + _queued_seconds() - time.monotonic()) > 0:
-            time.sleep(min(left_seconds, 1.0))
-        os.kill(os.getpid(), signal.SIGALRM)
-
-    threading.Thread(target=watch, name="limit", daemon=True).start()
-
-
-def _queued_seconds() -> float:
-    """How long threads of this process were ready to run while others had the processors; 0 if the kernel has no count.
-
-    Of each thread, the second number is in nanoseconds (the kernel's Documentation/scheduler/sched-stats.rst).
-    """
-    queued = 0
-    for thread in Path("/proc/self/task").iterdir():
-        # It may have ended.
-        with suppress(OSError):
-            queued += int((thread / "schedstat").read_text().split()[1])
-    return queued / 1e9
 
 
 def end_with_parent(parent: int) -> None:

@@ -28,12 +28,13 @@ from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.reporting import EpochTally, Journal
 from hpcai500.errors import RunError
 from hpcai500.layers import Communication
-from hpcai500.measure.host import NetworkCounters, processor_times, read_counters
+from hpcai500.measure.host import NetworkCounters, read_counters
 from hpcai500.measure.preflight import Product, measure_product
 from hpcai500.measure.timing import Effort
 from hpcai500.methodology.communication import RankTraffic, check_traffic, merge
 from hpcai500.methodology.integrity import why_not_idle
 from hpcai500.system.limits import CpuQuota, cpu_quota
+from hpcai500.system.process import processor_times
 
 # ----------------------------------------------------------------------------------------------------
 # Replicas of the model: made equal at the start, compared after each epoch.

@@ -30,7 +30,8 @@ from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.interpreter import module_command
 from hpcai500.layers import Recipe
 from hpcai500.methodology.roofline import arithmetic_of
-from hpcai500.stopping import end_by_alarm, end_with_parent
+from hpcai500.stopping import end_with_parent
+from hpcai500.system.process import end_by_alarm
 
 Pair = tuple[int, int]
 

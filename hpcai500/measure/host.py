@@ -1,8 +1,7 @@
-"""The machine as the job sees it: the nodes in `system.json`, waits for a processor, and counters of interfaces."""
+"""The machine as the job sees it: the nodes in `system.json`, and counters of interfaces."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import zlib
@@ -96,37 +95,6 @@ def _packed(document: Any) -> bytes:
 
 def _unpacked(content: bytes) -> Any:
     return json.loads(zlib.decompress(content))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Whether other programs used the processors of this process.
-
-
-_TASKS = Path("/proc/self/task")
-
-
-@dataclass(frozen=True)
-class ProcessorTimes:
-    """For how long the threads of this process ran, and waited for a processor though they could run: nanoseconds."""
-
-    ran: int
-    waited: int
-
-    def share_waited(self, later: ProcessorTimes) -> float | None:
-        """Share of the threads' time until `later` that they waited; None if the kernel does not count it."""
-        ran, waited = later.ran - self.ran, later.waited - self.waited
-        return max(0, waited) / (ran + max(0, waited)) if ran > 0 else None
-
-
-def processor_times(tasks: Path = _TASKS) -> ProcessorTimes:
-    """As the kernel counted them until now; zeros if it does not."""
-    ran = waited = 0
-    for file in tasks.glob("*/schedstat"):
-        # The thread may end in between.
-        with contextlib.suppress(OSError):
-            found = [int(word) for word in file.read_text(encoding="ascii").split()]
-            ran, waited = ran + found[0], waited + found[1]
-    return ProcessorTimes(ran, waited)
 
 
 # ----------------------------------------------------------------------------------------------------

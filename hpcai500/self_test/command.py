@@ -19,8 +19,9 @@ from pathlib import Path
 from hpcai500.errors import ExitCode
 from hpcai500.findings import FindingsLog
 from hpcai500.plugins import installed_plugins
-from hpcai500.stopping import end_by_alarm, let_signals_in
+from hpcai500.stopping import let_signals_in
 from hpcai500.streams import prepare_streams
+from hpcai500.system.process import end_by_alarm
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,20 @@
-"""Tokens that identify a process uniquely, also later.
+"""A process: a token that identifies it, its job's times, the processor time of its threads, and a limit to it.
 
 A token consists of host, boot of the host, namespace of the process id, process id and start time. No other process has
-the same five. In doubt, a process counts as alive.
+the same five, also later. In doubt, a process counts as alive.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +96,54 @@ def is_alive(owner: str) -> bool:
     """Whether the process of a token certainly runs on this node, in this namespace of process ids."""
     words = owner.split(" ")
     return len(words) == _WORDS and words[3].isdecimal() and owner_of(int(words[3])) == owner
+
+
+# ----------------------------------------------------------------------------------------------------
+# The processor time of this process, and a limit to it.
+
+
+_TASKS = _PROC / "self/task"
+# After so many times its limit a process ends although it waited for a processor.
+_LAST_LIMIT = 10
+
+
+@dataclass(frozen=True)
+class ProcessorTimes:
+    """For how long the threads of this process ran, and waited for a processor though they could run: nanoseconds."""
+
+    ran: int
+    waited: int
+
+    def share_waited(self, later: ProcessorTimes) -> float | None:
+        """Share of the threads' time until `later` that they waited; None if the kernel does not count it."""
+        ran, waited = later.ran - self.ran, later.waited - self.waited
+        return max(0, waited) / (ran + max(0, waited)) if ran > 0 else None
+
+
+def processor_times(tasks: Path = _TASKS) -> ProcessorTimes:
+    """As the kernel counted them until now; zeros if it does not."""
+    ran = waited = 0
+    for file in tasks.glob("*/schedstat"):
+        # The thread may end in between.
+        with contextlib.suppress(OSError):
+            found = [int(word) for word in file.read_text(encoding="ascii").split()]
+            ran, waited = ran + found[0], waited + found[1]
+    return ProcessorTimes(ran, waited)
+
+
+def end_by_alarm(limit_seconds: float) -> None:
+    """Let SIGALRM end this process after `limit_seconds`, even if it hangs in a library.
+
+    Time in which a thread waited for a processor does not count: on a machine that is loaded four times over, the same
+    work takes four times as long. The last limit, for a library that keeps Python's lock, does not depend on this.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(math.ceil(_LAST_LIMIT * limit_seconds))
+    end_seconds = time.monotonic() + limit_seconds
+
+    def watch() -> None:
+        while (left_seconds := end_seconds + processor_times().waited / 1e9 - time.monotonic()) > 0:
+            time.sleep(min(left_seconds, 1.0))
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    threading.Thread(target=watch, name="limit", daemon=True).start()

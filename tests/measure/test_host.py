@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from builders.ranks import run_ranks
 
-from hpcai500.measure.host import Bytes, NetworkCounters, ProcessorTimes, processor_times, read_counters
+from hpcai500.measure.host import Bytes, NetworkCounters, read_counters
 from hpcai500.system.node import describe_node
 
 # --- Counters of network interfaces: which ones lead to other hosts.
@@ -131,39 +127,3 @@ def test_rank_0_has_all_nodes_and_the_raw_captures_of_the_first_and_of_those_tha
 
 
 # --- Waits for a processor.
-
-
-def _share_waited(of_others: int) -> float | None:
-    """Share of its time that this process waited for its only core, with `of_others` busy processes on it."""
-    (core, *_) = os.sched_getaffinity(0)
-    code = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(1, flush=True)\nwhile True: pass"
-    others = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(of_others)]
-    before_affinity = os.sched_getaffinity(0)
-    try:
-        for one in others:
-            assert one.stdout
-            one.stdout.read(1)
-        os.sched_setaffinity(0, [core])
-        before, limit = processor_times(), time.thread_time() + 0.2
-        while time.thread_time() < limit:
-            pass
-        return before.share_waited(processor_times())
-    finally:
-        os.sched_setaffinity(0, before_affinity)
-        for one in others:
-            one.kill()
-            one.communicate()
-
-
-def test_threads_that_share_a_core_wait_for_it() -> None:
-    share = _share_waited(of_others=3)
-    assert share is not None
-    assert share > 0.5
-
-
-def test_a_kernel_that_does_not_count_waits_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "schedstat").write_text("0 0 0\n")
-    times = processor_times(tmp_path)
-    assert times == ProcessorTimes(0, 0)
-    assert times.share_waited(times) is None

@@ -50,7 +50,7 @@ def test_a_part_that_crashes_is_named_and_the_next_one_runs(tmp_path: Path) -> N
 
 def limited(script: str, limit_seconds: float) -> subprocess.CompletedProcess[str]:
     """How a process ends that runs `script` under a limit, on one core with four other processes that use it."""
-    code = f"import os, time\nfrom hpcai500.stopping import end_by_alarm\nend_by_alarm({limit_seconds})\n{script}"
+    code = f"import os, time\nfrom hpcai500.system.process import end_by_alarm\nend_by_alarm({limit_seconds})\n{script}"
     core = min(os.sched_getaffinity(0))
     busy = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True: pass"
     others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(4)]
