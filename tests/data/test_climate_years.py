@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import tomllib
@@ -32,8 +33,9 @@ from builders.data import write_images as write_file
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcai500.data.climate import values
 from hpcai500.data.climate.boxes import Truth, balanced, fit_anchors, most_boxes, moved, truths_of
-from hpcai500.data.climate.values import UnreadableImagesError, channel_blocks, ranges, read_images
+from hpcai500.data.climate.values import UnreadableImagesError, channel_blocks, ranges, read_images, scan_years
 from hpcai500.data.climate.years import (
     ABSENT,
     RowKind,
@@ -117,6 +119,44 @@ def rewritten(**datasets: Any) -> Callable[[Path], None]:
     return write
 
 
+def create(
+    path: Path,
+    chunk: tuple[int, ...] | None = None,
+    filters: Any = (),
+    *,
+    kind: Any = h5py.h5t.IEEE_F32LE,
+    options: int = 0,
+    versions: tuple[str, str] = ("earliest", "latest"),
+    written: int = 3,
+) -> None:
+    """Write a year by HDF5's own calls, which know more than h5py's dataset: `options` are H5Pset_chunk_opts's.
+
+    `filters` are numbers with parameters; of the images, the first `written` are written.
+    """
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if chunk:
+        properties.set_chunk(chunk)
+    if options:
+        set_options = ctypes.CDLL(h5py.h5p.__file__).H5Pset_chunk_opts
+        set_options.argtypes = [ctypes.c_int64, ctypes.c_uint]
+        assert set_options(properties.id, options) >= 0
+    for number, parameters in filters:
+        properties.set_filter(number, h5py.h5z.FLAG_OPTIONAL, parameters)
+    with h5py.File(path, "w", libver=versions) as file:
+        space = h5py.h5s.create_simple(GOOD_IMAGES.shape, (h5py.h5s.UNLIMITED,) * 4 if chunk else None)
+        images = h5py.Dataset(h5py.h5d.create(file.id, b"images", kind, space, properties))
+        images[:written] = GOOD_IMAGES[:written]
+        file["boxes"] = GOOD_BOXES
+
+
+def no_single() -> Any:
+    """A float of four bytes with an exponent of seven bits: NumPy has none, and h5py calls it <f4."""
+    kind = h5py.h5t.IEEE_F32LE.copy()
+    kind.set_fields(31, 24, 7, 1, 23)
+    kind.set_ebias(63)
+    return kind
+
+
 WRONG = {
     "text": (lambda path: path.write_bytes(b"year 1979"), r": not an HDF5 file"),
     "empty": (lambda path: path.write_bytes(b""), r": empty file; copy it again"),
@@ -154,6 +194,7 @@ WRONG = {
         r": dataset images: empty, of shape \(0, 16, 24, 36\)",
     ),
     "a group": (rewritten(images=None, **{"images/a": 1}), r": images is a group"),
+    "another float": (lambda path: create(path, kind=no_single()), r": dataset images: a number of 4 bytes in another"),
 }
 
 
@@ -235,6 +276,69 @@ def test_damaged_metadata_is_an_error_or_harmless(tmp_path_factory: pytest.TempP
         read_images(year, 0, min(year.images, 2))
     except DataError as error:
         assert "\n" not in str(error)  # noqa: PT017 - most flips raise nothing
+
+
+FILTERS = [
+    (h5py.h5z.FILTER_SHUFFLE, (4,)),
+    (h5py.h5z.FILTER_DEFLATE, (4,)),
+    (h5py.h5z.FILTER_LZF, ()),
+    (h5py.h5z.FILTER_FLETCHER32, ()),
+]
+SIDES = st.tuples(st.integers(1, 4), st.integers(1, 20), st.integers(1, 30), st.integers(1, 40))
+
+
+@given(
+    chunk=st.none() | SIDES,
+    filters=st.lists(st.sampled_from(FILTERS), unique_by=lambda one: one[0]),
+    options=st.sampled_from([0, 2]),
+    versions=st.sampled_from([("earliest", "latest"), ("v110", "latest"), ("latest", "latest")]),
+    written=st.integers(0, 3),
+)
+def test_whatever_hdf5_can_write_is_read_as_hdf5_reads_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    chunk: tuple[int, ...] | None,
+    filters: Any,
+    options: int,
+    versions: tuple[str, str],
+    written: int,
+) -> None:
+    path = tmp_path_factory.mktemp("created") / "climo_1979.h5"
+    how: dict[str, Any] = {"filters": filters, "options": options} if chunk else {}
+    create(path, chunk, versions=versions, written=written, **how)
+    with h5py.File(path) as file:
+        by_hdf5 = file["images"][()]
+    year = open_year(path)
+    assert read_images(year, 0, 3).tobytes() == by_hdf5.tobytes()
+    assert all(not part.faults for part in scan_years([year], 1))
+    path.unlink()
+
+
+@pytest.mark.parametrize(("option", "count"), [(0, 0), (2, 2)], ids=["known", "unknown"])
+def test_a_chunk_that_the_core_reads_otherwise_than_hdf5_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: int, count: int
+) -> None:
+    """As if this option were not known yet: chunks at the lower edge are stored without shuffling."""
+    path = tmp_path / "climo_1979.h5"
+    create(path, (1, 16, 13, 36), FILTERS[:1], options=option)
+    monkeypatch.setattr("hpcai500.data.climate.years._chunk_options", lambda dataset: 0)
+    (part,) = scan_years([open_year(path)], 1)
+    assert [fault.chunk for fault in part.faults] == [(0, 0, 1, 0)] * (count // 2)
+    assert all("other values than HDF5" in fault.reason for fault in part.faults)
+    assert list(values.unlike_hdf5(open_year(path))) == list(part.faults)
+
+
+def test_boxes_behind_a_filter_that_is_not_installed_name_it(tmp_path: Path) -> None:
+    path = write_year(tmp_path)
+    with h5py.File(path, "r+") as file:
+        del file["boxes"]
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk(GOOD_BOXES.shape)
+        properties.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))
+        space = h5py.h5s.create_simple(GOOD_BOXES.shape)
+        made = h5py.h5d.create(file.id, b"boxes", h5py.h5t.STD_I32LE, space, properties)
+        made.write_direct_chunk((0, 0, 0), GOOD_BOXES.tobytes(), 0)
+    with pytest.raises(DataError, match="dataset boxes: written with the HDF5 filter 32015, which is not installed"):
+        open_year(path)
 
 
 CHECKSUMMED = {"chunks": (4, 2, 12, 36), "shuffle": True, "fletcher32": True}

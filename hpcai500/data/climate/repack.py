@@ -1,7 +1,8 @@
 """Rewrites climate years so that each image is one piece of its file and can be read at the speed of the disk.
 
 A repacking is estimated before it starts. It may be killed at any time: years that have their final names are done, and
-the next call continues with the others. Each year is read back from the disk before its file gets that name.
+the next call continues with the others. HDF5's library reads the source; before a new file gets its final name, the
+core's reader, which runs use, reads it back from the disk.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy.typing as npt
 
 from hpcai500.data.climate.index import build_index, load_content_fingerprint, open_years, spans, year_paths
 from hpcai500.data.climate.values import (
+    ALL_CHANNELS,
     BLOCK_BYTES,
     MOST_BLOCK_BYTES,
     Accumulator,
@@ -39,7 +41,7 @@ from hpcai500.data.climate.values import (
     drop_from_memory,
     load_contents,
     ranges,
-    read_images,
+    read_by_hdf5,
     scan_years,
     store_contents,
 )
@@ -251,13 +253,13 @@ def _write_tasks(job: YearJob, addresses: list[int] | None) -> list[_WriteTask]:
 def _write_range(task: _WriteTask) -> tuple[ImageScan, ...]:
     scans = Accumulator(task.year, task.count)
     if task.addresses is None:
-        images = read_images(task.year, task.first, task.count)
+        images = read_by_hdf5(task.year, task.first, task.count, ALL_CHANNELS)
         scans.add(images)
         places = ((image, 0, 0, 0) for image in range(task.first, task.first + task.count))
         write_spool(task.target, ((place, *compress(image)) for place, image in zip(places, images, strict=True)))
         return scans.scans()
     for channels in channel_blocks(task.year, task.count):
-        block = read_images(task.year, task.first, task.count, channels=channels)
+        block = read_by_hdf5(task.year, task.first, task.count, channels)
         scans.add(block)
         offset = channels.start * task.year.plane_bytes
         write_at(task.target, block, [address + offset for address in task.addresses])
@@ -394,13 +396,13 @@ def _read_seconds(job: YearJob) -> float:
     channels = chunk_channels(year)
     count = min(year.storage.window, year.images, max(1, MOST_BLOCK_BYTES // (channels * year.plane_bytes)))
     start_seconds = time.perf_counter()
-    Accumulator(year, count).add(read_images(year, 0, count, channels=slice(0, channels)))
+    Accumulator(year, count).add(read_by_hdf5(year, 0, count, slice(0, channels)))
     return (time.perf_counter() - start_seconds) / count * len(CHANNELS) / channels
 
 
 def _compression(job: YearJob) -> tuple[float, float]:
     """Stored bytes / bytes of the values, and seconds to compress, of the first image."""
-    image = read_images(job.year, 0, 1)[0]
+    image = read_by_hdf5(job.year, 0, 1, ALL_CHANNELS)[0]
     start_seconds = time.perf_counter()
     _, content = compress(image)
     return len(content) / image.nbytes, time.perf_counter() - start_seconds

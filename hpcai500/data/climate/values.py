@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from hpcai500._core import ClimateError, ClimateReader
 from hpcai500.data.climate.years import (
+    ABSENT,
     CHANNELS,
     DAMAGED,
     IMAGES,
@@ -51,6 +52,7 @@ class Fault:
     images: range
     channels: range
     reason: str
+    remedy: str = "copy the file again"
 
     def __str__(self) -> str:
         one = len(self.images) == 1
@@ -113,7 +115,7 @@ class UnreadableImagesError(DataError):
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         more = f" (and {len(faults) - 1} more chunks)" if len(faults) > 1 else ""
-        super().__init__(f"{faults[0].path}: {faults[0]}{more}; copy the file again")
+        super().__init__(f"{faults[0].path}: {faults[0]}{more}; {faults[0].remedy}")
         self.faults = faults
 
     def __reduce__(self) -> tuple[type[UnreadableImagesError], tuple[tuple[Fault, ...]]]:
@@ -145,7 +147,12 @@ def read_images(year: YearFile, first: int, count: int, *, channels: slice = ALL
         ) as reader:
             reader.read_window(0, first, count, values)
     except ClimateError as error:
-        raise _faults(year, first, count, channels) or unreadable(error, year.path, len(CHANNELS)) from error
+        if faults := _faults(year, first, count, channels):
+            raise faults from error
+        if error.kind != "corrupt" or error.image is None or error.channel is None:
+            raise unreadable(error, year.path, len(CHANNELS)) from error
+        reason = f"{error.reason}, but HDF5's library reads it"
+        raise UnreadableImagesError((_unlike(year, error.chunk, error.image, error.channel, reason),)) from error
     return values
 
 
@@ -160,6 +167,38 @@ def read_by_hdf5(year: YearFile, first: int, count: int, channels: slice) -> Flo
                 "readable when tried again: the disk or the network is faulty; run the same command again"
             ) from error
     return values
+
+
+def unlike_hdf5(year: YearFile) -> Iterator[Fault]:
+    """Yield chunks in which the core's reader finds other values than HDF5's library does.
+
+    One chunk of each kind is compared (inside the grid or at which of its edges, with which filters, written or not),
+    in its first image and channel: nobody knows what else HDF5 will have learnt to write.
+    """
+    storage = year.storage
+    sides = storage.chunk or (1, *storage.shape[1:])
+    cells = np.indices([-(-extent // side) for extent, side in zip(storage.shape, sides, strict=True)])
+    ends = (cells.reshape(4, -1).T + 1) * sides > storage.shape
+    kinds = [ends] + ([storage.masks[:, None], (storage.addresses == ABSENT)[:, None]] if storage.chunk else [])
+    _, firsts = np.unique(np.hstack(kinds), axis=0, return_index=True)
+    with open_hdf5(year.path) as file:
+        for cell in cells.reshape(4, -1).T[firsts].tolist():
+            image, channel, row, column = (at * side for at, side in zip(cell, sides, strict=True))
+            block = (slice(row, row + sides[2]), slice(column, column + sides[3]))
+            try:
+                by_hdf5 = file[IMAGES][(image, channel, *block)]
+                by_core = read_images(year, image, 1, channels=slice(channel, channel + 1))[0, 0][block]
+            except (DataError, *DAMAGED):
+                # Found by whoever reads all values.
+                continue
+            if by_core.tobytes() != by_hdf5.tobytes():
+                chunk = tuple(cell) if storage.chunk else None
+                yield _unlike(year, chunk, image, channel, "hpcai500 reads other values than HDF5's library")
+
+
+def _unlike(year: YearFile, chunk: tuple[int, ...] | None, image: int, channel: int, reason: str) -> Fault:
+    remedy = "rewrite the file with h5repack -f NONE -l CONTI, and report it to the authors of hpcai500"
+    return Fault(year.path, chunk, range(image, image + 1), range(channel, channel + 1), reason, remedy)
 
 
 def _faults(year: YearFile, first: int, count: int, channels: slice) -> UnreadableImagesError | None:
@@ -201,8 +240,8 @@ def channel_blocks(year: YearFile, count: int) -> Iterator[slice]:
 
 
 def chunk_channels(year: YearFile) -> int:
-    """How many channels a chunk holds; 1 where the file is one piece."""
-    return year.storage.chunk[1] if year.storage.chunk else 1
+    """How many channels a chunk holds; 1 where the file is one piece. With room for more, a chunk may be larger."""
+    return min(year.storage.chunk[1], len(CHANNELS)) if year.storage.chunk else 1
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -402,13 +441,10 @@ class Accumulator:
 
 
 def digest_images(year: YearFile, first: int, count: int) -> tuple[bytes, ...]:
-    """The digests of images `first` to `first + count` of `year`, as HDF5's own library reads them.
-
-    So written files are checked by a different reader than the one that read the source. Raises UnreadableImagesError.
-    """
+    """The digests of the values of images `first` to `first + count` of `year`. Raises UnreadableImagesError."""
     digests = [hashlib.sha256() for _ in range(count)]
     for channels in channel_blocks(year, count):
-        for digest, planes in zip(digests, read_by_hdf5(year, first, count, channels), strict=True):
+        for digest, planes in zip(digests, read_images(year, first, count, channels=channels), strict=True):
             digest.update(np.ascontiguousarray(planes, "<f4").data)
     return tuple(digest.digest() for digest in digests)
 
@@ -421,7 +457,7 @@ def scan_years(years: Sequence[YearFile], workers: int) -> Iterator[RangeScan]:
 
 def _scan_range(task: tuple[YearFile, int, int]) -> RangeScan:
     year, first, count = task
-    scans, faults = Accumulator(year, count), list[Fault]()
+    scans, faults = Accumulator(year, count), [] if first else list(unlike_hdf5(year))
     for channels in channel_blocks(year, count):
         try:
             block = read_images(year, first, count, channels=channels)

@@ -5,6 +5,7 @@ Errors are one line that says what is wrong with the file, not what failed in th
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import math
 import os
@@ -367,6 +368,9 @@ def _numbers(dataset: h5py.Dataset, name: str, attribute: str) -> list[float]:
 # HDF5's registered numbers of the filters that the reader supports (H5Z_FILTER_*; LZF is h5py's own).
 _FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
 ABSENT = 2**64 - 1
+# Chunks at the edge of the grid are stored without filters (H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS).
+_PARTIAL_UNFILTERED = 2
+_ALL_SKIPPED = 2**32 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -493,7 +497,7 @@ def _require_zero_fill(dataset: h5py.Dataset, name: str) -> None:
 
 
 def _filters(properties: Any, name: str) -> tuple[str, ...]:
-    numbers = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
+    numbers = _filter_numbers(properties)
     unknown = [number for number in numbers if number not in _FILTERS]
     if unknown:
         raise DataError(
@@ -501,6 +505,10 @@ def _filters(properties: Any, name: str) -> tuple[str, ...]:
             f"{', '.join(_FILTERS.values())}; rewrite the file with h5repack -f NONE"
         )
     return tuple(_FILTERS[number] for number in numbers)
+
+
+def _filter_numbers(properties: Any) -> list[int]:
+    return [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
 
 
 def _chunk_table(
@@ -518,7 +526,22 @@ def _chunk_table(
         table = np.array(found, np.uint64)
         cells = tuple((table[:, : len(grid)] // np.array(dataset.chunks, np.uint64)).T.astype(np.intp))
         addresses[cells], sizes[cells], masks[cells] = table[:, -3], table[:, -2], table[:, -1]
+    if _chunk_options(dataset) & _PARTIAL_UNFILTERED:
+        for axis, (extent, side) in enumerate(zip(dataset.shape, dataset.chunks, strict=True)):
+            if extent % side:
+                masks[(slice(None),) * axis + (-1,)] = _ALL_SKIPPED
     return addresses.ravel(), sizes.ravel(), masks.ravel()
+
+
+def _chunk_options(dataset: h5py.Dataset) -> int:
+    """H5Pget_chunk_opts, which h5py does not wrap: found in the HDF5 library that h5py has loaded."""
+    options = ctypes.c_uint()
+    of_list = ctypes.CDLL(h5py.h5p.__file__).H5Pget_chunk_opts
+    of_list.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_uint)]
+    properties = dataset.id.get_create_plist()
+    if of_list(properties.id, ctypes.byref(options)) < 0:
+        raise OSError("no options of chunks")
+    return options.value
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -528,6 +551,8 @@ def _chunk_table(
 _CHANNELS = len(CHANNELS)
 _SHAPES = {IMAGES: f"(images, {_CHANNELS}, height, width)", BOXES: f"(images, {MOST_BOXES}, {len(BOX_COLUMNS)})"}
 _TYPES = {IMAGES: np.dtype("<f4"), BOXES: np.dtype("<i4")}
+# HDF5 has more types than NumPy, which calls a float of 4 bytes with other fields <f4, too.
+_STORED_TYPES = {IMAGES: h5py.h5t.IEEE_F32LE, BOXES: h5py.h5t.STD_I32LE}
 
 
 # Bytes by which a file is known again: all of a small one, else blocks spread over it. Times are not enough: two
@@ -672,6 +697,18 @@ def _dataset(file: h5py.File, path: Path, name: str) -> Any:
     expected, found = _TYPES[name], dataset.dtype
     if found != expected:
         raise DataError(f"{path}: dataset {name}: type {found} ({found.str}), expected {expected} ({expected.str})")
+    if not dataset.id.get_type().equal(_STORED_TYPES[name]):
+        raise DataError(
+            f"{path}: dataset {name}: a number of 4 bytes in another form than {expected}; copy the values into a new "
+            "file, as that type"
+        )
+    absent = [number for number in _filter_numbers(dataset.id.get_create_plist()) if not h5py.h5z.filter_avail(number)]
+    # Those of the images are read by the core's own code.
+    if absent and name == BOXES:
+        raise DataError(
+            f"{path}: dataset {name}: written with the HDF5 filter {absent[0]}, which is not installed; where it is, "
+            "rewrite the file with h5repack -f NONE"
+        )
     fixed = {IMAGES: (_CHANNELS,), BOXES: (MOST_BOXES, len(BOX_COLUMNS))}[name]
     shape, rank = dataset.shape, {IMAGES: 4, BOXES: 3}[name]
     if shape is None or len(shape) != rank or shape[1 : 1 + len(fixed)] != fixed:
