@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpcai500.engine.measurement import prepare_openmp, unexpected
+from hpcai500.engine.measurement import load_torch, unexpected
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, PeerError, StoppedError, UsageError
 from hpcai500.files import scratch
@@ -52,11 +52,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         leads = placement.rank == 0
         # Before the ranks are connected there is nothing to save: a signal ends this one at once.
         with ending_by_signals(), scratch(os.environ, options.out):
-            prepare_openmp()
             # NumPy's linear algebra, which no training uses, would start a thread for each core. Where it cannot, it
             # sends Ctrl-C to its own process.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-            from hpcai500.engine.job import resume, start  # imports torch
+            load_torch()
+            from hpcai500.engine.job import resume, start
 
             stop = StopRequest(announce=leads)
             if options.resume:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcai500.engine.measurement import exit_code_of, prepare_openmp
+from hpcai500.engine.measurement import exit_code_of, load_torch
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.files import scratch, write_atomically
 from hpcai500.hosts import find_placement
@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = read_options(ReplayOptions, arguments)
         recipe = _on_device(read_resolved(options.recipe), options.device)
         with scratch(os.environ, options.result.parent):
-            prepare_openmp()
-            # These import torch, after OpenMP's variables are set.
+            load_torch()
             from hpcai500.comm.communicator import LocalCommunicator
             from hpcai500.engine.ranks import Ranks
 

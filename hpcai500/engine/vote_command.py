@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcai500.engine.measurement import exit_code_of, prepare_openmp
+from hpcai500.engine.measurement import exit_code_of, load_torch
 from hpcai500.errors import RecipeError, RunError
 from hpcai500.files import scratch, write_atomically
 from hpcai500.job_options import VoteOptions, read_options
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if recipe.ensemble is None:
             raise RecipeError(f"{options.recipe}: has no table [ensemble], so there are no members to vote")
         with scratch(os.environ, options.result.parent):
-            prepare_openmp()
-            from hpcai500.engine.vote import hold_vote, read_list  # torch after OpenMP's variables
+            load_torch()
+            from hpcai500.engine.vote import hold_vote, read_list
 
             def on_refused(number: int, reason: str) -> None:
                 _write(options.refused, {"member": number, "reason": reason})

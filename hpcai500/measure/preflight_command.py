@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hpcai500.engine.measurement import prepare_openmp, report_end, unexpected
+from hpcai500.engine.measurement import load_torch, report_end, unexpected
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.files import remove_scratch, scratch
 from hpcai500.hosts import find_placement
@@ -41,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = CheckLog(options.log if leads else None, options.limit_seconds, _leave, _progress(options.checks))
     try:
         with ending_by_signals(lambda number: log.stopped(signal_name(number))), scratch(os.environ, Path.cwd()):
-            prepare_openmp()
             _examine(options, recipe, log)
     except HpcAi500Error as error:
         log.broken(str(error))
@@ -58,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
     # From here on, a missing rank or a library that cannot be loaded is a finding.
     log.begin(RANKS, START_SECONDS)
-    import torch  # after OpenMP's variables are set
+    load_torch()
+    import torch
 
     from hpcai500.engine.precision import device_of
     from hpcai500.engine.ranks import joined
