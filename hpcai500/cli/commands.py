@@ -8,8 +8,9 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -256,11 +257,17 @@ _SEPARATORS = re.compile(r"[=:,]")
 _INTERRUPTED = 128 + signal.SIGINT
 
 
+@cache
+def parser() -> Any:
+    """The parser of all commands: the time to make it is a large part of what a short command takes."""
+    return typer.main.get_command(app)
+
+
 def run() -> int:
     """Run the command that the process was started for; returns its exit code."""
     prepare_streams()
     try:
-        code = _refuse_dead_paths(sys.argv[1:]) or app(standalone_mode=False) or ExitCode.PASS
+        code = _refuse_dead_paths(sys.argv[1:]) or parser()(standalone_mode=False) or ExitCode.PASS
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         return with_result_printed(code)

@@ -234,6 +234,9 @@ def _environment_of(process: Path) -> list[bytes]:
 
 def _run_task(folder: Path) -> int:
     """What one rank does: connect, call the function, leave the outcome for the test."""
+    from hpcai500.engine.measurement import load_torch
+
+    load_torch()
     from hpcai500.comm.connect import connect
     from hpcai500.hosts import find_placement
     from hpcai500.recipe import load_recipe

@@ -52,12 +52,12 @@ COMMANDS = dict(leaves(typer.main.get_command(commands.app)))
 BECOMING = [path for path in COMMANDS if path[0] in ("data", "flops")]
 
 
-def call_lines(command: Any, name: str) -> Iterator[list[str]]:
-    """Arguments that hand `name` to a command: in place of all that it must be given, then to one option each."""
+def call_lines(command: Any, name: str, *, options: bool = True) -> Iterator[list[str]]:
+    """Arguments that hand `name` to a command: in place of all that it must be given, then to one of `options` each."""
     arguments = [one for one in command.params if one.param_type_name == "argument" or one.required]
     yield [word for one in arguments for word in _given(one, name)]
     for option in command.params:
-        if option not in arguments and not option.is_flag:
+        if options and option not in arguments and not option.is_flag:
             # Where a benchmark may stand, there is one: the command shall come to the option.
             needed = [_given(one, "ic" if str(one.metavar).startswith("ic|") else name) for one in arguments]
             yield [*(word for words in needed for word in words), *_given(option, name)]
@@ -138,7 +138,8 @@ def test_no_argument_of_a_command_and_nothing_under_it_reaches_the_terminal_as_i
 ) -> None:
     command = COMMANDS[path]
     documents = any("--json" in option.opts for option in command.params)
-    for arguments in call_lines(command, str(hostile[kind])):
+    # An option is a name, or a path to a file.
+    for arguments in call_lines(command, str(hostile[kind]), options=kind in ("missing", "file")):
         for words in (arguments, [*arguments, "--json"]) if documents else (arguments,):
             monkeypatch.setattr(sys, "argv", ["hpcai500", *path, *words])
             assert harm_in(said(commands.run)) == [], words
