@@ -109,14 +109,23 @@ def edit_record(folder: Path, change: Callable[[list[Event]], object], *, rechai
         change: gets all events and edits them; `seq` and `prev` are computed anew.
         rechain: whether the forger knows that; if not, only the lines of the log are changed.
     """
+    if rechain:
+        edit_records({folder: change})
+        return
     events = _events(folder / "events.jsonl")
     change(events)
-    if not rechain:
-        (folder / "events.jsonl").write_bytes(b"".join(event_line(event) + b"\n" for event in events))
-        return
-    rewrite_record(folder, events)
-    if (folder.parent / JOURNAL).is_file():
-        rechain_campaign(folder.parent)
+    (folder / "events.jsonl").write_bytes(b"".join(event_line(event) + b"\n" for event in events))
+
+
+def edit_records(changes: Mapping[Path, Callable[[list[Event]], object]]) -> None:
+    """As `edit_record`, of several records of one campaign."""
+    for folder, change in changes.items():
+        events = _events(folder / "events.jsonl")
+        change(events)
+        rewrite_record(folder, events)
+    for campaign in {folder.parent for folder in changes}:
+        if (campaign / JOURNAL).is_file():
+            rechain_campaign(campaign)
 
 
 def edit_journal(campaign: Path, change: Callable[[list[Event]], object]) -> None:

@@ -11,10 +11,11 @@ import tomllib
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from builders.campaigns import edit_journal, edit_record, power_entry, rechain_campaign, values
+from builders.campaigns import edit_journal, edit_record, edit_records, power_entry, rechain_campaign, values
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.methodology.energy import window_of
 from hpcai500.recipe import load_recipe, tables_hash, to_toml
@@ -102,8 +103,7 @@ class Bundle:
 
     def edit_all(self, change: Change) -> None:
         """Change the events of all trials alike."""
-        for record in self.records:
-            edit_record(record, change)
+        edit_records(dict.fromkeys(self.records, change))
 
     def plan_with(self, *settings: str) -> None:
         """Change the recipe of the plan and of all runs, and all hashes with it."""
@@ -115,14 +115,13 @@ class Bundle:
         """Let journal and records have the hashes of the recipes that lie beside them."""
         planned = _recipe_hash(self.campaign)
         edit_journal(self.campaign, lambda events: events[0]["value"].update(recipe_hash=planned))
-        for record in sorted(path.parent for path in self.campaign.glob("*/recipe.toml")):
-            told = _recipe_hash(record)
 
-            def name(events: list[Event], told: str = told) -> None:
-                for value in values(events, "init_start"):
-                    value["recipe_hash"] = told
+        def name(told: str, events: list[Event]) -> None:
+            for value in values(events, "init_start"):
+                value["recipe_hash"] = told
 
-            edit_record(record, name)
+        records = sorted(path.parent for path in self.campaign.glob("*/recipe.toml"))
+        edit_records({record: partial(name, _recipe_hash(record)) for record in records})
 
     def rewrite_code(self, path: str, old: str, new: str) -> None:
         """Change a source file, and the hash that the records and the plan have of all of them."""

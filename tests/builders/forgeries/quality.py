@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from builders.campaigns import edit_record, values
+from builders.campaigns import edit_record, edit_records, values
 from builders.forgeries import Bundle, Change, Forge, Forgery, each, each_node, in_all, in_journal, in_trial, lacking
 from hpcai500.methodology.model_count import model_count
 from hpcai500.record import Event
@@ -151,12 +152,11 @@ def _evaluated(change: Change) -> Callable[[Bundle], None]:
     """Other qualities in all trials, each with a checkpoint that is said to be the one which reached the target."""
 
     def forge(bundle: Bundle) -> None:
-        for trial in range(1, len(bundle.records) + 1):
-            bundle.edit(trial, change)
-            target = bundle.read(trial).tables["problem"]["target_quality"]
-            bundle.edit(trial, lambda events, trial=trial, target=target: keep(events, bundle, trial, target))
+        edit_records({record: partial(rate, bundle, trial) for trial, record in enumerate(bundle.records, 1)})
 
-    def keep(events: list[Event], bundle: Bundle, trial: int, target: float) -> None:
+    def rate(bundle: Bundle, trial: int, events: list[Event]) -> None:
+        change(events)
+        target = bundle.read(trial).tables["problem"]["target_quality"]
         reached = [number for number, one in enumerate(values(events, "eval_accuracy")) if one["value"] >= target]
         told = values(events, "checkpoint")[reached[0]]
         path = bundle.record(trial) / "checkpoints" / told["file"]
