@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,17 @@ def _no_signal_of_another_test() -> None:
     """What stopped a command is known all over its process: here, one process runs many of them."""
     if stopping := sys.modules.get("hpcai500.stopping"):
         stopping.Stopped.last = None
+
+
+@pytest.fixture(autouse=True)
+def _no_monitor_left() -> Iterator[None]:
+    """A monitor that nobody closes ends its process when nothing moves any more: here, all tests, much later."""
+    before = threading.enumerate()
+    yield
+    left = [thread for thread in threading.enumerate() if thread.name == "monitor" and thread not in before]
+    for thread in left:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in left), "the monitor of a job was not closed"
 
 
 @pytest.fixture(autouse=True)

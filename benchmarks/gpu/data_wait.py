@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,13 @@ def measure(options: Options, data: Path | None = None) -> dict[str, object]:
 
 def _run(folder: Path, options: Options, settings: Sequence[str]) -> dict[str, Any]:
     recipe = _recipe(options, settings)
-    ranks = Ranks(find_placement({}), LocalCommunicator(), _PATIENCE_SECONDS)
     torch.compiler.reset()
-    steps = ProfiledSteps(recipe, folder, ranks, options.device, available_cores(), world=ranks.world)
     count = _SMALL_STEPS if options.quick else _STEPS
-    try:
-        steps.warm_up(1 if options.quick else _WARM_UP)
-        done = [steps.run(count) for _ in range(options.rounds)]
-    finally:
-        steps.close()
-        ranks.close()
+    with closing(Ranks(find_placement({}), LocalCommunicator(), _PATIENCE_SECONDS)) as ranks:
+        steps = ProfiledSteps(recipe, folder, ranks, options.device, available_cores(), world=ranks.world)
+        with closing(steps):
+            steps.warm_up(1 if options.quick else _WARM_UP)
+            done = [steps.run(count) for _ in range(options.rounds)]
     shares = [one.data_wait_seconds / one.seconds for one in done]
     rates = [one.steps * recipe.hyperparameters.batch_size / one.seconds for one in done]
     return {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Generator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,10 +102,15 @@ class HeldSteps:
             return made[0]
 
         world = LocalCommunicator()
-        self._ranks = Ranks(find_placement({}), world, _PATIENCE_SECONDS)
-        # The engine asks for the workload of a benchmark's name, which reads data: here is the one that does not.
-        with patch.object(measured_steps, "factory", lambda benchmark: make):
-            self._steps = ProfiledSteps(recipe, Path(), self._ranks, device, torch.get_num_threads(), world=world)
+        with ExitStack() as opened:
+            ranks = opened.enter_context(closing(Ranks(find_placement({}), world, _PATIENCE_SECONDS)))
+            # The engine asks for the workload of a benchmark's name, which reads data: here is the one that does not.
+            with patch.object(measured_steps, "factory", lambda benchmark: make):
+                self._steps = ProfiledSteps(recipe, Path(), ranks, device, torch.get_num_threads(), world=world)
+            opened.enter_context(closing(self._steps))
+            self._opened = opened.pop_all()
+        # Who keeps only what `timed` returns cannot close this.
+        weakref.finalize(self, self._opened.close)
         self.workload = made[0]
         self.payload: tuple[Tensor, Any] = made[0].payload
 
@@ -119,8 +126,7 @@ class HeldSteps:
 
     def close(self) -> None:
         """Give threads back."""
-        self._steps.close()
-        self._ranks.close()
+        self._opened.close()
 
 
 def held_workload(recipe: Recipe, device: torch.device, shape: Shape) -> HeldWorkload:

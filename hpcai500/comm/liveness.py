@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import itertools
+import math
 import os
 import secrets
 import selectors
@@ -61,9 +62,11 @@ _STEP = (READING, COMPUTING, *_WAITING)
 _STARTING_SECONDS = 3600.0
 # A standstill of all ranks is reported after the timeout, or twice the longest part of an update so far, and ends the
 # job after ten times that: code that is compiled again for other shapes, or a busy host, makes an update slow, and no
-# rank waits that would show which is slow. Other work (an evaluation, a checkpoint) and the first update may take long.
+# rank waits that would show which is slow. Other work (an evaluation, a checkpoint) and the first update may take long;
+# a measurement announces no phases, and may take hours.
 _LONGER, _ENDING = 2, 10
 _OTHER_WORK_SECONDS = 600.0
+_HOPELESS_SECONDS = 3600.0
 _RESUME = "go on with --resume"
 
 
@@ -203,8 +206,10 @@ class LossDetector:
 
     def _hopeless(self, beat: Beat) -> float:
         """The time after which a standstill in this phase ends the job."""
+        if beat.phase == STARTING:
+            return math.inf
         is_known = beat.phase in _STEP and self._has_stepped
-        return max(beat.allowance_seconds, _ENDING * self._unusual(beat) if is_known else _STARTING_SECONDS)
+        return max(beat.allowance_seconds, _ENDING * self._unusual(beat) if is_known else _HOPELESS_SECONDS)
 
     def _look_for_standstill(self, now: float) -> None:
         beats, seconds = self._standing(now)

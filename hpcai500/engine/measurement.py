@@ -52,6 +52,7 @@ class Bench(Generic[Own]):
 
     def doing(self, what: str) -> None:
         """Note that `what` is being measured; the command that waits for this process names it after a timeout."""
+        self.ranks.progress()
         if self.ranks.leads:
             self.doing_file.write_text(what, encoding="utf-8", errors="surrogateescape")
 

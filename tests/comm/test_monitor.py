@@ -253,8 +253,16 @@ def test_slow_updates_are_no_standstill() -> None:
     assert lost is None
 
 
-@pytest.mark.parametrize("phase", [STARTING, EVALUATING, WRITING])
-def test_compiling_evaluating_and_writing_may_take_an_hour(phase: str) -> None:
+def test_a_measurement_which_announces_no_phase_may_take_a_day() -> None:
+    job = Alone()
+    job.is_at(STARTING)
+    said, lost = job.run(86_400)
+    assert said == [f"no progress for 601 s in its phase `{STARTING}`"]
+    assert lost is None
+
+
+@pytest.mark.parametrize("phase", [EVALUATING, WRITING])
+def test_evaluating_and_writing_may_take_an_hour(phase: str) -> None:
     job = Alone()
     job.is_at(phase)
     assert job.run(590) == ([], None)
