@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from hpcai500.errors import DataError, RunError
 from hpcai500.files import HeldFolder, write_unsynced
-from hpcai500.stopping import end_with_parent
+from hpcai500.stopping import STOPPING, end_with_parent
 from hpcai500.streams import say
 
 # ----------------------------------------------------------------------------------------------------
@@ -161,18 +161,19 @@ def map_in_order(
         yield from map(function, tasks)
         return
     resource_tracker.ensure_running()
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent)
     try:
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent) as pool:
-            try:
-                yield from _windowed(pool, function, tasks, window=4 * workers)
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+        yield from _windowed(pool, function, tasks, window=4 * workers)
     except BrokenProcessPool as error:
         raise RunError(
             f"a process that {what} was killed, perhaps for lack of memory: to continue, run the command again "
             "with fewer workers"
         ) from error
+    finally:
+        # Python 3.11 takes a thread for ended where an exception comes out of its join. That of the pool would go on,
+        # its pipes would be closed under it, and the workers would wait for ever.
+        with _held(*STOPPING):
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def map_in_threads(
@@ -209,7 +210,7 @@ def _windowed(
     """Keep at most `window` tasks in the pool."""
     pending: deque[Future[Result]] = deque()
     for task in tasks:
-        with _interrupts_blocked():
+        with _held(signal.SIGINT):
             pending.append(pool.submit(function, task))
         if len(pending) == window:
             yield pending.popleft().result()
@@ -218,25 +219,25 @@ def _windowed(
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Hold back Ctrl-C, here and in child processes that start meanwhile: the parent ends them, without a traceback.
+def _held(*numbers: signal.Signals) -> Iterator[None]:
+    """Hold back these signals, here and in child processes that start meanwhile.
 
-    Ctrl-C reaches the whole process group. A child inherits the signal mask; an initializer would run too late for a
-    child that is still importing. In this process another thread, of a library, may take the signal, and Python would
-    then interrupt this one before it has told the child what to do.
+    Ctrl-C reaches the whole process group, and the parent ends its children, without a traceback. A child inherits the
+    signal mask; an initializer would run too late for a child that is still importing. In this process another thread,
+    of a library, may take the signal, and Python would then interrupt this one before it has told the child what to do.
     """
-    held: list[int] = []
-    handler = signal.getsignal(signal.SIGINT)
+    came: list[int] = []
     # Handlers run in the main thread, and only one that Python has set can be put back.
-    holds = handler is not None and threading.current_thread() is threading.main_thread()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    if holds:
-        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: handler for number in numbers if is_main and (handler := signal.getsignal(number)) is not None}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
     try:
         yield
     finally:
-        if holds:
-            signal.signal(signal.SIGINT, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if held:
-            signal.raise_signal(signal.SIGINT)
+        if came:
+            signal.raise_signal(came[0])

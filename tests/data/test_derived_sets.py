@@ -445,6 +445,12 @@ def tell_and_sleep(path: str) -> None:
     time.sleep(600)
 
 
+def tell_and_wait(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    while not Path(path).with_name("go").exists():
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_the_order_of_the_tasks(workers: int) -> None:
     assert list(map_in_order(square, range(20), workers, what="squares")) == [n * n for n in range(20)]
@@ -477,6 +483,38 @@ def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     _wait(lambda: not any(_lives(worker) for worker in workers))
+
+
+_WAITING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from contextlib import closing
+from hpcai500.data.derived import map_in_order
+import test_derived_sets
+if __name__ == "__main__":
+    tasks = [sys.argv[2] + "/a", sys.argv[2] + "/b"]
+    try:
+        with closing(map_in_order(test_derived_sets.tell_and_wait, tasks, 2, what="waits")) as results:
+            list(results)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_a_second_interrupt_while_workers_end_prints_no_traceback(tmp_path: Path) -> None:
+    """Ctrl-C may come twice, from the terminal and from a parent, the second while the pool waits for its workers."""
+    script = tmp_path / "script.py"
+    script.write_text(_WAITING)
+    command = [sys.executable, str(script), str(Path(__file__).parent), str(tmp_path)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _wait(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists())
+    for _ in range(2):
+        parent.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    (tmp_path / "go").touch()
+    out, err = parent.communicate(timeout=300)
+    assert "interrupted" in out
+    assert err == ""
 
 
 def _lives(process: int) -> bool:

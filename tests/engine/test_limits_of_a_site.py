@@ -73,12 +73,9 @@ def test_variables_that_bind_no_thread_are_fine(variables: dict[str, str]) -> No
 @pytest.mark.parametrize(
     "variables",
     [
-        {"OMP_PROC_BIND": "true", "GOMP_CPU_AFFINITY": "0"},
-        {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-        {"OMP_NUM_THREADS": "64", "OMP_NESTED": "true"},
-        {"MKL_DYNAMIC": "true", "MKL_DOMAIN_NUM_THREADS": "MKL_ALL=1"},
-        {"OMP_WAIT_POLICY": "passive", "OMP_SCHEDULE": "dynamic,1"},
-        {"KMP_AFFINITY": "compact", "KMP_BLOCKTIME": "1", "OMP_PLACES": "nonsense"},
+        {"OMP_PROC_BIND": "true", "GOMP_CPU_AFFINITY": "0", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        {"OMP_NUM_THREADS": "64", "OMP_NESTED": "true", "MKL_DYNAMIC": "true", "MKL_DOMAIN_NUM_THREADS": "MKL_ALL=1"},
+        {"OMP_WAIT_POLICY": "passive", "OMP_SCHEDULE": "dynamic,1", "KMP_AFFINITY": "compact", "OMP_PLACES": "none"},
     ],
     ids=words_of,
 )
@@ -122,11 +119,8 @@ REFUSED, EITHER = "refused", "either"
     ("option", "value", "outcome"),
     [
         ("-v", 60_000, REFUSED),
-        ("-v", 500_000, REFUSED),
         ("-v", 1_000_000, EITHER),
-        ("-v", 4_000_000, EITHER),
         ("-n", 9, REFUSED),
-        ("-n", 12, EITHER),
         ("-n", 64, EITHER),
     ],
 )
