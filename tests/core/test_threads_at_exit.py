@@ -84,7 +84,7 @@ sys.exit(3)
 def test_a_process_with_threads_inside_the_core_keeps_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "picture.jpg").write_bytes(jpeg(photograph(300, 200)))
     write_images(tmp_path / "year.h5", fields(), **LAYOUTS_OF_IMAGES["shipped"])
-    for _ in range(20):
+    for _ in range(8):
         command = [sys.executable, "-c", SCRIPT, str(ROOT / "tests"), str(tmp_path)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert (ended.returncode, ended.stderr) == (3, "")
