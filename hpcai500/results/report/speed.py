@@ -324,7 +324,7 @@ def _roofline_chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Char
             Level(rate, f"{short(name, 30)} {quantity(rate, 'FLOPS')}")
             for name, rate in _apart(ceilings, point.flops_ceiling)
         ],
-        spots=[Spot(point.coi, point.flops, f"its training steps, {quantity(point.flops, 'FLOPS')}", 4)],
+        spots=[Spot(point.coi, point.flops, f"its steps, {quantity(point.flops, 'FLOPS')}", 4)],
     ).draw()
     keys = [
         Key(f"{short(name, 30)}, {quantity(rate, 'B/s')}", colour, "dashes" if colour > 1 else "line")
