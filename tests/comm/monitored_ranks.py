@@ -204,10 +204,11 @@ def hang_alone(scene: Scene) -> None:
         os.dup2(stderr.fileno(), 2)
     scene.ranks.barrier()
     ranks = _ranks(scene, LocalCommunicator(), TIMEOUT / 4)
-    for phase in (COMPUTING, READING, COMPUTING):
+    for phase in (COMPUTING, READING):
         ranks.phase(phase)
         # For some heartbeats.
-        time.sleep(TIMEOUT / 4)
+        time.sleep(TIMEOUT / 8)
+    ranks.phase(COMPUTING)
     scene.event()
     hang(scene, ranks._monitor)
 
