@@ -117,12 +117,12 @@ def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> 
 
 
 def load_torch() -> None:
-    """Import torch, once `prepare_openmp` has been called, without Python's garbage collector.
+    """Import torch, after OpenMP's variables are set, and without Python's garbage collector.
 
-    The import makes a million objects that stay. The collector would look through all of them again and again: a
-    quarter of the time that a rank takes to start. It never looks at them later, either.
+    The import makes many objects that stay. The collector would look through all of them again and again: a quarter of
+    the processor time that the smallest run takes. It never looks at them later, either.
     """
-    prepare_openmp()
+    _prepare_openmp()
     if "torch" in sys.modules:
         return
     gc.disable()
@@ -133,7 +133,7 @@ def load_torch() -> None:
         gc.enable()
 
 
-def prepare_openmp() -> None:
+def _prepare_openmp() -> None:
     """Set, before OpenMP is loaded, how long its idle threads spin, and let it bind no thread to a core.
 
     A variable of the user that says how long threads wait is kept. One that binds threads is removed and named in

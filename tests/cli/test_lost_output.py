@@ -137,6 +137,7 @@ def options(settings: tuple[str, ...]) -> str:
 RUN = f"--recipe ic/smoke --data {{images}} {options(TINY)}"
 COMMANDS = {
     "ic": Long(f"ic {RUN} --out r", is_done("r")),
+    "ic-2": Long(f"ic {RUN} --set hyperparameters.batch_size=4 --procs 2 --oversubscribe --out r", is_done("r")),
     # Its tiny detector misses the target.
     "ewa": Long(f"ewa --recipe ewa/smoke --data {{years}} {options(TINY_WEATHER)} --out r", is_done("r"), code=2),
     "campaign": Long("campaign run c", is_done("c/trial-01", "c/trial-02"), f"campaign init c {RUN} --trials 2"),
@@ -145,6 +146,7 @@ COMMANDS = {
         is_done("e/members/00000/trial-01", "e/members/00001/trial-01"),
         "ensemble plan e --recipe {member} --data {images} --members 2",
     ),
+    "scale": Long(f"scale ic --procs 1,2 --oversubscribe {RUN}"),
     "profile": Long(f"profile ic {RUN} --out p", has("p")),
     "micro": Long("micro copy --recipe ic/smoke --seconds 1 -o m.json", has("m.json")),
     "doctor": Long("doctor ic --quick --set accelerator.device=cpu"),

@@ -21,8 +21,8 @@ from hpcai500.system.software import binding
 _THREADS = """
 import json, os, threading
 from pathlib import Path
-from hpcai500.engine.measurement import prepare_openmp
-prepare_openmp()
+from hpcai500.engine.measurement import load_torch
+load_torch()
 import torch
 torch.set_num_threads(2)
 torch.randn(512, 512) @ torch.randn(512, 512)
@@ -75,7 +75,8 @@ def test_variables_that_bind_no_thread_are_fine(variables: dict[str, str]) -> No
     [
         {"OMP_PROC_BIND": "true", "GOMP_CPU_AFFINITY": "0", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
         {"OMP_NUM_THREADS": "64", "OMP_NESTED": "true", "MKL_DYNAMIC": "true", "MKL_DOMAIN_NUM_THREADS": "MKL_ALL=1"},
-        {"OMP_WAIT_POLICY": "passive", "OMP_SCHEDULE": "dynamic,1", "KMP_AFFINITY": "compact", "OMP_PLACES": "none"},
+        {"OMP_WAIT_POLICY": "passive", "OMP_SCHEDULE": "dynamic,1"},
+        {"KMP_AFFINITY": "compact", "KMP_BLOCKTIME": "1", "OMP_PLACES": "nonsense"},
     ],
     ids=words_of,
 )
@@ -119,8 +120,11 @@ REFUSED, EITHER = "refused", "either"
     ("option", "value", "outcome"),
     [
         ("-v", 60_000, REFUSED),
+        ("-v", 500_000, REFUSED),
         ("-v", 1_000_000, EITHER),
+        ("-v", 4_000_000, EITHER),
         ("-n", 9, REFUSED),
+        ("-n", 12, EITHER),
         ("-n", 64, EITHER),
     ],
 )
