@@ -343,7 +343,7 @@ def test_an_error_of_the_system_is_not_called_one_of_the_result(
         raise error
 
     # That of stdout itself is in tests/cli.
-    monkeypatch.setattr(commands, "app", fail)
+    monkeypatch.setattr(commands, "parser", lambda: fail)
     ended = typed()
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", f"hpcai500: error: {told}\n")
 
