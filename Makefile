@@ -76,7 +76,7 @@ lm: $(VENV)/.lm
 
 .PHONY: test
 test: $(VENV)/.dali $(VENV)/.tokenizers $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-cross $(VENV)/.with-metrics $(VENV)/.with-signing
-	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/site $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist worksteal --ignore=tests/site $(ARGS)
 
 .PHONY: test-isa
 test-isa: build $(VENV)/.extra-test

@@ -14,6 +14,7 @@ import torch
 from builders.commands import Ended
 from builders.plugins import Clipped
 
+from hpcai500 import train
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.plugins import function_of
 from hpcai500.recipe import load_recipe
@@ -103,30 +104,46 @@ IN_STAGES = ("--procs", "2", "--set", "programming.parallel_mode=model", "--set"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words", "said"),
+    ("old", "new", "said"),
     [
         ("def build(recipe: ClippedRecipe, data: Path, place: Place)", "def build(recipe: ClippedRecipe, data: Path)",
-         (), "its workload's function: expected a function with the arguments (recipe, data, place): "),
-        (FACTS, '"root": "here", "fingerprint": "f", "training_samples": 80, "evaluation_samples": 30', (),
+         "its workload's function: expected a function with the arguments (recipe, data, place): "),
+        (FACTS, '"root": "here", "fingerprint": "f", "training_samples": 80, "evaluation_samples": 30',
          "its workload's dataset() lacks content_fingerprint, synthetic, coverage;"),
-        (FACTS, f'{FACTS}, "training_samples": "many"', (),
+        (FACTS, f'{FACTS}, "training_samples": "many"',
          "its workload's dataset(): training_samples: expected a valid integer, got 'many';"),
-        ('"name": "numbers"', '"name": "Numbers!"', (),
+        ('"name": "numbers"', '"name": "Numbers!"',
          "its workload's dataset(): unit.name: expected a plural noun of at most 24 lower-case letters, digits and _, "
          "which is not images or samples, got 'Numbers!';"),
-        (STEP, "def step(self, closure: object)", (),
+        ('"per_sample": self._recipe.workload.length', '"per_sample": 0',
+         "its workload's dataset(): unit.per_sample: "),
+        (STEP, "def step(self, closure: object)",
          "the step of its workload's optimizer, a ClippedAdamW, needs arguments, but the engine calls step() without"),
-        (NAMES, 'Part(module, (f"layer{name}",))', IN_STAGES,
-         "its workload's chain(): part 1 names layer0, which is not in the model;"),
-        (NAMES, 'Part(module, ("0", "1") if name == "1" else (name,))', IN_STAGES,
-         "its workload's chain(): part 2 names 0.0.weight, which its module lacks;"),
     ],
 )  # fmt: skip
 def test_a_mistake_ends_the_run_before_it_trains(
-    clipped: Clipped, tmp_path: Path, old: str, new: str, words: tuple[str, ...], said: str
+    here: Clipped, tmp_path: Path, capfd: pytest.CaptureFixture[str], old: str, new: str, said: str
 ) -> None:
-    with changed(clipped, old, new):
-        ended = clipped.run("clipped", "--out", tmp_path / "run", *SHORT, *words)
+    words = ["--recipe", "clipped/reference", "--data", str(tmp_path), "--out", str(tmp_path / "run"), *SHORT]
+    with changed(here, old, new):
+        function_of("clipped", "make_data")(tmp_path)
+        assert train.main(words) == 69
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
+    assert f"{WHO} is broken: {said}" in line
+    assert '"epoch_start"' not in (tmp_path / "run" / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ('Part(module, (f"layer{name}",))', "its workload's chain(): part 1 names layer0, which is not in the model;"),
+        ('Part(module, ("0", "1") if name == "1" else (name,))',
+         "its workload's chain(): part 2 names 0.0.weight, which its module lacks;"),
+    ],
+)  # fmt: skip
+def test_wrong_names_of_parts_end_a_run_of_stages(clipped: Clipped, tmp_path: Path, new: str, said: str) -> None:
+    with changed(clipped, NAMES, new):
+        ended = clipped.run("clipped", "--out", tmp_path / "run", *SHORT, *IN_STAGES)
     assert ended.returncode == 69, ended.stderr
     assert f"{WHO} is broken: {said}" in error_of(ended)
     assert '"epoch_start"' not in (tmp_path / "run" / "events.jsonl").read_text()
