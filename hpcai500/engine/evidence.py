@@ -154,10 +154,9 @@ def measure_ceilings(world: Communicator, device: torch.device, precision: str) 
 
 def _measure_ceilings(world: Communicator, device: torch.device, precision: str) -> Ceilings:
     start = time.perf_counter()
-    side = _SIDES[device.type]
     world.barrier()
     before = processor_times()
-    mine = measure_product(device, precision, side, effort=_EFFORT)
+    mine = measure_product(device, precision, _SIDES[device.type], effort=_EFFORT)
     waited = before.share_waited(processor_times()) if device.type == "cpu" else None
     gathered: list[tuple[Product, float | None]] = world.gather_objects((mine, waited))
     products = [product for product, _ in gathered]
@@ -166,13 +165,13 @@ def _measure_ceilings(world: Communicator, device: torch.device, precision: str)
     if wrong:
         raise RunError(
             f"rank {wrong[0]} on {world.hosts[wrong[0]]} computes wrong results: {products[wrong[0]].wrong_rows} of "
-            f"{side} rows of an integer matrix product; exclude that host and test its memory and device "
+            f"{mine.side} rows of an integer matrix product; exclude that host and test its memory and device "
             "(`hpcai500 self-test` there gives details)"
         )
     slowest = min(range(world.size), key=lambda rank: products[rank].best_flops)
     return Ceilings(
         precision=precision,
-        side=side,
+        side=mine.side,
         flops=math.fsum(product.best_flops for product in products),
         slowest_flops=products[slowest].best_flops,
         slowest_host=world.hosts[slowest],

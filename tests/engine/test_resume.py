@@ -89,8 +89,11 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("key", ["epoch_start", "eval_start"], ids=["training", "evaluation"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    ("number", "key"),
+    [(signal.SIGINT, "epoch_start"), (signal.SIGTERM, "eval_start"), (signal.SIGUSR1, "epoch_start")],
+    ids=["SIGINT in training", "SIGTERM in evaluation", "SIGUSR1 in training"],
+)
 def test_a_signal_stops_with_a_checkpoint_and_resuming_gives_the_same_weights(
     run: Run, whole: Path, images: Path, tmp_path: Path, number: signal.Signals, key: str
 ) -> None:

@@ -231,12 +231,11 @@ sys.exit(train.main(sys.argv[1:]))
 )
 
 
-@pytest.mark.parametrize("tensor", [1, 2])
 def test_a_killed_run_that_is_resumed_has_the_same_weights_bit_for_bit(
-    train: Train, site: dict[str, str], points: Path, tmp_path: Path, tensor: int
+    train: Train, site: dict[str, str], points: Path, tmp_path: Path
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    settings = (*sharded(2, tensor=tensor), LONG)
+    settings = (*sharded(2), LONG)
     assert train(whole, 2, *settings).exit_codes == [0, 0]
     arguments = arguments_of(killed, points, settings)
     with started([*SLOWLY, *arguments], 2, "processes", environment=site) as (ranks, log):

@@ -435,6 +435,12 @@ def test_a_product_tells_its_speed() -> None:
     assert 1e6 < product.flops < 1e15
 
 
+def test_without_fp16_in_the_processor_its_product_is_smaller() -> None:
+    has_fp16 = torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    product = measure_product(CPU, "fp16", 128, effort=BRIEF)
+    assert (product.side, product.wrong_rows) == (128 if has_fp16 else 32, 0)
+
+
 class Wrong:
     """A library that adds wrong on one rank, around one that does not."""
 
