@@ -311,7 +311,7 @@ def _tasks_here(environment: Environment) -> int | None:
 
 
 def _rendezvous(environment: Environment, taken: _Claim) -> str | None:
-    """Where rank 0 listens: MASTER_ADDR, else this host if all ranks are here, else the Slurm step's first host."""
+    """Where rank 0 listens: MASTER_ADDR, else this host if all ranks are here, else rank 0's host in the Slurm step."""
     if rendezvous := environment.get(RENDEZVOUS):
         return rendezvous
     port = _whole(environment, "MASTER_PORT")
@@ -322,11 +322,32 @@ def _rendezvous(environment: Environment, taken: _Claim) -> str | None:
         pass
     elif taken.local_size == taken.size:
         host = "127.0.0.1"
-    elif taken.launcher == "srun" and (hosts := environment.get("SLURM_STEP_NODELIST")):
-        host = expand_hosts(hosts)[0]
-    else:
+    elif taken.launcher == "srun":
+        host = _host_of_rank_0(environment, taken.rank)
+    return address(host, port) if host else None
+
+
+def _host_of_rank_0(environment: Environment, rank: int) -> str | None:
+    """The first host of the Slurm step, unless `srun -m arbitrary` has put rank 0 on another; None if unknown."""
+    hosts = environment.get("SLURM_STEP_NODELIST")
+    if environment.get("SLURM_DISTRIBUTION") == "arbitrary":
+        return _ask_slurm_for_rank_0(f"{environment.get('SLURM_JOB_ID')}.{environment.get('SLURM_STEP_ID')}")
+    is_elsewhere = rank == 0 and _whole(environment, "SLURM_NODEID")
+    return expand_hosts(hosts)[0] if hosts and not is_elsewhere else None
+
+
+def _ask_slurm_for_rank_0(step: str) -> str | None:
+    """The host of rank 0 by the layout of `step`; None where Slurm does not say (in a container, for example).
+
+    Slurm sorts the step's list of hosts, and no variable has the layout.
+    """
+    command = ["sattach", "--layout", step]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return address(host, port)
+    found = re.search(r"^\s*Node \d+ \(([^)]+)\), \d+ task\(s\): 0\b", ended.stdout, re.MULTILINE)
+    return found.group(1) if found else None
 
 
 def address(host: str, port: int) -> str:

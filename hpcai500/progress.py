@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from hpcai500.errors import RunError
 from hpcai500.streams import escaped, prepare_streams, say, underlying
 
 if TYPE_CHECKING:
@@ -150,6 +151,45 @@ def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] 
                 bar.advance(task, n)
 
         yield _Bar()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Waiting for others.
+
+
+# A longer wait is announced on stderr.
+QUIET_SECONDS = 10.0
+
+
+class Waiting:
+    """A wait of at most `patience` seconds for `what`. After ten, one line says so if this process `says` it."""
+
+    def __init__(self, what: Callable[[], str], patience: float, says: bool = True) -> None:
+        self._what, self._patience, self._says = what, patience, says
+        self._start = time.monotonic()
+        self._pause = 0.01
+
+    def seconds_left(self) -> float:
+        """Below zero when the time is over; to be called every second or so, since it prints the line."""
+        waited = time.monotonic() - self._start
+        if QUIET_SECONDS < waited < self._patience and self._says:
+            self._says = False
+            say(f"waiting for {self._what()}, for {self._patience / 60:.0f} minutes at most")
+        return self._patience - waited
+
+    def pause(self) -> None:
+        """Sleep a little, longer each time.
+
+        Raises:
+            RunError: the time is over.
+        """
+        if self.seconds_left() < 0:
+            raise RunError(
+                f"waited {self._patience:.0f} s for {self._what()}: look for its error message, and check that this "
+                "host can reach it (a firewall?)"
+            )
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, 0.5)
 
 
 # ----------------------------------------------------------------------------------------------------

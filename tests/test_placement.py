@@ -189,6 +189,34 @@ def test_ranks_of_several_hosts_meet_where_rank_0_is_known_to_be() -> None:
     assert find_placement(STEP | {"SLURM_STEP_ID": "1"}).rendezvous != first.rendezvous
 
 
+# `sattach --layout` in a step of `srun -m arbitrary -w n3,n1,n3,n2` of Slurm 22.05, whose list of hosts is n[1-3].
+LAYOUT = (
+    "Job step layout:\n\t4 tasks, 3 nodes (n[1-3])\n\n"
+    "\tNode 0 (n1), 1 task(s): 1 \n\tNode 1 (n2), 1 task(s): 3 \n\tNode 2 (n3), 2 task(s): 0 2 \n"
+)
+ARBITRARY = STEP | {"SLURM_STEP_NODELIST": "n[1-3]", "SLURM_STEP_NUM_TASKS": "4", "SLURM_DISTRIBUTION": "arbitrary"}
+
+
+def test_rank_0_on_another_than_the_first_host_is_found_by_the_layout_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "layout").write_text(LAYOUT)
+    asked = tmp_path / "sattach"
+    asked.write_text(f'#!/bin/sh\n[ "$*" = "--layout 17.0" ] && cat {tmp_path}/layout\n')
+    asked.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert str(find_placement(ARBITRARY).rendezvous).startswith("n3:")
+    assert str(find_placement(ARBITRARY | {"MASTER_ADDR": "n1"}).rendezvous).startswith("n1:")
+
+
+def test_rank_0_knows_at_once_that_no_other_rank_would_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_placement(ARBITRARY).rendezvous is None
+    root = STEP | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    assert find_placement(root | {"SLURM_NODEID": "1"}).rendezvous is None
+    assert find_placement(root | {"SLURM_NODEID": "0"}).rendezvous
+
+
 def test_nobody_meets_at_the_port_of_torchrun_itself() -> None:
     place = find_placement(TORCHRUN).rendezvous
     assert str(place).startswith("n1:")

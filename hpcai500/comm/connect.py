@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -19,6 +18,7 @@ from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.hosts import Placement, name_ranks
 from hpcai500.layers import Recipe
 from hpcai500.messages import allow_connections
+from hpcai500.progress import QUIET_SECONDS, Waiting
 from hpcai500.streams import say
 from hpcai500.system.network import prefer_route
 
@@ -28,37 +28,8 @@ from hpcai500.system.network import prefer_route
 
 # Rank 0 may have to make data or read an index before it listens.
 PATIENCE_SECONDS = 1800.0
-# A longer wait is announced on stderr.
-_QUIET_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 _STORE_TIMEOUT = timedelta(minutes=5)
-
-
-class Waiting:
-    """A wait of at most `patience` seconds; one line on stderr says what is missing."""
-
-    def __init__(self, what: Callable[[], str], patience: float = PATIENCE_SECONDS) -> None:
-        self._what, self._patience = what, patience
-        self._start = time.monotonic()
-        self._pause, self._is_announced = 0.01, False
-
-    def pause(self) -> None:
-        """Sleep a little, longer each time.
-
-        Raises:
-            RunError: the time is over.
-        """
-        waited = time.monotonic() - self._start
-        if waited > self._patience:
-            raise RunError(
-                f"waited {self._patience:.0f} s for {self._what()}: look for its error message, and check that this "
-                "host can reach it (a firewall?)"
-            )
-        if waited > _QUIET_SECONDS and not self._is_announced:
-            self._is_announced = True
-            say(f"waiting for {self._what()}, for {self._patience / 60:.0f} minutes at most")
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, 0.5)
 
 
 def meet(placement: Placement, patience: float = PATIENCE_SECONDS) -> tuple[dist.Store, tuple[str, ...]]:
@@ -74,11 +45,12 @@ def meet(placement: Placement, patience: float = PATIENCE_SECONDS) -> tuple[dist
     allow_connections(3 * placement.size)
     host, port = _address(placement)
     own_address = root_address = ""
+    is_first = placement.local_rank == 0
     if placement.rank == 0:
         store = _listen(host, port, placement)
     else:
         place = f"rank 0 at {host}:{port}"
-        own_address, root_address = _wait_for_listener(host, port, Waiting(lambda: place, patience))
+        own_address, root_address = _wait_for_listener(host, port, Waiting(lambda: place, patience, is_first))
         store = _store(host, port)
     if store.add(f"seat {placement.rank}", 1) != 1:
         raise RunError(
@@ -87,7 +59,7 @@ def meet(placement: Placement, patience: float = PATIENCE_SECONDS) -> tuple[dist
         )
     store.set(f"rank {placement.rank}", f"{socket.gethostname()} {root_address}")
     seats = [f"rank {rank}" for rank in range(placement.size)]
-    waiting = Waiting(lambda: _missing(store, seats), patience)
+    waiting = Waiting(lambda: _missing(store, seats), patience, is_first)
     while not store.check(seats):
         waiting.pause()
     entries = [store.get(seat).decode().partition(" ") for seat in seats]
@@ -252,7 +224,7 @@ def _not_connected(rank: int, size: int, placement: Placement) -> EnvironmentLac
 @contextmanager
 def _announced_if_slow(line: str) -> Iterator[None]:
     """Print `line` on stderr if this context lasts more than ten seconds."""
-    timer = threading.Timer(_QUIET_SECONDS, say, (line,))
+    timer = threading.Timer(QUIET_SECONDS, say, (line,))
     timer.daemon = True
     timer.start()
     try:

@@ -28,6 +28,7 @@ from hpcai500.interpreter import module_command
 from hpcai500.launch.layout import cores_of_launched
 from hpcai500.launch.processes import Patience, RankProcess, SignalRelay, checked_code
 from hpcai500.messages import Connection, Message, MessageError, Reception, line_of, parse
+from hpcai500.progress import Waiting
 from hpcai500.restarts import Loss, RankEnd, Restarts, find_loss
 
 # ----------------------------------------------------------------------------------------------------
@@ -123,10 +124,12 @@ def meeting_point(placement: Placement) -> tuple[str, int]:
         UsageError: this needs MASTER_ADDR, which is not set.
     """
     if placement.rendezvous is None:
-        how = "-x MASTER_ADDR=HOST" if placement.launcher == "mpirun" else "MASTER_ADDR=HOST in the environment"
+        # Only rank 0 comes here, so its host is this one.
+        how = f"MASTER_ADDR={socket.gethostname()}"
+        how = f"-x {how}" if placement.launcher == "mpirun" else f"{how} in the environment"
         raise UsageError(
             f"{placement.launcher} has started {placement.size} ranks on several hosts, but does not say which one has "
-            f"rank 0: give {how} (the first host)"
+            f"rank 0: give {how} (its host)"
         )
     host, _, port = placement.rendezvous.rpartition(":")
     return host.strip("[]"), int(port)
@@ -193,6 +196,8 @@ def receive(stream: BufferedReader) -> Job | End | None:
 
 PATIENCE_SECONDS = 300.0
 _RETRY_SECONDS = 0.1
+# A host that drops the request does not answer at all.
+_ANSWER_SECONDS = 10.0
 # After a rank of the job has failed, rank 0's process ends within seconds (`comm.liveness`), and its command says so.
 _LAST_WORD_SECONDS = 15.0
 # The same if the job may restart: rank 0 first hears how all ranks have ended.
@@ -281,13 +286,13 @@ def run_rank(
 
 def _connect(placement: Placement) -> socket.socket:
     """A connection to rank 0, which may start later than this rank."""
-    limit = time.monotonic() + PATIENCE_SECONDS
+    waiting = Waiting(lambda: f"rank 0 at {placement.rendezvous}", PATIENCE_SECONDS, placement.local_rank == 0)
     while True:
         try:
-            connection = socket.create_connection(meeting_point(placement), timeout=PATIENCE_SECONDS)
+            connection = socket.create_connection(meeting_point(placement), timeout=_ANSWER_SECONDS)
             break
         except OSError as error:
-            if time.monotonic() > limit:
+            if waiting.seconds_left() < 0:
                 raise RunError(
                     f"rank {placement.rank}: rank 0 was not at {placement.rendezvous} within {PATIENCE_SECONDS:g} s "
                     f"({error.strerror}): see the output of {placement.launcher}, and whether MASTER_ADDR is its host"
@@ -470,12 +475,15 @@ class RendezvousServer:
     def _gather(self, patience_seconds: float) -> list[int]:
         """Wait until every other rank has sent `Hello`; return those that did not."""
         assert self._reception is not None
-        limit = time.monotonic() + patience_seconds
-        while missing := [rank for rank in range(1, self._placement.size) if rank not in self._others]:
-            left = limit - time.monotonic()
+        size = self._placement.size
+        missing = list(range(1, size))
+        what = f"of {size} at {self._placement.rendezvous}"
+        waiting = Waiting(lambda: f"{name_ranks(missing)} {what}", patience_seconds)
+        while missing := [rank for rank in range(1, size) if rank not in self._others]:
+            left = waiting.seconds_left()
             if left < 0:
                 return missing
-            self._reception.serve(left)
+            self._reception.serve(min(left, 1.0))
         return []
 
     def _take(self, connection: Connection[Hello], _: str, hello: Hello) -> bool:

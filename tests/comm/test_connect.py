@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from builders.ranks import clean_environment, free_port
 from file_mailbox import communicator
 from thread_ranks import run_threads
 
+from hpcai500 import progress
 from hpcai500.comm import connect as connecting
 from hpcai500.comm import identity
 from hpcai500.comm.communicator import LocalCommunicator, reason_of
@@ -172,7 +174,7 @@ def test_the_mpirun_of_another_mpi_is_found_out() -> None:
 def test_a_start_that_takes_long_says_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(connecting, "_QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(connecting, "QUIET_SECONDS", 0.05)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
 
     def start(_: Horovod) -> tuple[int, int]:
@@ -292,10 +294,10 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_who_waits_in_vain_says_for_whom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(connecting, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.1)
     port = free_port()
     with pytest.raises(RunError, match=rf"^waited 1 s for rank 0 at 127.0.0.1:{port}: "):
-        meet(at(port, 1, 3), patience=1)
+        meet(replace(at(port, 1, 3), local_rank=0), patience=1)
     assert f"hpcai500: waiting for rank 0 at 127.0.0.1:{port}, for 0 minutes at most" in capsys.readouterr().err
     with pytest.raises(RunError, match=r"^waited 1 s for ranks 1, 2: "):
         meet(at(port, 0, 3), patience=1)

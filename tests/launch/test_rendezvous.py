@@ -20,7 +20,7 @@ from builders.strange_bytes import say_in_pieces, strange_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcai500 import __version__
+from hpcai500 import __version__, progress
 from hpcai500.errors import RunError, UsageError
 from hpcai500.hosts import Placement
 from hpcai500.launch import rendezvous
@@ -169,12 +169,27 @@ def test_whatever_a_stranger_says_the_next_rank_is_taken(
     stranger.close()
 
 
-def test_missing_ranks_are_named(server: RendezvousServer, placement: Placement) -> None:
+def test_missing_ranks_are_named_during_the_wait_and_after_it(
+    server: RendezvousServer, placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
     with (
         come(placement, hello(1)),
         pytest.raises(RunError, match=r"rank 2 of 3 did not connect within .* to 127.*see the output of mpirun"),
     ):
         server.run("train", [])
+    assert "waiting for ranks 1, 2 of 3 at 127.0.0.1:" in capsys.readouterr().err
+
+
+def test_the_first_copy_of_a_host_says_that_it_waits_for_rank_0(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(rendezvous, "PATIENCE_SECONDS", 0.2)
+    for local_rank in (0, 1):
+        with pytest.raises(RunError, match=f"rank 0 was not at {placement.rendezvous} within"):
+            follow(replace(placement, rank=1, local_rank=local_rank))
+    assert capsys.readouterr().err.count(f"waiting for rank 0 at {placement.rendezvous}") == 1
 
 
 def test_a_rank_of_another_version_is_named(server: RendezvousServer, placement: Placement) -> None:
@@ -251,10 +266,11 @@ def test_a_port_that_is_taken_is_named(server: RendezvousServer, placement: Plac
 
 
 @pytest.mark.parametrize(
-    ("launcher", "fix"), [("mpirun", "give -x MASTER_ADDR=HOST"), ("horovodrun", "give MASTER_ADDR=HOST in the env")]
+    ("launcher", "fix"), [("mpirun", "give -x MASTER_ADDR={}"), ("srun", "give MASTER_ADDR={} in the env")]
 )
 def test_several_hosts_without_a_first_one_are_refused(placement: Placement, launcher: str, fix: str) -> None:
     lost = replace(placement, launcher=launcher, rendezvous=None)
+    fix = fix.format(socket.gethostname())
     with pytest.raises(UsageError, match=f"{launcher} has started 3 ranks on several hosts.*{fix}"):
         RendezvousServer(lost).open()
     assert follow(replace(lost, rank=1)) == 64
