@@ -198,6 +198,7 @@ PATIENCE_SECONDS = 300.0
 _RETRY_SECONDS = 0.1
 # A host that drops the request does not answer at all.
 _ANSWER_SECONDS = 10.0
+_FIRST_WORD_SECONDS = 5.0
 # After a rank of the job has failed, rank 0's process ends within seconds (`comm.liveness`), and its command says so.
 _LAST_WORD_SECONDS = 15.0
 # The same if the job may restart: rank 0 first hears how all ranks have ended.
@@ -213,7 +214,9 @@ def follow(placement: Placement) -> int:
         RunError: rank 0 cannot be reached, or another program answers at its address.
     """
     if placement.rendezvous is None:
-        return ExitCode.USAGE  # rank 0 says why
+        # Rank 0 says why; a launcher that ends all ranks because this one failed must not come before it.
+        time.sleep(_FIRST_WORD_SECONDS)
+        return ExitCode.USAGE
     with _connect(placement) as connection, connection.makefile("rb") as stream:
         send(connection, Hello(hpcai500=__version__, rank=placement.rank, size=placement.size))
         process = RankProcess()

@@ -268,9 +268,14 @@ def test_a_port_that_is_taken_is_named(server: RendezvousServer, placement: Plac
 @pytest.mark.parametrize(
     ("launcher", "fix"), [("mpirun", "give -x MASTER_ADDR={}"), ("srun", "give MASTER_ADDR={} in the env")]
 )
-def test_several_hosts_without_a_first_one_are_refused(placement: Placement, launcher: str, fix: str) -> None:
+def test_several_hosts_without_a_first_one_are_refused_by_rank_0_before_a_copy_ends(
+    placement: Placement, launcher: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
     lost = replace(placement, launcher=launcher, rendezvous=None)
     fix = fix.format(socket.gethostname())
     with pytest.raises(UsageError, match=f"{launcher} has started 3 ranks on several hosts.*{fix}"):
         RendezvousServer(lost).open()
     assert follow(replace(lost, rank=1)) == 64
+    assert waited == [5.0]
