@@ -139,6 +139,7 @@ class Placement:
             do not work together: these are `size` copies of one job.
         local_rank: position among the processes of this host, from 0.
         local_size: number of processes on this host; None if the launcher does not say.
+        layout: numbers of processes of all hosts, if the launcher says.
         launcher: `torchrun` also if RANK and WORLD_SIZE were set by hand.
         rendezvous: `host:port` where rank 0 listens; None if unknown (set MASTER_ADDR).
         listen_fd: on rank 0, the socket that already listens there; None if rank 0 has to bind it.
@@ -151,10 +152,16 @@ class Placement:
     launcher: LauncherName
     rendezvous: str | None
     listen_fd: int | None
+    layout: tuple[int, ...] = ()
 
     @property
     def is_alone(self) -> bool:
         return self.size == 1
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether hosts are known to have different numbers of processes."""
+        return len(set(self.layout)) > 1 or bool(self.local_size and self.size % self.local_size)
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,7 @@ class _Claim:
     local_rank: int | None
     local_size: int | None
     job: tuple[str, ...]
+    layout: tuple[int, ...] = ()
 
 
 def find_placement(environment: Environment) -> Placement:
@@ -204,6 +212,7 @@ def find_placement(environment: Environment) -> Placement:
         launcher=taken.launcher,
         rendezvous=_rendezvous(environment, taken) if taken.size > 1 else None,
         listen_fd=_whole(environment, LISTEN_FD) if taken.rank == 0 else None,
+        layout=taken.layout if sum(taken.layout) == taken.size else (),
     )
 
 
@@ -275,8 +284,9 @@ def _from_slurm_step(environment: Environment) -> _Claim | None:
     if rank is None or size is None or "SLURM_STEP_ID" not in environment:
         return None
     job = _values(environment, "SLURM_JOB_ID", "SLURM_STEP_ID")
-    local = _whole(environment, "SLURM_LOCALID"), _tasks_here(environment)
-    return _Claim("srun", "SLURM_PROCID", rank, "SLURM_STEP_NUM_TASKS", size, *local, job)
+    layout, node = _tasks_of_nodes(environment), _whole(environment, "SLURM_NODEID")
+    local = _whole(environment, "SLURM_LOCALID"), layout[node] if node is not None and node < len(layout) else None
+    return _Claim("srun", "SLURM_PROCID", rank, "SLURM_STEP_NUM_TASKS", size, *local, job, layout)
 
 
 _SOURCES: tuple[Callable[[Environment], _Claim | None], ...] = (
@@ -298,16 +308,15 @@ def _family(environment: Environment, launcher: LauncherName, pattern: str, job:
     return _Claim(launcher, names[0], rank, names[1], size, local_rank, local_size, job)
 
 
-def _tasks_here(environment: Environment) -> int | None:
-    """Tasks of the step on this node: SLURM_STEP_TASKS_PER_NODE is `2(x3),1` for four nodes."""
-    node, text = _whole(environment, "SLURM_NODEID"), environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+def _tasks_of_nodes(environment: Environment) -> tuple[int, ...]:
+    """Tasks of the step on each node: SLURM_STEP_TASKS_PER_NODE is `2(x3),1` for four nodes; () if it is not."""
     counts: list[int] = []
-    for part in filter(None, text.split(",")):
+    for part in filter(None, environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
         if found is None:
-            return None
+            return ()
         counts += [int(found.group(1))] * int(found.group(2) or 1)
-    return counts[node] if node is not None and node < len(counts) else None
+    return tuple(counts)
 
 
 def _rendezvous(environment: Environment, taken: _Claim) -> str | None:

@@ -333,6 +333,17 @@ def parse_machine(source: Source) -> Machine:
 # Comparing a machine with a run.
 
 
+def ranks_of_each_node(ranks: int, nodes: int, what: object) -> int:
+    """Ranks of a node, for models in which nodes are equal; `what` is for the message.
+
+    Raises:
+        UsageError: some nodes have fewer ranks.
+    """
+    if ranks % nodes:
+        raise UsageError(f"{what}: {ranks} ranks on {nodes} nodes: the model needs equal nodes")
+    return ranks // nodes
+
+
 def why_not_of(machine: Machine, device: str, ranks_per_node: int, run: Origin | None = None) -> str | None:
     """Why ceilings of `machine` do not apply to a run with that many ranks per node, and the fix; None if they do.
 

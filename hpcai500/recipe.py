@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from hpcai500.errors import RecipeError
 from hpcai500.files import is_folder, similar_path
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
-from hpcai500.methodology.conduct import ranks_per_replica
+from hpcai500.methodology.conduct import ranks_of, ranks_per_replica
 from hpcai500.plugins import (
     PERHAPS_MISSING,
     known_benchmarks,
@@ -224,7 +224,7 @@ def recipe_hash(recipe: Recipe) -> str:
 def global_batch(tables: Mapping[str, Any]) -> int:
     """Samples of one update over all replicas of the model, from a resolved recipe in plain tables."""
     policy, hardware = tables["hyperparameters"], tables["hardware"]
-    replicas = hardware["nodes"] * hardware["accelerators_per_node"] // ranks_per_replica(tables["programming"])
+    replicas = ranks_of(hardware) // ranks_per_replica(tables["programming"])
     return int(policy["batch_size"] * policy["accumulation_steps"] * replicas)
 
 

@@ -166,6 +166,17 @@ def test_what_cannot_be_is_refused_with_its_variable(environment: dict[str, str]
     assert message in str(refused.value)
 
 
+def test_srun_says_how_many_ranks_each_node_has() -> None:
+    uneven = find_placement(STEP)
+    assert (uneven.layout, uneven.is_uneven) == ((2, 1), True)
+    # The rank's own node would let the three seem to be one a node.
+    last_first = find_placement(STEP | {"SLURM_STEP_TASKS_PER_NODE": "1,2", "SLURM_LOCALID": "0"})
+    assert (last_first.local_size, last_first.is_uneven) == (1, True)
+    even = find_placement(STEP | {"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NUM_TASKS": "4"})
+    assert (even.layout, even.is_uneven) == ((2, 2), False)
+    assert find_placement(OPEN_MPI).layout == ()
+
+
 def test_ranks_of_one_host_meet_on_the_loopback_at_a_port_of_their_job() -> None:
     one = find_placement(OPEN_MPI).rendezvous
     host, _, port = str(one).partition(":")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +21,7 @@ from hpcai500.text import count, next_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from hpcai500.layers import Hardware
     from hpcai500.results.submission.manifest import LeftOut
     from hpcai500.results.submission_check import Checked
     from hpcai500.results.verification.context import Check
@@ -392,22 +394,24 @@ def _lay_out(
     show(document if as_json else lines)
 
 
-def _launch_line(launcher: str, nodes: int, per_node: int, campaign: Path) -> str:
+def _launch_line(launcher: str, hardware: Hardware, campaign: Path) -> str:
     """The command that runs `campaign`; the user replaces placeholders of host names, if the launcher needs them."""
     from hpcai500.launch.layout import Layout, horovodrun, mpirun, srun, torchrun
 
+    nodes, per_node = hardware.nodes, hardware.accelerators_per_node
     command = ["hpcai500", "campaign", "run", str(campaign)]
     hosts = [f"HOST{number}" for number in range(1, nodes + 1)] if nodes > 1 else []
+    layout = Layout(nodes, per_node, total=hardware.ranks)
     match launcher:
         case "srun" | "slurm":
-            tokens = srun(Layout(nodes, per_node), command)
+            tokens = srun(layout, command)
         case "mpirun":
-            tokens = mpirun(Layout(nodes, per_node, hosts), command)
+            tokens = mpirun(replace(layout, hosts=hosts), command)
         case "horovodrun":
-            tokens = horovodrun(Layout(nodes, per_node, hosts), command)
+            tokens = horovodrun(replace(layout, hosts=hosts), command)
         case "torchrun":
-            tokens = torchrun(Layout(nodes, per_node, hosts), command)
+            tokens = torchrun(replace(layout, hosts=hosts), command)
         case _:
             tokens = [*command, *(["--procs", str(per_node)] if nodes == 1 and per_node > 1 else [])]
-            tokens = srun(Layout(nodes, per_node), command) if nodes > 1 else tokens
+            tokens = srun(layout, command) if nodes > 1 else tokens
     return shlex.join(tokens)

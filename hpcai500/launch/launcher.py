@@ -45,9 +45,10 @@ class Outcome:
 
 
 Field = tuple[str, str]
-_FIELDS = _NODES, _PER_NODE, _BACKEND = (
+_FIELDS = _NODES, _PER_NODE, _RANKS, _BACKEND = (
     ("hardware", "nodes"),
     ("hardware", "accelerators_per_node"),
+    ("hardware", "ranks"),
     ("communication", "backend"),
 )
 
@@ -57,14 +58,14 @@ class World:
     """The ranks that exist, or are asked for.
 
     Attributes:
-        nodes: None if their launcher does not say.
+        layout: ranks of each node; empty if their launcher does not say.
         backend: for a recipe that names none, if there are several ranks.
         source: what determines them, for messages: `--procs 2`, `mpirun`.
         fix: what to do where a recipe asks for another number.
     """
 
     size: int
-    nodes: int | None
+    layout: Sequence[int]
     backend: str
     source: str
     fix: str
@@ -80,26 +81,28 @@ def fitting_overrides(name: str | Path, overrides: Sequence[str], world: World) 
         UsageError: it states another number of ranks.
     """
     stated = _stated(find_recipe(name), overrides)
-    nodes, per_node = _whole(stated.get(_NODES)), _whole(stated.get(_PER_NODE))
+    nodes, per_node, ranks = (_whole(stated.get(field)) for field in (_NODES, _PER_NODE, _RANKS))
     changes: dict[Field, Any] = {}
     if _NODES not in stated:
         nodes = changes[_NODES] = _nodes(world, per_node)
-    if _PER_NODE not in stated:
-        per_node = changes[_PER_NODE] = max(1, world.size // (nodes or 1))
-    if nodes is not None and per_node is not None and nodes * per_node != world.size:
+    if _PER_NODE not in stated and nodes:
+        per_node = changes[_PER_NODE] = _ranks_of_the_fullest(world, nodes)
+        if _RANKS not in stated and nodes + per_node - 1 <= world.size < nodes * per_node:
+            ranks = changes[_RANKS] = world.size
+    if nodes is not None and per_node is not None and (ranks or nodes * per_node) != world.size:
         raise UsageError(
             f"{world.source}: {in_words(world.size)}, but the recipe's hardware is {nodes} x {per_node} (nodes x "
-            f"accelerators_per_node): {world.fix}"
+            f"accelerators_per_node){f' with {in_words(ranks)}' if ranks else ''}: {world.fix}"
         )
     if _BACKEND not in stated:
         changes[_BACKEND] = "local" if world.size == 1 else world.backend
     return [f"{table}.{key}={value}" for (table, key), value in changes.items()]
 
 
-def require_full_rows(recipe: Recipe, size: int, local_size: int | None) -> None:
+def require_full_rows(recipe: Recipe, size: int, *, is_uneven: bool) -> None:
     """Refuse a 2D torus whose rows `size` ranks do not fill, before any of them starts.
 
-    `local_size` is the number of ranks on this host, if known.
+    `is_uneven`: nodes are known to have different numbers of them.
 
     Raises:
         RecipeError: a row is a node and nodes have different numbers of ranks, or a stated row does not divide them.
@@ -107,10 +110,10 @@ def require_full_rows(recipe: Recipe, size: int, local_size: int | None) -> None
     way = recipe.communication
     if way.topology != "torus" or size == 1 or recipe.programming.stages > 1:
         return
-    if way.torus_columns == 0 and local_size is not None and size % local_size:
+    if way.torus_columns == 0 and is_uneven:
         raise RecipeError(
-            f"communication.torus_columns: 0 makes each node a row, but this node has {local_size} of the {size} "
-            "ranks, so rows would differ: start as many on each node, or give the ranks of a row"
+            f"communication.torus_columns: 0 makes each node a row, but nodes have different numbers of the {size} "
+            "ranks: start as many on each node, or give the ranks of a row"
         )
     if way.torus_columns and size % way.torus_columns:
         raise RecipeError(
@@ -146,14 +149,22 @@ def _whole(value: Any) -> int | None:
 
 
 def _nodes(world: World, per_node: int | None) -> int:
-    if world.nodes is not None:
-        return world.nodes
+    if world.layout:
+        return len(world.layout)
     if per_node is None:
         raise UsageError(
             f"{world.source}: {in_words(world.size)} on an unknown number of nodes: set LOCAL_WORLD_SIZE for each "
             "rank, or add --set hardware.nodes=N"
         )
     return max(1, world.size // per_node)
+
+
+def _ranks_of_the_fullest(world: World, nodes: int) -> int:
+    """The most ranks on one of `nodes`, as even as they can be if the layout is unknown."""
+    if len(world.layout) == nodes:
+        return max(world.layout)
+    # Another number than the true one is believed if ranks divide evenly: two nodes tried as four.
+    return max(1, world.size // nodes) if world.layout else -(-world.size // nodes)
 
 
 def in_words(size: int) -> str:
@@ -244,7 +255,7 @@ class _LocalLauncher:
         if self.size is None:
             return []
         fix = f"leave out --procs, or add --set hardware.nodes=1 --set hardware.accelerators_per_node={self.size}"
-        return fitting_overrides(name, overrides, World(self.size, 1, "torch", f"--procs {self.size}", fix))
+        return fitting_overrides(name, overrides, World(self.size, (self.size,), "torch", f"--procs {self.size}", fix))
 
     def check(self, recipe: Recipe, jobs: int) -> None:
         _check_size(recipe, self.size)
@@ -264,7 +275,7 @@ class _LocalLauncher:
         self._refuse_other_nodes(recipe)
         # A resumed run may have another number of ranks than its recipe.
         size = self.size or recipe.world_size
-        require_full_rows(recipe, size, size)
+        require_full_rows(recipe, size, is_uneven=False)
         require_room(size, recipe.accelerator.device)
         if size == 1:
             return _run_alone(module, arguments, patience, restarts)
@@ -316,15 +327,19 @@ class _OuterLauncher:
             )
 
     def fit(self, name: str | Path, overrides: Sequence[str]) -> list[str]:
-        local_size, launcher = self._placement.local_size, self._placement.launcher
-        nodes = self.size // local_size if local_size and self.size % local_size == 0 else None
+        local_size, launcher, layout = self._placement.local_size, self._placement.launcher, self._placement.layout
+        if not layout and local_size and not self._placement.is_uneven:
+            layout = (local_size,) * (self.size // local_size)
         backend = "horovod" if launcher == "horovodrun" else "torch"
-        fix = "start as many, or change the recipe: --set hardware.nodes=N --set hardware.accelerators_per_node=N"
-        return fitting_overrides(name, overrides, World(self.size, nodes, backend, launcher, fix))
+        fix = (
+            "start as many, or change the recipe: --set hardware.nodes=N --set hardware.accelerators_per_node=N, and "
+            f"--set hardware.ranks={self.size} if some nodes have fewer"
+        )
+        return fitting_overrides(name, overrides, World(self.size, layout, backend, launcher, fix))
 
     def check(self, recipe: Recipe, jobs: int) -> None:
         _check_size(recipe, self.size)
-        require_full_rows(recipe, self.size, self._placement.local_size)
+        require_full_rows(recipe, self.size, is_uneven=self._placement.is_uneven)
         if jobs > 1 and recipe.communication.backend == "horovod":
             raise UsageError(
                 f"--trials: Horovod starts only once under one {self._placement.launcher}: plan a campaign, and start "
@@ -340,7 +355,7 @@ class _OuterLauncher:
         patience: Patience | None = None,
         restarts: Restarts | None = None,
     ) -> int:
-        require_full_rows(recipe, self.size, self._placement.local_size)
+        require_full_rows(recipe, self.size, is_uneven=self._placement.is_uneven)
         device = recipe.accelerator.device
         cores = cores_of_launched(self._placement, device) or os.sched_getaffinity(0)
         say(

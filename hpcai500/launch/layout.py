@@ -151,6 +151,7 @@ class Layout:
             among themselves, see docs/launching.md).
         exported: names of variables that every rank gets with the value in the launcher's process.
         interface: network interface for the messages of launcher and MPI, where there are several.
+        total: number of ranks, where some nodes have fewer than `per_node`.
     """
 
     nodes: int
@@ -160,6 +161,7 @@ class Layout:
     environment: Mapping[str, str] = field(default_factory=dict)
     interface: str | None = None
     exported: Sequence[str] = ()
+    total: int | None = None
 
     def __post_init__(self) -> None:
         if self.hosts and len(self.hosts) != self.nodes:
@@ -167,7 +169,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        return self.nodes * self.per_node
+        return self.total or self.nodes * self.per_node
 
 
 def mpirun(layout: Layout, command: Sequence[str], *, as_root: bool = False, oversubscribe: bool = False) -> list[str]:

@@ -1,7 +1,7 @@
 """The nine layers of a system under test (V2.0, Fig. 2) as the tables of a recipe.
 
-No field has a default here: `recipes/<benchmark>/reference.toml` states every value once (`ensemble.toml` those of an
-ensemble), and every other recipe is a difference from it.
+No field has a default here, but `hardware.ranks`: `recipes/<benchmark>/reference.toml` states every value once
+(`ensemble.toml` those of an ensemble), and every other recipe is a difference from it.
 """
 
 from __future__ import annotations
@@ -248,6 +248,30 @@ class Hardware(Layer):
 
     nodes: Count = Field(description="nodes of the job")
     accelerators_per_node: Count = Field(description="accelerators (processes) per node")
+    ranks: Count | None = Field(
+        default=None,
+        description="processes of the job, only if some nodes have fewer than `accelerators_per_node`",
+    )
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the job: one per accelerator."""
+        return self.ranks or self.nodes * self.accelerators_per_node
+
+    @model_validator(mode="after")
+    def _ranks_fit_the_nodes(self) -> Hardware:
+        nodes, per_node = self.nodes, self.accelerators_per_node
+        if self.ranks is not None and not nodes + per_node - 1 <= self.ranks < nodes * per_node:
+            raise ValueError(
+                f"ranks: {nodes} nodes, some with fewer than accelerators_per_node = {per_node}, cannot have "
+                f"{self.ranks}; leave it out where all have as many"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_ranks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave them out if nodes are equal: TOML has no null."""
+        return {key: value for key, value in handler(self).items() if value is not None}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -422,7 +446,7 @@ class Recipe(BaseModel):
     @property
     def world_size(self) -> int:
         """Processes of the job: one per accelerator."""
-        return self.hardware.nodes * self.hardware.accelerators_per_node
+        return self.hardware.world_size
 
     @property
     def global_batch(self) -> int:
@@ -628,6 +652,11 @@ class Recipe(BaseModel):
             raise ValueError(
                 "communication.error_feedback: without compression there is no error; set communication.compression to "
                 "fp16, bf16 or int8, or error_feedback to false"
+            )
+        if options.topology == "torus" and options.torus_columns == 0 and self.hardware.ranks:
+            raise ValueError(
+                "communication.torus_columns: 0 makes each node a row, but nodes have different numbers of ranks "
+                "(hardware.ranks): start as many on each node, or give the ranks of a row"
             )
         columns = options.torus_columns or self.hardware.accelerators_per_node
         if options.topology == "torus" and self.world_size % columns:

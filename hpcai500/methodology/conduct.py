@@ -160,7 +160,7 @@ def _parallelism(
 ) -> Iterator[str]:
     """The updates must be as many, and of as many samples, as those of one process with the same global batch."""
     hardware, policy = recipe["hardware"], recipe["hyperparameters"]
-    ranks = hardware["nodes"] * hardware["accelerators_per_node"]
+    ranks = ranks_of(hardware)
     started = next((event["value"]["world_size"] for event in events if event["key"] == "run_start"), None)
     if started != ranks:
         yield f"the run was started on {started} rank{'' if started == 1 else 's'}; its recipe asks for {ranks}"
@@ -183,6 +183,11 @@ def _parallelism(
                 f"{_named(wrong)}: {found} {key.replace('_', ' ')}; {samples} samples in global batches of {batch} "
                 f"make {value}"
             )
+
+
+def ranks_of(hardware: Mapping[str, Any]) -> int:
+    """Ranks that a recipe asks for, from its table [hardware] in a record."""
+    return int(hardware.get("ranks") or hardware["nodes"] * hardware["accelerators_per_node"])
 
 
 def ranks_per_replica(programming: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcai500.errors import UsageError
 from hpcai500.layers import Recipe
-from hpcai500.machine import Machine
+from hpcai500.machine import Machine, ranks_of_each_node
 from hpcai500.methodology.cost import Span, StepFacts
 from hpcai500.recipe import benchmark_rules
 from hpcai500.results.given_files import GivenFile
@@ -150,7 +150,8 @@ def estimate_on(machine: Machine, name: str, recipe: Recipe, facts: StepFacts) -
         UsageError: the machine's file lacks a value, or the size of the data set is unknown.
     """
     rate, basis = rate_of(machine, recipe, facts)
-    nodes, per_node = recipe.hardware.nodes, recipe.hardware.accelerators_per_node
+    nodes = recipe.hardware.nodes
+    per_node = ranks_of_each_node(recipe.world_size, nodes, name)
     model = machine.model_copy(update={"accelerators_per_node": per_node})
 
     def step(flops: float) -> float:

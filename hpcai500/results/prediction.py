@@ -16,7 +16,7 @@ from hpcai500.drawing import figure_files
 from hpcai500.errors import UsageError
 from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
-from hpcai500.machine import Level, Link, Machine, origin_of_run, why_not_of
+from hpcai500.machine import Level, Link, Machine, origin_of_run, ranks_of_each_node, why_not_of
 from hpcai500.methodology.cost import (
     MOST_TENSORS,
     USUAL_BUCKET_BYTES,
@@ -166,7 +166,8 @@ def measured_points(runs: Sequence[ScoredRun], machine: Machine) -> list[Measure
     for run in runs:
         _require_same_work(runs[0].record, run.record)
         # Step times of another device or node size do not apply to the machine.
-        device, per_node = str(run.record.tables["accelerator"]["device"]), run.result.world_size // run.result.nodes
+        device = str(run.record.tables["accelerator"]["device"])
+        per_node = ranks_of_each_node(run.result.world_size, run.result.nodes, run.path)
         if reason := why_not_of(machine, device, per_node, origin_of_run(run.record.system)):
             raise UsageError(f"{run.path}: {reason}")
     return [_point(run) for run in runs]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcai500.drawing import figure_files
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.machine import Level, Machine, PaperPoint, origin_of_run, why_not_of
+from hpcai500.machine import Level, Machine, PaperPoint, origin_of_run, ranks_of_each_node, why_not_of
 from hpcai500.methodology.roofline import (
     Ceiling,
     Model,
@@ -341,9 +341,7 @@ def _model(runs: Sequence[ScoredRun], model: Model | None) -> Model:
 
 def _point(run: ScoredRun, machine: Machine, model: Model) -> RooflinePoint:
     result = run.result
-    per_node, rest = divmod(result.world_size, result.nodes)
-    if rest:
-        raise UsageError(f"{run.path}: {result.world_size} ranks on {result.nodes} nodes: the model needs equal nodes")
+    per_node = ranks_of_each_node(result.world_size, result.nodes, run.path)
     device = str(run.record.tables["accelerator"]["device"])
     if reason := why_not_of(machine, device, per_node, origin_of_run(run.record.system)):
         raise UsageError(f"{run.path}: {reason}")

@@ -22,7 +22,7 @@ from hpcai500.results.score import ScoredRun, read_runs
 from hpcai500.text import count, prefix_of, scaled
 
 # Fields that may differ between the points of a weak scaling; the seed does not change rates.
-_VARIED = {("hardware", "nodes"), ("hardware", "accelerators_per_node"), ("hyperparameters", "seed")}
+_VARIED = {("hyperparameters", "seed"), *(("hardware", key) for key in ("nodes", "accelerators_per_node", "ranks"))}
 
 
 @dataclass(frozen=True)

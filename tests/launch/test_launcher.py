@@ -35,7 +35,8 @@ from hpcai500.launch.layout import (
     torchrun,
 )
 from hpcai500.launch.synthetic_data import data_folder
-from hpcai500.recipe import load_recipe, reference_recipe, to_toml
+from hpcai500.methodology.conduct import ranks_of
+from hpcai500.recipe import global_batch, load_recipe, reference_recipe, to_toml
 from hpcai500.record import RecordWriter, require_unused
 
 Command = Callable[..., tuple[int, str, str]]
@@ -243,6 +244,11 @@ def test_a_launcher_gets_these_words(words: Sequence[str], expected: str) -> Non
     assert shlex.join(words) == expected
 
 
+def test_srun_starts_fewer_ranks_than_fit_where_some_nodes_have_fewer() -> None:
+    tokens = srun(Layout(nodes=2, per_node=2, total=3), ["x"])
+    assert tokens[1:4] == ["--nodes=2", "--ntasks=3", "--ntasks-per-node=2"]
+
+
 def test_what_a_launcher_cannot_do_is_refused() -> None:
     with pytest.raises(UsageError, match="expected 2 hosts, one a node, got 1: n1"):
         Layout(nodes=2, per_node=1, hosts=["n1"])
@@ -258,9 +264,9 @@ def test_what_a_launcher_cannot_do_is_refused() -> None:
 # --- what a recipe leaves open follows the ranks that there are; what it states must agree with them
 
 
-RANKS = {n: World(n, 1, "torch", f"--procs {n}", "the fix") for n in (1, 2, 4)}
-SPREAD = World(8, 2, "torch", "srun", "the fix")
-NO_NODES = World(8, None, "torch", "srun", "")
+RANKS = {n: World(n, (n,), "torch", f"--procs {n}", "the fix") for n in (1, 2, 4)}
+SPREAD = World(8, (4, 4), "torch", "srun", "the fix")
+NO_NODES = World(8, (), "torch", "srun", "")
 STATING = """benchmark = "ic"
 [hardware]
 accelerators_per_node = 2
@@ -277,7 +283,7 @@ device = "cpu"
         ([], RANKS[1], (1, 1, "local")),
         ([], RANKS[2], (1, 2, "torch")),
         ([], SPREAD, (2, 4, "torch")),
-        ([], World(2, 1, "horovod", "horovodrun", ""), (1, 2, "horovod")),
+        ([], World(2, (2,), "horovod", "horovodrun", ""), (1, 2, "horovod")),
         (["communication.backend=horovod"], RANKS[2], (1, 2, "horovod")),
         (["hardware.accelerators_per_node=4"], SPREAD, (2, 4, "torch")),
         (["hardware.nodes=4"], SPREAD, (4, 2, "torch")),  # a stated shape is believed: two nodes tried as four
@@ -289,6 +295,36 @@ def test_what_is_open_follows_the_ranks(overrides: list[str], world: World, expe
     fitted = fitting_overrides("ic/smoke", overrides, world)
     recipe = load_recipe("ic/smoke", [*overrides, *fitted])
     assert (recipe.hardware.nodes, recipe.hardware.accelerators_per_node, recipe.communication.backend) == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "layout", "expected"),
+    [
+        ([], (2, 1), (2, 2, 3)),
+        ([], (1, 2), (2, 2, 3)),
+        (["hardware.nodes=2"], (2, 1), (2, 2, 3)),
+        (["hardware.nodes=2"], (), (2, 2, 3)),  # the launcher does not say
+        (["hardware.nodes=2", "hardware.accelerators_per_node=2", "hardware.ranks=3"], (2, 1), (2, 2, 3)),
+        (["hardware.nodes=3"], (2, 1), (3, 1, None)),
+    ],
+)
+def test_nodes_may_have_different_numbers_of_ranks(
+    overrides: list[str], layout: tuple[int, ...], expected: tuple[int, int, int | None]
+) -> None:
+    overrides = [*overrides, *fitting_overrides("ic/smoke", overrides, World(3, layout, "torch", "srun", "the fix"))]
+    recipe = load_recipe("ic/smoke", overrides)
+    hardware = recipe.hardware
+    assert (hardware.nodes, hardware.accelerators_per_node, hardware.ranks) == expected
+    assert recipe.world_size == ranks_of(recipe.model_dump()["hardware"]) == 3
+    assert recipe.global_batch == global_batch(recipe.model_dump()) == 3 * recipe.hyperparameters.batch_size
+
+
+def test_a_rank_too_few_of_stated_nodes_is_refused() -> None:
+    stated = ["hardware.nodes=2", "hardware.accelerators_per_node=2"]
+    with pytest.raises(UsageError, match=r"3 ranks, but the recipe's hardware is 2 x 2 \(.*\): the fix"):
+        fitting_overrides("ic/smoke", stated, World(3, (2, 1), "torch", "srun", "the fix"))
+    with pytest.raises(UsageError, match=r"2 ranks, but the recipe's hardware is 2 x 2 \(.*\) with 3 ranks"):
+        fitting_overrides("ic/smoke", [*stated, "hardware.ranks=3"], World(2, (1, 1), "torch", "srun", "the fix"))
 
 
 def test_the_reference_recipe_states_nothing_and_a_copy_of_it_everything(tmp_path: Path) -> None:
@@ -419,12 +455,19 @@ def test_a_command_that_may_oversubscribe_warns_once(images: Path, tmp_path: Pat
 def test_a_torus_that_the_ranks_do_not_fill_is_refused_before_one_starts() -> None:
     torus = ["communication.backend=torch", "communication.topology=torus", "accelerator.device=cpu"]
     recipe = load_recipe("ic/smoke", [*torus, "hardware.nodes=3", "hardware.accelerators_per_node=1"])
-    launcher = launcher_of(Placement(0, 3, 0, 2, "mpirun", "localhost:1", None), None)
-    said = "0 makes each node a row, but this node has 2 of the 3 ranks"
+    said = "0 makes each node a row, but nodes have different numbers of"
+    for uneven in (
+        Placement(0, 3, 0, 2, "mpirun", "localhost:1", None),
+        Placement(0, 3, 0, 1, "srun", "localhost:1", None, (1, 2)),
+    ):
+        launcher = launcher_of(uneven, None)
+        with pytest.raises(RecipeError, match=said):
+            launcher.check(recipe, 1)
+        with pytest.raises(RecipeError, match=said):
+            launcher.run(recipe, ["--resume", "--out", "nowhere"])
+    three = ["hardware.nodes=2", "hardware.accelerators_per_node=2", "hardware.ranks=3"]
     with pytest.raises(RecipeError, match=said):
-        launcher.check(recipe, 1)
-    with pytest.raises(RecipeError, match=said):
-        launcher.run(recipe, ["--resume", "--out", "nowhere"])
+        load_recipe("ic/smoke", [*torus, *three])
     recipe = load_recipe("ic/smoke", [*torus, "communication.torus_columns=2", "hardware.accelerators_per_node=6"])
     launcher = launcher_of(Placement(0, 1, 0, 1, "none", None, None), 3)
     with pytest.raises(RecipeError, match="3 ranks do not fill rows of 2: use one of 1, 3"):

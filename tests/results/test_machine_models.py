@@ -254,6 +254,12 @@ def test_a_prediction_cuts_buckets_as_a_run_does(device: str, buckets: str) -> N
     assert any(f"in {buckets} of at most" in sentence for sentence in assumptions)
 
 
+def test_an_estimate_for_unequal_nodes_is_refused() -> None:
+    uneven = [f"hardware.{field}" for field in ("nodes=2", "accelerators_per_node=4", "ranks=7")]
+    with pytest.raises(UsageError, match="7 ranks on 2 nodes: the model needs equal nodes"):
+        estimated(*uneven)
+
+
 def test_an_estimate_for_one_node_needs_no_network() -> None:
     alone = machine().model_copy(update={"nodes": 1, "network": None, "system": None})
     said = "\n".join(estimated("accelerator.precision=fp32", on=alone).lines())

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.cli.commands import app
 from hpcai500.errors import RunError, UsageError, WrongAnswerError
+from hpcai500.layers import Hardware
 from hpcai500.recipe import load_recipe
 from hpcai500.record import Event, read_record
 from hpcai500.results.replication.comparison import (
@@ -282,8 +283,11 @@ def test_a_metric_that_a_run_lacks_is_left_out(theirs: Side, tmp_path: Path) -> 
 
 def _planned(submitted: Side, folder: Path, **request: Any) -> Plan:
     here = submitted.records[0].system
-    line = f"{folder.name} is run"
-    return plan_replication(submitted, PlanRequest(folder, **request), here, lambda *place: f"{line} by {place[:3]}")
+
+    def line(launcher: str, hardware: Hardware, _: Path) -> str:
+        return f"{folder.name} is run by {launcher, hardware.nodes, hardware.accelerators_per_node}"
+
+    return plan_replication(submitted, PlanRequest(folder, **request), here, line)
 
 
 def test_the_plan_is_the_recipe_as_often_with_seeds_of_its_own(submitted: Side, tmp_path: Path) -> None:

@@ -623,7 +623,7 @@ def _fitting_recipe(request: RenderRequest, name: str, site: Site) -> Recipe:
     tasks = site.node.tasks
     source = f"--nodes {request.nodes} with {tasks} task{'s' * (tasks > 1)} each ([node] tasks of the site)"
     fix = "change --nodes or tasks, or the recipe: --set hardware.nodes=N --set hardware.accelerators_per_node=N"
-    world = World(request.nodes * tasks, request.nodes, "torch", source, fix)
+    world = World(request.nodes * tasks, [tasks] * request.nodes, "torch", source, fix)
     fitting = fitting_overrides(name, request.overrides, world)
     recipe = load_recipe(name, [*request.overrides, *fitting])
     if recipe.hardware.nodes != request.nodes:

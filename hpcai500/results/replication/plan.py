@@ -23,7 +23,7 @@ from hpcai500.campaign.journal import Campaign, create_campaign
 from hpcai500.campaign.standing import ODD, SEED, world
 from hpcai500.errors import RunError, UsageError
 from hpcai500.files import make_empty, write_atomically
-from hpcai500.layers import Recipe
+from hpcai500.layers import Hardware, Recipe
 from hpcai500.recipe import load_recipe, parse_resolved, table_differences
 from hpcai500.results.replication.comparison import (
     BATCH_FIELDS,
@@ -114,8 +114,8 @@ _FACTS: Mapping[str, Callable[[System], Any]] = {
 
 
 _MOST_LINES = 20
-# (launcher, nodes, ranks per node, campaign's folder) -> the command line that runs a campaign.
-LaunchLine = Callable[[str, int, int, Path], str]
+# (launcher, hardware, campaign's folder) -> the command line that runs a campaign.
+LaunchLine = Callable[[str, Hardware, Path], str]
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ repeated, but hardly that other seeds give the same result."""
 new ones, not those of the original. Such runs are independent, as the comparison assumes, and show whether
 the original's seeds were lucky (`--same-seeds` uses those)."""
     launcher = launchers[0] if launchers else "none"
-    line = guide.launch_line(launcher, hardware.nodes, hardware.accelerators_per_node, folder)
+    line = guide.launch_line(launcher, hardware, folder)
     return f"""\
 ## 3. The runs
 

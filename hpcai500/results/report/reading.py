@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.methodology.conduct import ranks_of
 from hpcai500.methodology.passes import Timeline
 from hpcai500.methodology.result import Result, derive
 from hpcai500.recipe import rulebook
@@ -69,8 +70,8 @@ class Subject:
         if isinstance(ranks, int):
             return ranks
         hardware = table(self.record.tables.get("hardware"))
-        nodes, per_node = hardware.get("nodes"), hardware.get("accelerators_per_node")
-        return nodes * per_node if isinstance(nodes, int) and isinstance(per_node, int) else 0
+        sizes = [hardware.get("nodes"), hardware.get("accelerators_per_node"), hardware.get("ranks", 0)]
+        return ranks_of(hardware) if all(isinstance(size, int) for size in sizes) else 0
 
 
 def machine_sentence(system: Mapping[str, Any], nodes: int) -> str:

@@ -17,6 +17,7 @@ from hpcai500 import __version__
 from hpcai500.campaign.journal import Attempt, Campaign, GivenHeads, read_campaign
 from hpcai500.campaign.standing import Standing, standing
 from hpcai500.errors import RecipeError, RecordError
+from hpcai500.methodology.conduct import ranks_of
 from hpcai500.methodology.events import Log
 from hpcai500.methodology.integrity import Pass, last_passes
 from hpcai500.methodology.result import Result, derive
@@ -324,7 +325,7 @@ class Run:
     @property
     def world_size(self) -> int:
         """Ranks that the recipe asks for."""
-        return int(self.field("hardware", "nodes")) * int(self.field("hardware", "accelerators_per_node"))
+        return ranks_of(self.record.tables["hardware"])
 
 
 RunCheck = Callable[[Run], Iterable[Finding]]
