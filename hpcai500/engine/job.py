@@ -48,7 +48,7 @@ from hpcai500.measure.threads import use_threads
 from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import derive
 from hpcai500.methodology.samples import Samples, samples_of
-from hpcai500.recipe import recipe_hash, rulebook
+from hpcai500.recipe import read_resolved, recipe_hash, rulebook
 from hpcai500.record import Record, RecordWriter, iterate, mark_lost, read_record
 from hpcai500.run_progress import PROGRESS, parse_progress
 from hpcai500.streams import say
@@ -295,12 +295,14 @@ def resume(out: Path, data: Path | None, stop: StopRequest, placement: Placement
     Raises:
         HpcAi500Error: it cannot resume or finish; the record says why.
     """
-    old = read_record(out)
-    recipe = old.recipe()
+    old = read_record(out) if placement.rank == 0 else None
+    recipe = read_resolved(out / "recipe.toml")
     with joined(_with_backend(recipe, placement), placement) as ranks, reporting_errors(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=True)
-        writer = RecordWriter.reopen(old) if ranks.leads else None
+        writer = RecordWriter.reopen(old) if old else None
         with _errors_recorded(out, writer, ranks):
+            # Other hosts may still see an earlier state of the events over NFS: all ranks go by what rank 0 has read.
+            old = ranks.world.broadcast_object(old)
             if writer:
                 writer.keep_progress(owner_of(os.getpid()), old.events, is_one_of_many=bool(recipe.ensemble))
             is_trained = has_reached_its_end(old)

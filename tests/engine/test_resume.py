@@ -13,8 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,10 +26,11 @@ from builders.ranks import start, started
 from builders.runs import same_weights, train_arguments, weather_arguments
 
 from hpcai500 import train
-from hpcai500.engine import signals
+from hpcai500.engine import job, signals
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode
+from hpcai500.hosts import Placement
 from hpcai500.methodology.conduct import conduct
 from hpcai500.methodology.passes import target_checkpoint
 from hpcai500.recipe import rulebook
@@ -261,6 +264,20 @@ def test_a_run_that_only_lacks_its_result_is_concluded_and_not_trained_again(not
     assert code == 0
     assert json.loads((not_concluded / "result.json").read_text()) == json.loads(before)
     assert (not_concluded / "events.jsonl").read_bytes() == events
+
+
+def test_all_ranks_go_by_the_events_that_rank_0_has_read(not_concluded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As over NFS, rank 1 does not see yet that training has ended: it must not train while rank 0 concludes."""
+    of_rank_0, log = read_record(not_concluded), not_concluded / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[: len(lines) // 2]))
+    (not_concluded / "result.json").unlink()
+    world = SimpleNamespace(size=1, broadcast_object=lambda thing: of_rank_0 if thing is None else thing)
+    ranks = SimpleNamespace(leads=False, world=world, on_lost=lambda *_, **__: None, reading=lambda *_: nullcontext())
+    monkeypatch.setattr(job, "joined", lambda *_: nullcontext(ranks))
+    monkeypatch.setattr(job, "reporting_errors", lambda _: nullcontext())
+    monkeypatch.setattr(job, "_run", lambda *_: pytest.fail("rank 1 trains"))
+    job.resume(not_concluded, None, StopRequest(), Placement(1, 2, 1, 2, "srun", "n1:1", None))
 
 
 def test_a_run_that_was_killed_before_its_first_event_may_be_started_again(run: Run, tmp_path: Path) -> None:
