@@ -194,7 +194,9 @@ def shared_memory_check(
     fix = "mount it writable" if read_only else "mount a larger one"
     found = "/dev/shm is read-only" if read_only else found  # noqa: S108
     if container:
-        fix = f"omit --contain, or {container.program} {container.action} --bind /dev/shm …"
+        # With --contain it is the container's own, else the host's; from inside they look alike.
+        bind = f"{container.program} {container.action} --bind /dev/shm …"
+        fix += f" on the host; if the host has one, omit --contain, or {bind}"
     need = "need it" if read_only else "need more"
     return Check("shared memory", "warn", f"{found}: NCCL and MPI {need} for {ranks} ranks", fix)
 
@@ -358,10 +360,10 @@ def backend_check(recipe: Recipe | None, horovod: str | None) -> Check:
 # Cores and memory that scheduler and container allow this process to use.
 
 
-# On a smaller machine, a single core may be intended.
+# On a smaller machine, a single core may be intended; not so where srun left it to a rank that could have more.
 _LEAST_NODE_CORES = 4
 _FIXES: dict[LauncherName, str] = {
-    "srun": "srun --cpus-per-task=N --cpu-bind=cores …",
+    "srun": "srun --cpus-per-task=N --cpu-bind=cores … (since Slurm 22.05, srun does not inherit it from sbatch)",
     "mpirun": "mpirun --bind-to none …, or --map-by ppr:RANKS:node:PE=N",
 }
 
@@ -383,7 +385,8 @@ def cores_check(
             "it is used up",
             "raise the quota (docker --cpus, limits of a pod, CPUQuota of systemd; cpu.max of the control group)",
         )
-    if available > 1 or total < _LEAST_NODE_CORES or local_size * 2 > total:
+    is_small = total < _LEAST_NODE_CORES and launcher != "srun"
+    if available > 1 or is_small or local_size * 2 > total:
         return Check("cores", "pass", found)
     fix = _FIXES.get(launcher, "request more from the scheduler (`sbatch --cpus-per-task=N`), or see `taskset -p $$`")
     return Check("cores", "warn", f"{found} for this rank: decoding and training share one core", fix)

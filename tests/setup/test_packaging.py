@@ -429,10 +429,17 @@ def test_what_follows_the_build_is_the_same_in_both() -> None:
     assert "--nv" in cuda.sections["help", ""]
 
 
+def test_a_rank_that_loses_the_mount_of_its_image_leaves_no_core_file(definition: Path) -> None:
+    final = parse(definition)[-1]
+    for (name, _), text in final.sections.items():
+        if name in ("runscript", "apprun"):
+            assert "ulimit -S -c 0" in text
+
+
 def test_every_app_is_a_command_and_in_the_help(definition: Path) -> None:
     final = parse(definition)[-1]
     apps = {argument: text for (name, argument), text in final.sections.items() if name == "apprun"}
     assert set(apps) == {"ic", "ewa", "doctor"}
     for name, text in apps.items():
-        assert text.strip() == f'exec hpcai500 {name} "$@"'
+        assert text.strip() == f'ulimit -S -c 0\n    exec hpcai500 {name} "$@"'
         assert f"{{{{ name }}}}.sif {name}" in final.sections["help", ""]

@@ -253,6 +253,13 @@ def test_one_core_of_many_is_told_with_the_launchers_own_option(launcher: Launch
     assert (check.fix or "").startswith(fix)
 
 
+def test_srun_that_gives_a_lone_rank_one_of_two_cores_is_told() -> None:
+    """As `srun -c1` in a job with two CPUs a task."""
+    check = doctor.cores_check(1, 2, 1, "srun")
+    assert (check.status, "since Slurm 22.05" in (check.fix or "")) == ("warn", True)
+    assert doctor.cores_check(1, 2, 2, "srun").status == "pass"
+
+
 @pytest.mark.parametrize(("available", "total", "ranks"), [(2, 64, 4), (1, 2, 1), (1, 64, 64), (1, 1, 1), (64, 64, 1)])
 def test_a_fair_share_of_the_cores_is_fine(available: int, total: int, ranks: int) -> None:
     assert doctor.cores_check(available, total, ranks, "mpirun").status == "pass"
@@ -338,6 +345,8 @@ def test_memory_is_said_and_never_judged_but_for_what_ranks_share() -> None:
     assert doctor.shared_memory_check(2**30, 8, None).status == "pass"
     check = doctor.shared_memory_check(64 * 2**20, 8, OURS)
     assert (check.status, check.detail) == ("warn", "/dev/shm has 64 MiB: NCCL and MPI need more for 8 ranks")
+    # Without --contain it is the host's that is too small.
+    assert (check.fix or "").startswith("mount a larger one on the host")
     assert doctor.shared_memory_check(None, 8, None).status == "skip"
 
 
