@@ -15,7 +15,7 @@ from statistics import NormalDist
 from typing import Any
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.roofline import BYTES_A_VALUE, Compression, arithmetic_of
+from hpcai500.methodology.roofline import BYTES_A_VALUE, Compression, arithmetic_of, direct_pass
 from hpcai500.methodology.statistics import quartiles
 
 # ----------------------------------------------------------------------------------------------------
@@ -94,7 +94,13 @@ ALGORITHMS = ("ring", "double-binary-tree", "butterfly", "hierarchical-ring")
 
 
 def all_reduce(
-    topology: str, layout: Layout, network: Network, *, algorithm: str = "ring", columns: int = 0
+    topology: str,
+    layout: Layout,
+    network: Network,
+    *,
+    algorithm: str = "ring",
+    columns: int = 0,
+    compression: Compression = "none",
 ) -> AllReduce:
     """The cost of an all-reduce under `communication.topology` and `communication.algorithm`; 0 for one rank.
 
@@ -105,24 +111,28 @@ def all_reduce(
         algorithm: for `flat`, one of `ALGORITHMS`; `default` takes the faster of ring and double binary tree, as NCCL
             does by its own model.
         columns: ranks in a row of the torus; 0 for those of a node.
+        compression: in `int8`, which no library can sum, pieces are sent directly to the ranks that sum them, and the
+            sums return around a ring, under any `algorithm`.
 
     Raises:
         UsageError: there is no such topology or algorithm, or the ranks do not fill the rows.
     """
     if layout.ranks == 1:
         return lambda size: 0.0
+    is_direct = compression == "int8"
     match topology:
         case "flat":
-            return _flat(layout, network, algorithm)
+            return (lambda size: direct(layout, network, size)) if is_direct else _flat(layout, network, algorithm)
         case "hierarchical":
+            # A leader is alone on its node, and within a node both ways send as much.
             return lambda size: hierarchical(layout, network, size)
         case "torus":
             columns = columns or layout.per_node
             if layout.ranks % columns:
                 raise UsageError(f"torus: {layout.ranks} ranks do not fill rows of {columns}")
-            return lambda size: torus(layout, network, columns, size)
+            return lambda size: torus(layout, network, columns, size, is_direct=is_direct)
         case "parameter-server":
-            return lambda size: parameter_server(layout, network, size)
+            return lambda size: parameter_server(layout, network, size, is_direct=is_direct)
     raise UsageError(f"topology: expected one of {', '.join(TOPOLOGIES)}, got {topology!r}")
 
 
@@ -147,6 +157,14 @@ def ring(layout: Layout, network: Network, size: float) -> float:
     2 (n - 1) max(a + b / (n w), a' + b / (n w')). A ring in rank order crosses each node's link once each way.
     """
     return _ring_steps(2, layout.ranks, _links(layout, network), size)
+
+
+def direct(layout: Layout, network: Network, size: float) -> float:
+    """A sum of int8: a piece of b / n from each rank to each other, then a ring pass of the sums.
+
+    max((n - p) a + p b (N - 1) / (N w), (p - 1) (a' + b / (n w'))) + (n - 1) max(a + b / (n w), a' + b / (n w')).
+    """
+    return _direct_pass(layout, network, size) + _ring_steps(1, layout.ranks, _links(layout, network), size)
 
 
 def double_binary_tree(layout: Layout, network: Network, size: float) -> float:
@@ -184,11 +202,12 @@ def hierarchical(layout: Layout, network: Network, size: float) -> float:
     return near + _ring_steps(2, layout.nodes, (network.between,), size)
 
 
-def torus(layout: Layout, network: Network, columns: int, size: float) -> float:
+def torus(layout: Layout, network: Network, columns: int, size: float, *, is_direct: bool = False) -> float:
     """Reduce-scatter and all-gather along rows of c, and c rings along columns of r ranks with b / c each.
 
     If a row is within a node: 2 (c - 1) (a' + b / (c w')) + 2 (r - 1) (a + s b / (c r w)), where s = min(c, p) columns
     share a link. A row over several nodes sends p (c - p) b / c over each link instead of using those within the node.
+    For int8 (`is_direct`), columns with several ranks a node send p (b / c) (N - 1) / N directly in place of one way.
     """
     rows, per_node = layout.ranks // columns, layout.per_node
     if columns <= per_node:
@@ -204,17 +223,31 @@ def torus(layout: Layout, network: Network, columns: int, size: float) -> float:
     step = network.within.seconds(piece) if rows > layout.nodes else 0.0
     if layout.nodes > 1:
         step = max(step, network.between.seconds(min(columns, per_node) * piece))
-    return row + 2 * (rows - 1) * step
+    way = (rows - 1) * step
+    if is_direct and rows > layout.nodes > 1:
+        sent = direct_pass(size / columns, layout.nodes, per_node).node
+        there = (rows - 1) * network.between.latency_seconds + sent / network.between.bytes_per_second
+        return row + max(there, way) + way
+    return row + 2 * way
 
 
-def parameter_server(layout: Layout, network: Network, size: float) -> float:
+def parameter_server(layout: Layout, network: Network, size: float, *, is_direct: bool = False) -> float:
     """Reduce to one rank and broadcast from it; the link of its node is the bottleneck.
 
-    2 (n - 1) (a + b / (n w)) + ceil(log2 n) (a + b / w); a' and w' on one node.
+    2 (n - 1) (a + b / (n w)) + ceil(log2 n) (a + b / w); a' and w' on one node. In int8 a reduce is that of `direct`.
     """
     links = _links(layout, network)
     broadcast = max(_broadcast(layout.ranks, link, size) for link in links)
-    return _ring_steps(2, layout.ranks, links, size) + broadcast
+    reduce = direct(layout, network, size) if is_direct else _ring_steps(2, layout.ranks, links, size)
+    return reduce + broadcast
+
+
+def _direct_pass(layout: Layout, network: Network, size: float) -> float:
+    """All ranks send b / n to each other rank, all at once; the ranks of a node share its link."""
+    elsewhere = layout.ranks - layout.per_node
+    sent = direct_pass(size, layout.nodes, layout.per_node).node
+    far = elsewhere * network.between.latency_seconds + sent / network.between.bytes_per_second
+    return max(far, (layout.per_node - 1) * network.within.seconds(size / layout.ranks))
 
 
 def _links(layout: Layout, network: Network) -> tuple[Hockney, ...]:
@@ -482,13 +515,15 @@ class Exchange:
     """How gradients are summed.
 
     Attributes:
-        all_reduce: as `all_reduce` returns it.
+        all_reduce: of gradients, as `all_reduce` returns it.
         compression: as in a recipe.
         packing_bytes_per_second: memory bandwidth of packing and unpacking; None leaves their time out.
         overlap: whether sums run under the backward pass; otherwise they begin when it has ended.
         overhead_seconds: a constant time added to each step before the last sum, never hidden.
         processor_seconds_per_byte: by how much summing a byte of gradients lengthens a backward pass on the same cores;
             0 if a device computes.
+        status_all_reduce: of the numbers that end an update, which the library sums over all ranks in any topology and
+            compression; None is `all_reduce`.
     """
 
     all_reduce: AllReduce
@@ -497,6 +532,7 @@ class Exchange:
     overlap: bool = True
     overhead_seconds: float = 0.0
     processor_seconds_per_byte: float = 0.0
+    status_all_reduce: AllReduce | None = None
 
     def sending_seconds(self, size_bytes: float) -> float:
         """Pack, sum and unpack gradients of `size_bytes` in fp32.
@@ -513,7 +549,8 @@ class Exchange:
 
     def status_seconds(self, buckets: Sequence[Gradients]) -> float:
         """The small all-reduce that ends each update."""
-        return self.all_reduce(_STATUS_BYTES * (_STATUS_NUMBERS + sum(bucket.parameters for bucket in buckets)))
+        summing = self.status_all_reduce or self.all_reduce
+        return summing(_STATUS_BYTES * (_STATUS_NUMBERS + sum(bucket.parameters for bucket in buckets)))
 
 
 @dataclass(frozen=True)
@@ -666,9 +703,21 @@ class Plan:
         layout = Layout(nodes, self.per_node)
         # Where ranks do not fill rows of the recipe's columns, a row of the torus is a node.
         columns = self.columns if self.columns and layout.ranks % self.columns == 0 else 0
-        summing = all_reduce(self.topology, layout, self.network, algorithm=self.algorithm, columns=columns)
-        overhead = self.overhead_seconds if nodes > 1 else 0.0
-        exchange = Exchange(summing, self.compression, self.packing_bytes_per_second, self.overlap, overhead)
+        exchange = Exchange(
+            all_reduce(
+                self.topology,
+                layout,
+                self.network,
+                algorithm=self.algorithm,
+                columns=columns,
+                compression=self.compression,
+            ),
+            self.compression,
+            self.packing_bytes_per_second,
+            self.overlap,
+            overhead_seconds=self.overhead_seconds if nodes > 1 else 0.0,
+            status_all_reduce=all_reduce("flat", layout, self.network, algorithm=self.algorithm),
+        )
         return predict_step(self.work, exchange, layout.ranks)
 
     def efficiency(self, nodes: int) -> float:

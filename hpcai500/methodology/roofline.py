@@ -48,8 +48,8 @@ def arithmetic_of(precision: str) -> str:
 # | torus (a row is a node) | 2 b (m - 1) / m + 2 (b / m) (N - 1) / N | 2 b (N - 1) / N: m rings with b / m each |
 # | parameter-server | 2 b (n - 1) / n | 2 m b (N - 1) / N: each rank for itself, to and from the server |
 #
-# No library can sum int8. Its pieces are sent directly to the ranks that sum them, b (n - 1) / n from each rank, of
-# which m b (N - 1) / N leave a node, and the sums return around a ring: see `_quantised`.
+# No library can sum int8. Its pieces are sent directly to the ranks that sum them (`direct_pass`), and the sums return
+# around a ring (`ring_pass`): see `_quantised`. `methodology/cost.py` takes the time of the same passes.
 
 
 Topology = Literal["ring", "tree", "hierarchical", "torus", "parameter-server"]
@@ -68,6 +68,19 @@ class SentBytes:
     node: float
 
 
+def ring_pass(buffer_bytes: float, nodes: int, ranks_per_node: int) -> SentBytes:
+    """Once around a ring of all ranks: a reduce-scatter or an all-gather. One rank of a node sends to another node."""
+    ranks = nodes * ranks_per_node
+    once = buffer_bytes * (ranks - 1) / ranks
+    return SentBytes(once, once if nodes > 1 else 0.0)
+
+
+def direct_pass(buffer_bytes: float, nodes: int, ranks_per_node: int) -> SentBytes:
+    """A piece of 1 / ranks from each rank to each other: all ranks of a node send to all ranks of other nodes."""
+    ranks = nodes * ranks_per_node
+    return SentBytes(buffer_bytes * (ranks - 1) / ranks, ranks_per_node * buffer_bytes * (nodes - 1) / nodes)
+
+
 def sent_bytes(topology: Topology, buffer_bytes: float, nodes: int, ranks_per_node: int) -> SentBytes:
     """What `topology` sends to sum `buffer_bytes`, of a type that the library can sum, over equal nodes.
 
@@ -75,19 +88,18 @@ def sent_bytes(topology: Topology, buffer_bytes: float, nodes: int, ranks_per_no
         UsageError: there is no such topology, or a number is not positive.
     """
     _check(topology, buffer_bytes, nodes, ranks_per_node)
-    ranks = nodes * ranks_per_node
-    over_ranks = 2 * buffer_bytes * (ranks - 1) / ranks
+    once = ring_pass(buffer_bytes, nodes, ranks_per_node)
     over_nodes = 2 * buffer_bytes * (nodes - 1) / nodes
     match topology:
         case "ring":
-            return SentBytes(over_ranks, over_ranks if nodes > 1 else 0.0)
+            return SentBytes(2 * once.rank, 2 * once.node)
         case "tree" | "hierarchical":
-            return SentBytes(over_ranks, over_nodes)
+            return SentBytes(2 * once.rank, over_nodes)
         case "torus":
             row = 2 * buffer_bytes * (ranks_per_node - 1) / ranks_per_node
             return SentBytes(row + over_nodes / ranks_per_node, over_nodes)
         case "parameter-server":
-            return SentBytes(over_ranks, ranks_per_node * over_nodes)
+            return SentBytes(2 * once.rank, ranks_per_node * over_nodes)
 
 
 def gradient_bytes(topology: Topology, values: float, compression: str, nodes: int, ranks_per_node: int) -> SentBytes:
@@ -107,15 +119,13 @@ def gradient_bytes(topology: Topology, values: float, compression: str, nodes: i
 def _quantised(topology: Topology, buffer_bytes: float, nodes: int, ranks_per_node: int) -> SentBytes:
     """A sum of int8: pieces go directly in flat topologies and to a server; a reduce costs what a broadcast does."""
     usual = sent_bytes(topology, buffer_bytes, nodes, ranks_per_node)
-    ranks = nodes * ranks_per_node
-    once = buffer_bytes * (ranks - 1) / ranks
-    direct = ranks_per_node * buffer_bytes * (nodes - 1) / nodes
-    back = once if nodes > 1 else 0.0
+    direct = direct_pass(buffer_bytes, nodes, ranks_per_node)
+    back = ring_pass(buffer_bytes, nodes, ranks_per_node)
     match topology:
         case "ring" | "tree":
-            return SentBytes(usual.rank, direct + back)
+            return SentBytes(direct.rank + back.rank, direct.node + back.node)
         case "parameter-server":
-            return SentBytes(3 * once, 2 * direct + back)
+            return SentBytes(3 * back.rank, 2 * direct.node + back.node)
         case "hierarchical":
             return SentBytes(usual.rank + buffer_bytes * (ranks_per_node - 1) / ranks_per_node, usual.node)
         case "torus":

@@ -49,7 +49,7 @@ from hpcai500.methodology.cost import (
     torus,
     walls,
 )
-from hpcai500.methodology.roofline import BYTES_A_VALUE, Compression
+from hpcai500.methodology.roofline import BYTES_A_VALUE, Compression, Topology, gradient_bytes
 from hpcai500.recipe import load_recipe
 from hpcai500.results.prediction import MODEL_ERROR, predict_scaling
 from hpcai500.workloads import model_of
@@ -101,6 +101,38 @@ def test_no_algorithm_is_faster_than_the_bytes_that_a_node_must_send(
     """2 b (N - 1) / N cross the link of a node, whatever the algorithm (Patarasuk and Yuan 2009), b of a tree's two."""
     least = size * 2 * (nodes - 1) / nodes / network.between.bytes_per_second
     assert summing(kind, Layout(nodes, per_node), network, size) >= least * (1 - 1e-9)
+
+
+@given(
+    st.sampled_from([("flat", "ring"), ("hierarchical", "hierarchical"), ("torus", "torus")]),
+    st.sampled_from(get_args(Compression)),
+    st.builds(Layout, st.integers(2, 64), st.integers(1, 16)),
+    st.floats(1, 1e9),
+)
+def test_a_link_carries_the_bytes_that_the_roofline_counts(
+    names: tuple[str, Topology], compression: Compression, layout: Layout, values: float
+) -> None:
+    """Where nothing but the link of a node takes time: a byte a second."""
+    network = Network(Hockney(0, 1e300), Hockney(0, 1))
+    seconds = all_reduce(names[0], layout, network, compression=compression)(values * BYTES_A_VALUE[compression])
+    assert seconds == pytest.approx(gradient_bytes(names[1], values, compression, layout.nodes, layout.per_node).node)
+
+
+def test_int8_is_sent_directly_and_returns_around_a_ring() -> None:
+    """On 16 nodes of 8: 8 x 15 / 16 and 127 / 128 of the buffer, which a ring sends 2 x 127 / 128 times."""
+    network = Network(Hockney(0, 1e300), Hockney(0, 1))
+    layout = Layout(16, 8)
+    assert all_reduce("flat", layout, network, compression="int8")(1.0) == pytest.approx(7.5 + 127 / 128)
+    assert all_reduce("flat", layout, network)(1.0) == pytest.approx(2 * 127 / 128)
+    # Rows of 4: a column has 32 ranks, two on each node, and a quarter of the buffer.
+    two_rows_a_node = all_reduce("torus", layout, network, columns=4, compression="int8")
+    assert two_rows_a_node(1.0) == pytest.approx(8 / 4 * 15 / 16 + 31 / 32)
+    # Four nodes of two, 1 ms and 1 MB/s between, 8 MB: 6 messages, 2 x 8 x 3 / 4 MB, and 7 steps of a ring of 1 MB.
+    slow = Network(Hockney(0.0001, 1e8), Hockney(0.001, 1e6))
+    there, back = 6 * 0.001 + 12, 7 * (0.001 + 1)
+    assert all_reduce("flat", Layout(4, 2), slow, compression="int8")(8e6) == pytest.approx(there + back)
+    server = all_reduce("parameter-server", Layout(4, 2), slow, compression="int8")
+    assert server(8e6) == pytest.approx(there + back + 3 * (0.001 + 8))
 
 
 @given(st.integers(2, 64), LINKS, SIZES)
@@ -240,6 +272,13 @@ def test_a_curve_begins_with_one_node_and_ends_with_the_last() -> None:
     assert points[0].parallel_efficiency == 1
     assert points[0].samples_per_second == pytest.approx(2 * 4 / points[0].step.seconds)
     assert all(0 < point.parallel_efficiency <= 1 for point in points)
+
+
+def test_the_sum_that_ends_an_update_is_the_librarys_in_any_topology_and_compression() -> None:
+    work = replace(FACTS.work(0.1, 2**20), buckets=())
+    flat = Plan(work=work, network=ETHERNET, per_node=2).step(4)
+    for topology in TOPOLOGIES:
+        assert Plan(work=work, network=ETHERNET, per_node=2, topology=topology, compression="int8").step(4) == flat
 
 
 @pytest.mark.parametrize(
