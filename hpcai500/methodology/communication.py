@@ -288,9 +288,8 @@ class RankSummary(TypedDict):
 def merge(summaries: Sequence[RankSummary], stages: int = 1, *, sharded: bool = False) -> dict[str, Any]:
     """The value of the event `communication`: all ranks together, as plain JSON; unknown is None.
 
-    `stages` and `buckets` are means over ranks, `bytes_per_step` is that of one rank (mean over ranks), and
-    `communication_fraction` is the mean over ranks of exposed wait / step time. `stragglers` is None for one rank, or
-    after too few steps.
+    `stages` and `buckets` are means over ranks, and `bytes_per_step` is that of one rank (mean over ranks).
+    `stragglers` is None for one rank, or after too few steps.
 
     In a pipeline of `stages` stages, rank r has stage r modulo `stages`. Only ranks of the same stage have the same
     work and are compared for stragglers. `overlap` is None there, because a rank also waits for other stages.
@@ -304,7 +303,6 @@ def merge(summaries: Sequence[RankSummary], stages: int = 1, *, sharded: bool = 
     value = {
         "steps": min(summary["steps"] for summary in ordered),
         "all_reduces": min(summary["all_reduces"] for summary in ordered),
-        "communication_fraction": _mean(_share(s["communication_wait_seconds"], s["step_seconds"]) for s in ordered),
         "overlap": _mean(_hidden(summary) for summary in ordered) if stages == 1 else None,
         "bytes_per_step": {
             "gradient": _mean(_share(s["gradient_bytes"], s["steps"]) for s in ordered),
@@ -343,7 +341,7 @@ def _with_unknown_communication(value: dict[str, Any]) -> dict[str, Any]:
     row |= dict.fromkeys(("all_reduce_seconds", "sent_bytes"))
     return {
         **value,
-        **dict.fromkeys(("all_reduces", "communication_fraction", "overlap")),
+        **dict.fromkeys(("all_reduces", "overlap")),
         "bytes_per_step": dict.fromkeys(value["bytes_per_step"]),
         "ranks": [{**rank, **row} for rank in value["ranks"]],
     }

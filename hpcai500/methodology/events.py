@@ -313,7 +313,6 @@ class Communication(Value):
 
     steps: Count
     ranks: list[CommunicationRow]
-    communication_fraction: Any = None
     bytes_per_step: Any = None
     stragglers: Any = None
     network: Any = None

@@ -33,7 +33,7 @@ _PARTS = ("data_wait_seconds", "compute_seconds", "communication_wait_seconds")
 class StepSplit(BaseModel):
     """Shares of the time of all training steps, means over ranks; they add up to 1.
 
-    Unknown for a sharded model, whose passes wait for other ranks without reporting it.
+    Whoever says how long a run waits for sums says `communication`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -47,7 +47,7 @@ class StepSplit(BaseModel):
 def step_split(epochs: Iterable[Mapping[str, Any]]) -> StepSplit | None:
     """The split over `epochs`, the values of `epoch_stop`; None for a record that is older than the split."""
     found = list(epochs)
-    if not found or any(part not in epoch for epoch in found for part in _PARTS):
+    if not found or any(part not in epoch for epoch in found for part in ("seconds", *_PARTS)):
         return None
     whole = math.fsum(epoch["seconds"] for epoch in found)
     known = [math.fsum(epoch[part] for epoch in found) for part in _PARTS]
@@ -62,6 +62,16 @@ def step_split(epochs: Iterable[Mapping[str, Any]]) -> StepSplit | None:
         communication=communication,
         other=max(0.0, 1.0 - data_wait - compute - communication),
     )
+
+
+def split_of_run(recipe: Mapping[str, Any], events: Iterable[Event]) -> StepSplit | None:
+    """The split over all epochs that count, also of a run that has not ended.
+
+    None for a sharded model, whose passes wait for other ranks without reporting it.
+    """
+    if is_sharded(recipe["programming"]):
+        return None
+    return step_split(epoch["value"] for epoch in last_pass(events, "epoch_stop").values())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -267,6 +277,7 @@ def derive(
         *([] if rules else [f"edition {recipe['edition']} has no benchmark {recipe['benchmark']}"]),
     ]
     share_of_ceiling, why_no_share = utilisation(events)
+    split, ranks = split_of_run(recipe, events), start["value"]["world_size"]
     return Result(
         benchmark=recipe["benchmark"],
         edition=recipe["edition"],
@@ -274,7 +285,7 @@ def derive(
         level_changes=[change.field for change in judgement.forcing] if judgement else None,
         rankable=not reasons,
         reasons=reasons,
-        world_size=start["value"]["world_size"],
+        world_size=ranks,
         nodes=start["value"]["nodes"],
         images=images,
         padded_images=sum(epoch["value"]["padded_samples"] for epoch in epochs.values()),
@@ -294,12 +305,13 @@ def derive(
         time_to_quality_seconds=timeline.between(start, first) if first else None,
         input=_input(recipe, _only(events, "dataset")["value"]),
         data_wait_fraction=data_wait_seconds / step_seconds if step_seconds else None,
-        step_split=None if is_sharded(recipe["programming"]) else step_split(one["value"] for one in epochs.values()),
+        step_split=split,
+        communication_fraction=split.communication if split and ranks > 1 else None,
         **power_of_run(events, seconds, flops, vflops),
         **_communication(events),
         # An older record lacks the backend that ran; the recipe has the requested one.
         backend=start["value"].get("backend") or recipe["communication"]["backend"],
-        communication_library=start["value"].get("library") if start["value"]["world_size"] > 1 else None,
+        communication_library=start["value"].get("library") if ranks > 1 else None,
         restarts=sum(event["key"] == "run_resume" for event in events),
         downtime_seconds=timeline.downtime_seconds,
         goodput=goodput(events, timeline),
@@ -383,7 +395,6 @@ def _communication(events: Sequence[Event]) -> dict[str, Any]:
     costs = with_stragglers(measured[-1]) if measured else {}
     sizes = costs.get("bytes_per_step")
     return {
-        "communication_fraction": costs.get("communication_fraction"),
         **_efficiency(events),
         "bytes_per_step": StepBytes(**sizes) if sizes else None,
         "stragglers": costs.get("stragglers"),

@@ -148,8 +148,6 @@ def image_lines(system: Mapping[str, Any]) -> Iterator[str]:
 
 def _communication_lines(result: Result) -> Iterator[str]:
     """The cost of communication between ranks; no lines for one process."""
-    if result.communication_fraction is not None and result.step_split is None:
-        yield f"comm wait   {result.communication_fraction:.1%} of training time"
     if result.parallel_efficiency is not None and result.parallel_efficiency_interval is not None:
         low, high = result.parallel_efficiency_interval
         estimate = f"{result.parallel_efficiency:.2f} ({low:.2f} to {high:.2f})"

@@ -16,6 +16,7 @@ from typing import Any
 from hpcai500.errors import DataError, RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.methodology.communication import STAGES, StageTable, StageTally, rank_name, stage_table, with_stragglers
+from hpcai500.methodology.result import split_of_run
 from hpcai500.record import Record, iterate, read_record
 from hpcai500.text import scaled
 
@@ -344,13 +345,15 @@ def _stage_of(activity: str) -> str | None:
 
 
 _KEYS = {
-    "steps", "all_reduces", "communication_fraction", "overlap", "bytes_per_step", "stages", "ranks", "stragglers",
+    "steps", "all_reduces", "overlap", "bytes_per_step", "stages", "ranks", "stragglers",
 }  # fmt: skip
 _TRACE = "trace/communication.json"
 
 
 def timeline_document(record: Path | None, horovod: Path | None) -> dict[str, Any]:
     """What `hpcai500 timeline` prints as JSON: the event `communication` of `record`, or the stages of Horovod's file.
+
+    With the event comes `communication_fraction`, the share of the record's steps that waits for sums.
 
     Raises:
         UsageError: not exactly one of them is given.
@@ -405,7 +408,8 @@ def _communication(record: Record) -> dict[str, Any]:
     value = found[-1]["value"]
     if not isinstance(value, dict) or not value.keys() >= _KEYS:
         raise RecordError(f"{record.path}/events.jsonl:{found[-1]['seq'] + 1}: the event communication is incomplete")
-    return with_stragglers(value)
+    split = split_of_run(record.tables, record.events)
+    return {**with_stragglers(value), "communication_fraction": split.communication if split else None}
 
 
 def _record_lines(value: dict[str, Any]) -> Iterator[str]:

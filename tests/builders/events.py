@@ -284,7 +284,7 @@ def _costs(hosts: Sequence[str], steps: int, sums: Mapping[str, float], size: fl
         "straggler": False,
     }  # fmt: skip
     return {
-        "steps": steps, "all_reduces": 4 * steps, "communication_fraction": 0.05, "overlap": 0.75,
+        "steps": steps, "all_reduces": 4 * steps, "overlap": 0.75,
         "bytes_per_step": {"gradient": size, "sent": 1.875 * size},
         "stages": STAGES,
         "buckets": [], "ranks": [{"rank": rank, "host": host, **row} for rank, host in enumerate(hosts)],

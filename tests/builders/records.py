@@ -25,7 +25,6 @@ from hpcai500.system.power_samples import Row, file_name, format_samples
 COSTS: dict[str, Any] = {
     "steps": 100,
     "all_reduces": 500,
-    "communication_fraction": 0.125,
     "overlap": 0.75,
     "bytes_per_step": {"gradient": 4.0e6, "sent": 3.0e6},
     "stages": STAGES,
@@ -69,6 +68,8 @@ def write_record(
     recipe = load_recipe("ic/smoke", ["problem.epochs=1", "hyperparameters.warmup_epochs=0", *settings])
     node = {"host": "n0", "cpu": {"Model name": cpu}, "accelerators": [], "software": {"torch": "2.13.0"}}
     done = {"samples": samples, "padded_samples": 0, "coverage": "all", "seconds": seconds, "data_wait_seconds": 0.0}
+    if costs:
+        done |= {"compute_seconds": 0.8 * seconds, "communication_wait_seconds": 0.125 * seconds}
     with RecordWriter.create(path, recipe) as writer:
         writer.event("init_start", {"recipe_hash": recipe_hash(recipe), "boot_id": "boot"})
         writer.write_system({"nodes": [node]})
@@ -264,7 +265,6 @@ def _communication(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "steps": 30,
         "all_reduces": 60,
-        "communication_fraction": 0.25,
         "overlap": 0.5,
         "bytes_per_step": {"gradient": 4.0e6, "sent": 3.0e6},
         "stages": STAGES,

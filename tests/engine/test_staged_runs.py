@@ -425,8 +425,7 @@ def test_the_record_of_stages_counts_each_sample_once(model: Path, mixed: Path) 
         assert all(event["value"]["samples"] == 12 for event in iterate(record.events, "eval_accuracy"))
         (timed,) = iterate(record.events, "rehearsal")
         assert timed["value"]["bucket_bytes"] == (None if ranks == 2 else 4000)
-        (costs,) = iterate(record.events, "communication")
-        assert 0 < costs["value"]["communication_fraction"] < 1
+        assert result.communication_fraction == result.step_split.communication > 0
         assert not [reason for reason in result.reasons if "equivalent" in reason or "weights" in reason]
         # What a committee asks the events of a run.
         findings = check_events(record, result, rulebook("v2.0", "ic"))

@@ -69,7 +69,6 @@ def summary(rank: int, host: str = "n1", *, own: float = 0.8, wait: float = 2.0,
 
 def test_fractions_are_means_over_ranks() -> None:
     value = merge([summary(0, wait=2.0), summary(1, wait=1.0)])
-    assert value["communication_fraction"] == pytest.approx((0.2 + 0.1) / 2)
     assert value["overlap"] == pytest.approx((1 - 2 / 4 + 1 - 1 / 4) / 2)
     assert value["bytes_per_step"] == {"gradient": 400.0, "sent": 100.0}
     assert (value["steps"], value["all_reduces"]) == (10, 20)
@@ -126,7 +125,7 @@ def test_what_was_not_measured_is_unknown() -> None:
         "stages": dict.fromkeys(STAGES),
     }  # fmt: skip
     value = merge([summary(0, wait=0.0, **changes), summary(1)])
-    assert (value["communication_fraction"], value["overlap"], value["stragglers"]) == (None, None, None)
+    assert (value["overlap"], value["stragglers"]) == (None, None)
     assert value["bytes_per_step"] == {"gradient": None, "sent": None}
     assert (value["ranks"][0]["step_seconds"], value["ranks"][1]["step_seconds"]) == (None, 1.0)
 

@@ -39,6 +39,8 @@ from hpcai500.results.report.drawing import Axis, compact, element, round_values
 from hpcai500.results.report.page import make_report
 from hpcai500.results.report.reading import Subject, read_subject
 from hpcai500.results.report.sections import picture_section
+from hpcai500.results.score import score_record
+from hpcai500.results.timeline import timeline_document
 from hpcai500.text import legible
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -373,6 +375,18 @@ def test_the_command_writes_the_page_and_says_path_and_verdict(tmp_path: Path) -
     assert refused.exit_code == ExitCode.USAGE
     assert "not a record: recipe.toml is missing" in str(refused)
     assert not target.exists()
+
+
+def test_score_page_and_timeline_say_one_share_of_waiting_for_sums(tmp_path: Path) -> None:
+    """A fifth of the epochs; of the ranks' sums since the last start it is two fifths."""
+    record = write_reported(tmp_path / "r")
+    result = score_record(record)
+    assert result.step_split is not None
+    assert result.communication_fraction == result.step_split.communication == 0.2
+    assert timeline_document(record, None)["communication_fraction"] == 0.2
+    text = words(page(record))
+    assert "data wait 10.0 %, compute 60.0 %, communication 20.0 %, other 10.0 %" in text
+    assert "20.0 % of step time is spent waiting for the all-reduce" in text
 
 
 # Several records.

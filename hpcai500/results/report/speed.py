@@ -39,16 +39,20 @@ _QUANTILES = {"least": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "most": 1.
 
 
 def step_section(subject: Subject) -> Section:
-    """The split of a step into data wait, compute, communication and other, as far as it is recorded."""
-    ranks = _ranks(subject.last("steps").get("ranks"))
+    """The split of a step into data wait, compute, communication and other: of the run, and of each rank."""
+    split = subject.step_split
+    if split is None:
+        unknown = "No epoch was trained to its end, so the time of steps is unknown."
+        return Section("Where the time goes", [Text(unknown, "soft")])
     source = f"Input: {subject.result.input}." if subject.result and getattr(subject.result, "input", None) else ""
-    if not ranks:
-        return Section("Where the time goes", _by_epochs(subject, source))
-    total = {part: sum(rank[part] for rank in ranks) for part in _PARTS}
-    whole = sum(rank["seconds"] for rank in ranks)
-    blocks: list[Block] = [Text(f"{_step_sentence(total, whole)} {source}".strip()), *_throttled(ranks)]
-    blocks.append(_split_chart(ranks, total, whole))
-    blocks.append(Fold("Seconds of each rank", [_rank_table(ranks)]))
+    ranks = _ranks(subject.last("steps").get("ranks"))
+    shares = [split.data_wait, split.compute, split.communication, split.other]
+    text = ", ".join(f"{name} {share(part)}" for name, part in zip(_PARTS.values(), shares, strict=True))
+    sentence = f"Of the time of all training steps, mean over the ranks: {text}."
+    blocks: list[Block] = [Text(f"{sentence} {source}".strip()), *_throttled(ranks)]
+    blocks.append(_split_chart(ranks, shares, sentence))
+    if ranks:
+        blocks.append(Fold("Seconds of each rank", [_rank_table(ranks)]))
     if len(ranks) > MOST_RANKS:
         blocks.append(_quantile_table(ranks))
     return Section("Where the time goes", blocks)
@@ -98,47 +102,18 @@ def _ranks(found: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _step_sentence(total: Mapping[str, float], whole: float) -> str:
-    parts = ", ".join(f"{name} {share(total[part] / whole)}" for part, name in _PARTS.items())
-    return f"Of the time of all training steps, mean over the ranks: {parts}."
-
-
-def _by_epochs(subject: Subject, source: str) -> list[Block]:
-    """The split by epochs, for unfinished runs and for records older than the split of a step."""
-    epochs = [value for value in subject.values("epoch_stop") if number(value.get("seconds"))]
-    if not epochs:
-        return [Text("No epoch was trained to its end, so the time of steps is unknown.", "soft")]
-    whole = sum(value["seconds"] for value in epochs)
-    known = {part: sum(number(value.get(part)) or 0.0 for value in epochs) for part in _PARTS}
-    measured = [part for part in _PARTS if any(number(value.get(part)) is not None for value in epochs)]
-    parts = {part: known[part] for part in measured}
-    rest = max(0.0, whole - sum(parts.values()))
-    rest_name = "other" if len(measured) > 1 else "compute, communication and other (not separated in this record)"
-    names = [*(_PARTS[part] for part in measured), rest_name]
-    shares = [seconds / whole for seconds in (*parts.values(), rest)]
-    text = ", ".join(f"{name} {share(part)}" for name, part in zip(names, shares, strict=True))
-    colours = [*(_COLOURS[list(_PARTS).index(part)] for part in measured), 6]
-    drawing = bars(
-        "Where the time of training steps goes", f"{text}.", _STEP_SHARE, [Bar("all ranks", _hundred(shares), colours)]
-    )
-    keys = [Key(name, colour) for name, colour in zip(names, colours, strict=True)]
-    return [
-        Text(f"Of the time of all training steps: {text}. {source}".strip()),
-        Chart("Parts of step time", drawing, "mean over the ranks", keys),
-    ]
-
-
-def _split_chart(ranks: Sequence[Mapping[str, Any]], total: Mapping[str, float], whole: float) -> Chart:
-    shown = _slowest(ranks)
-    rows = [] if len(ranks) == 1 else [Bar("all ranks", _hundred([total[part] / whole for part in _PARTS]), _COLOURS)]
+def _split_chart(ranks: Sequence[Mapping[str, Any]], shares: Sequence[float], sentence: str) -> Chart:
+    """Bars of the whole run, and of several ranks since the last start."""
+    shown = _slowest(ranks) if len(ranks) > 1 else []
+    rows = [Bar("all ranks", _hundred(shares), _COLOURS)]
     rows += [
         Bar(short(rank_name(rank), 30), _hundred([rank[part] / rank["seconds"] for part in _PARTS]), _COLOURS)
         for rank in shown
     ]
-    note = "" if len(shown) == len(ranks) else f"the {len(shown)} slowest of {len(ranks):,} ranks, by their own time"
-    drawing = bars("Parts of step time", f"{_step_sentence(total, whole)} {note}".strip(), _STEP_SHARE, rows)
+    of = f"the {len(shown)} slowest of {len(ranks):,} ranks, by their own time" if len(shown) < len(ranks) > 1 else ""
+    drawing = bars("Parts of step time", f"{sentence} {of}".strip(), _STEP_SHARE, rows)
     keys = [Key(name, colour) for name, colour in zip(_PARTS.values(), _COLOURS, strict=True)]
-    return Chart("Parts of step time", drawing, note, keys)
+    return Chart("Parts of step time", drawing, of, keys)
 
 
 def _slowest(ranks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -236,8 +211,9 @@ def communication_section(subject: Subject) -> Section | None:
     sizes = table(value.get("bytes_per_step"))
     efficiency = subject.result.parallel_efficiency if subject.result else None
     unknown = subject.result.parallel_efficiency_note if subject.result else None
+    split = subject.step_split
     text = (
-        f"{share(value.get('communication_fraction'))} of step time is spent waiting for the all-reduce; "
+        f"{share(split.communication if split else None)} of step time is spent waiting for the all-reduce; "
         f"{share(value.get('overlap'))} of all-reduce time is hidden behind computation. "
         f"A rank exchanges {quantity(sizes.get('gradient'), 'B')} of gradients a step "
         f"and sends {quantity(sizes.get('sent'), 'B')} for them."

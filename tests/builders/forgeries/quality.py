@@ -109,11 +109,6 @@ def _plan_of_an_older_version(bundle: Bundle) -> None:
     _strange_recipe(bundle)
 
 
-def _no_waits(events: list[Event]) -> None:
-    each("epoch_stop", data_wait_seconds=0.0)(events)
-    each("communication", communication_fraction=0.0)(events)
-
-
 def _cut_before_training(bundle: Bundle) -> None:
     """The attempts that were thrown away end before they train, when the warm-up has told their speed."""
     for path in bundle.campaign.glob("*/ERROR"):
@@ -204,7 +199,7 @@ FORGERIES = (
     Forgery("plan-of-an-older-version", _plan_of_an_older_version, "recipe-fields"),
     Forgery("host-names-told-as-none", in_all(each("run_start", hosts=[])), "evidence"),
     Forgery("parallel-efficiencies-told-as-none", in_all(each("parallel_efficiency", efficiencies=[])), "evidence"),
-    Forgery("waits-told-as-none", in_all(_no_waits), "step-sums"),
+    Forgery("waits-told-as-none", in_all(each("epoch_stop", data_wait_seconds=0.0)), "step-sums"),
     Forgery("starts-thrown-away-before-they-train", _cut_before_training, "short-starts", "warning", "begun-twice"),
     Forgery("step-alone-slowed", in_all(_SLOW_ALONE), "implausible", "warning"),
     Forgery("library-preloaded", in_trial(2, _preload), "environment", "warning"),
