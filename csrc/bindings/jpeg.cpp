@@ -369,8 +369,9 @@ void register_decode(py::module_& module) {
                              header.progressive, header.sampling);
         },
         "data"_a, "Reads the header of a JPEG; raises JpegError (a ValueError).");
-    module.def("check_jpeg", &check_jpeg, "data"_a,
-               "Decodes all of a JPEG and drops the pixels: (width, height, warnings) or JpegError.");
+    module.def(
+        "check_jpeg", &check_jpeg, "data"_a,
+        "Decodes a JPEG up to its end marker and drops the pixels: (width, height, warnings) or JpegError.");
     module.def(
         "decode_crop", &decode_crop, "data"_a, "spec"_a, "out"_a, py::kw_only(), "seed"_a, "epoch"_a,
         "sample"_a, "index"_a = py::none(),

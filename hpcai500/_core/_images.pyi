@@ -123,7 +123,8 @@ def probe_jpeg(data: Buffer) -> JpegInfo:
 def check_jpeg(data: Buffer) -> tuple[int, int, int]:
     """Decodes the whole image at full size and drops it: (width, height, warnings). Raises JpegError.
 
-    Warnings count damage that libjpeg worked around, as Pillow tolerates it.
+    Warnings count damage that libjpeg worked around, as Pillow tolerates it, up to the end marker. There are none if
+    libjpeg-turbo's strict mode takes the file.
     """
 
 def decode_crop(

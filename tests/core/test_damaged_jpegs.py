@@ -228,6 +228,31 @@ def test_damage_that_pillow_tolerates_is_tolerated_and_counted() -> None:
     np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        lambda data: b"",
+        lambda data: b"\x12\x34" * 20 + b"\xff\xd9",
+        lambda data: data[2:],
+        lambda data: data[data.rindex(b"\xff\xda") :],
+        lambda data: b"\xff\xc4\x00\x05xxx\xff\xd9",
+    ],
+    ids=["no end marker", "bytes before it", "a second header", "a second scan", "a table that is none"],
+)
+def test_damage_behind_the_last_row_is_no_good_file(tail: Callable[[bytes], bytes], progressive: bool) -> None:
+    whole = jpeg(ODD_PICTURE, progressive=progressive)
+    assert _core.check_jpeg(whole) == _core.check_jpeg(whole + b"\x12\x34") == (90, 67, 0)
+    try:
+        width, height, warnings = _core.check_jpeg(whole[:-2] + tail(whole))
+    except _core.JpegError:
+        # A progressive image has its pixels only when all scans are read.
+        assert progressive
+    else:
+        assert (width, height) == (90, 67)
+        assert warnings > 0
+
+
 def test_a_failed_image_leaves_nothing_behind() -> None:
     good, spec = jpeg(ODD_PICTURE), _core.DecodeSpec(size=24)
     before, after = np.empty((2, *spec.shape), np.float32)

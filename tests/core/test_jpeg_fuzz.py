@@ -93,7 +93,7 @@ def test_any_flipped_bit_ends_as_libjpeg_says(asan: Path, everything: Path, targ
     assert len(some(became)) >= 4
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*TARGETS, "jpeg_check"])
 def test_seeded_mutations_end_as_libjpeg_says(asan: Path, everything: Path, target: str) -> None:
     each = -(-MUTATIONS // (len(TARGETS) * len(all_files())))
     became = outcomes(asan / f"{target}_corpus", "--mutate", str(each), str(everything))

@@ -166,6 +166,7 @@ ImageDecoder::Checked ImageDecoder::check(std::span<const std::uint8_t> jpeg) {
     reader_.begin({0, width, 0, height}, full_size);
     std::uint8_t* row = row_.reserve(static_cast<std::size_t>(reader_.row_pixels() + block_pixels) * 4);
     for (int i = 0; i < height; ++i) reader_.read(&row, 1);
+    reader_.finish();
     return {width, height, reader_.warnings()};
 }
 

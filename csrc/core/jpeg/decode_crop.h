@@ -49,7 +49,8 @@ class ImageDecoder {
     /// The same crop for decoded pixels.
     void crop_pixels(const RgbPixels& pixels, const DecodeSpec& spec, const SampleKey& key, void* image);
 
-    /// Decodes every row at full size and drops it. Returns size and warnings; throws DecodeError.
+    /// Decodes every row at full size and drops it, and reads on to the end marker. Returns size and
+    /// warnings, which are 0 for what libjpeg-turbo's strict mode takes; throws DecodeError.
     struct Checked {
         int width, height, warnings;
     };

@@ -302,6 +302,19 @@ void JpegReader::read(std::uint8_t* const* rows, int count) {
         for (int i = 0; i < count; ++i) cmyk_row_to_rgbx(rows[i], row_pixels_);
 }
 
+void JpegReader::finish() {
+    State& s = *state_;
+    const long before = s.errors.manager.num_warnings;
+    bool is_whole = true;
+    try {
+        guarded(s.errors, [&s] { jpeg_finish_decompress(&s.decompressor); });
+        is_whole = !s.errors.past_end;
+    } catch (const DecodeError&) {
+        is_whole = false;
+    }
+    if (!is_whole && s.errors.manager.num_warnings == before) ++s.errors.manager.num_warnings;
+}
+
 int JpegReader::warnings() const {
     return static_cast<int>(state_->errors.manager.num_warnings);
 }

@@ -64,6 +64,9 @@ class JpegReader final : public RowSource {
     int row_pixels() const { return row_pixels_; }
     void read(std::uint8_t* const* rows, int count) override;
 
+    /// Reads on from the last row to the end marker. Damage there costs no pixel: it is one more warning.
+    void finish();
+
     /// Non-fatal complaints of libjpeg about the current image: damage that it worked around.
     int warnings() const;
     void close() noexcept;

@@ -43,7 +43,10 @@ _KIND_OF_COMPONENTS = {1: "grey", 3: "colour", 4: "cmyk"}
 
 
 class Verdict(Enum):
-    """Result of a check. A damaged file decodes, with warnings (a marker out of place, a lost block)."""
+    """Result of a check. A good JPEG is one that libjpeg-turbo's strict mode takes, up to its end marker.
+
+    A damaged file decodes, with warnings (a marker out of place, a lost block, a second header).
+    """
 
     GOOD = "good"
     DAMAGED = "damaged"
