@@ -45,7 +45,7 @@ help:
 ##   make dali         install DALI (265 MB) and build our operators for it, which accelerator.loader=dali needs
 ##   make horovod      build Horovod for this torch and MPI (minutes), and install it; repeat it if either changes
 ##   make docs         build the documentation as a web site in build/docs, and check its links
-##   make lint         ruff, mypy, clang-format: report only
+##   make lint         ruff, mypy, clang-format, zizmor: report only
 ##   make format       ruff, clang-format: rewrite the files
 ##   make bench        compare the speed with alternatives (installs them first) and with the recorded results; ARGS=--quick: two minutes
 ##   make bench-gpu    compare the speed on a CUDA device, and rewrite docs/performance.md; ARGS="--only ic_mixed ewa_step"
@@ -96,6 +96,7 @@ lint: $(VENV)/.extra-dev
 	@$(BIN)/ruff format --check . $(SCRIPTS)
 	@$(BIN)/mypy
 	@$(if $(CPP),$(BIN)/clang-format --dry-run -Werror $(CPP))
+	@$(BIN)/zizmor --offline --quiet .github/workflows
 
 .PHONY: docs
 docs: $(VENV)/.extra-docs

@@ -89,6 +89,23 @@ def test_no_committed_file_names_a_registry() -> None:
     assert not found, "leave the registry to each tool's own settings: " + ", ".join(sorted(found))
 
 
+@pytest.mark.parametrize(
+    ("tag", "section", "passes"),
+    [("v1.2.0", "1.2.0 - 2026-12-24", True), ("v1.2.0", "Unreleased", False), ("v1.3.0", "1.3.0 - 2026-12-24", False)],
+    ids=["as it should be", "without its section", "not the version"],
+)
+def test_a_tag_is_released_only_as_the_version_with_its_section(
+    tmp_path: Path, tag: str, section: str, passes: bool
+) -> None:
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    (step,) = re.findall(r"- name: The tag is the version.*\n.*\n +run: \|\n((?: {10}.*\n)+)", workflow)
+    (tmp_path / "pyproject.toml").write_text('version = "1.2.0"\n', encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text(f"## {section}\n\n## 1.1.0 - 2026-11-24\n", encoding="utf-8")
+    environment = {**os.environ, "GITHUB_REF_NAME": tag}
+    ended = subprocess.run(["sh", "-e"], input=step, cwd=tmp_path, env=environment, text=True, check=False)
+    assert (ended.returncode == 0) == passes
+
+
 def test_importing_without_the_built_core_says_how_to_build_it() -> None:
     # -S: without site-packages there is the source tree alone, as in a fresh clone.
     code = "import sys; sys.path.insert(0, sys.argv[1]); import hpcai500"
