@@ -57,7 +57,7 @@ help:
 ##   PYTHON=python3.12 the Python for .venv (3.11 to 3.13)
 ##   FLAVOUR=cuda      the image of `make image` and `make wheelhouse` (cpu, cuda, cuda12)
 ##   PLUGINS="..."     plug-ins in the image (docs/plugins.md): folders, wheels, or requirements as for pip
-##   ARGS="..."        passed on: make ic ARGS="--out runs/first", make test ARGS="tests/core -k crop"
+##   ARGS="..."        passed on: make ic ARGS="--out runs/first", make test ARGS="tests/core -k crop", which installs what these tests need
 ##
 ## As root on Debian and Ubuntu, missing system packages are installed; elsewhere the command to run is printed.
 ## make always exits with 2 on failure: for the exit codes of hpcai500 call scripts/bootstrap (69) and .venv/bin/hpcai500.
@@ -74,8 +74,14 @@ ewa: build
 lm: $(VENV)/.lm
 	@$(VENV)/lm/bin/hpcai500 lm $(ARGS)
 
+# Where ARGS names tests, only what their files mention of tests/builders/needs.py is installed of what is large.
+CHOSEN := $(wildcard $(foreach word,$(filter tests% extras%,$(ARGS)),$(firstword $(subst ::, ,$(word)))))
+if-needed = $(if $(if $(CHOSEN),$(shell grep -rhowE --include='*.py' '$1' $(CHOSEN)),all),$(VENV)/$2)
+
 .PHONY: test
-test: $(VENV)/.dali $(VENV)/.tokenizers $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-cross $(VENV)/.with-metrics $(VENV)/.with-signing
+test: $(call if-needed,needs_dali,.dali) build $(VENV)/.tokenizers $(VENV)/.extra-test \
+    $(call if-needed,needs_(horovod|mpi|horovod_and_mpi),.horovod) $(call if-needed,needs_cross,.with-cross) \
+    $(call if-needed,needs_promtool,.with-metrics) $(VENV)/.with-signing
 	@$(BIN)/python -m pytest -n 3 --dist worksteal --ignore=tests/site $(ARGS)
 
 .PHONY: test-isa

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 import typer
 from builders.campaigns import SHORT, write_campaign
 from builders.commands import python_with
+from builders.needs import needs_horovod
 from builders.runs import member_recipe, written
 from typer.testing import CliRunner
 
@@ -286,7 +286,7 @@ def test_a_command_runs_no_strangers_code(
     assert bool(jobs) == starts_jobs, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="no Horovod: make horovod")
+@needs_horovod
 def test_a_horovodrun_that_path_finds_imports_nothing_from_here(
     here: Path, log: Path, torchless: tuple[Path, Path]
 ) -> None:

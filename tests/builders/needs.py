@@ -1,4 +1,7 @@
-"""What some tests need of this machine: DALI and our operators for it, promtool, Horovod."""
+"""What some tests need of this machine: DALI and our operators for it, Horovod, MPI, promtool, compilers for Arm.
+
+`make test ARGS=…` installs what the named files mention of these.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,19 @@ needs_promtool = pytest.mark.skipif(
 
 _HAS_HOROVOD = find_spec("horovod") is not None
 needs_horovod = pytest.mark.skipif(not _HAS_HOROVOD, reason="no Horovod: make horovod")
+needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: make horovod")
 needs_horovod_and_mpi = pytest.mark.skipif(
     not _HAS_HOROVOD or shutil.which("mpirun") is None, reason="no Horovod with MPI: make horovod"
 )
+
+
+def _why_no_cross() -> str | None:
+    if platform.machine() != "x86_64":
+        return "this is no x86-64 processor"
+    missing = [name for name in ("aarch64-linux-gnu-g++", "qemu-aarch64-static") if shutil.which(name) is None]
+    if missing and shutil.which("apt-get") is None:
+        return "this system's packages have no C++ compiler for 64-bit Arm"
+    return f"{missing[0]} is not installed: scripts/bootstrap --with cross" if missing else None
+
+
+needs_cross = pytest.mark.skipif(_why_no_cross() is not None, reason=str(_why_no_cross()))

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 from builders.commands import ThreadsAtExit
-from builders.needs import needs_horovod
+from builders.needs import needs_horovod, needs_horovod_and_mpi, needs_mpi
 from builders.ranks import run_ranks, start, try_ranks
 from reduction import settings
 from torch import Tensor, nn
@@ -40,7 +40,6 @@ from hpcai500.hosts import Placement
 from hpcai500.layers import Communication
 from hpcai500.recipe import load_recipe
 
-needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
 needs_open_mpi = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None or shutil.which("ompi_info") is None, reason="no Horovod with Open MPI"
 )
@@ -136,7 +135,7 @@ def unharmed(tensor: Tensor) -> None:
 
 WAYS = [
     pytest.param(("torch", "processes", "Gloo", 6), id="torch-gloo"),
-    pytest.param(("horovod", "mpirun", "Open MPI", 4), id="horovod-mpi", marks=[needs_horovod, needs_mpi]),
+    pytest.param(("horovod", "mpirun", "Open MPI", 4), id="horovod-mpi", marks=needs_horovod_and_mpi),
     pytest.param(("horovod", "horovodrun", "Gloo", 4), id="horovod-gloo", marks=needs_horovod),
 ]
 # Whoever holds a communicator does not hold its threads.

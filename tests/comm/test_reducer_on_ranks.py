@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders.needs import needs_horovod, needs_horovod_and_mpi
 from builders.ranks import run_ranks
 from reduction import COMPRESSIONS, TOPOLOGIES, settings
 from torch import Tensor, nn
@@ -123,8 +124,8 @@ TWO, FOUR = ("one", "two"), ("one", "one", "two", "two")
     [
         ("torch", "processes", TWO, EACH_ONCE),
         ("torch", "processes", FOUR, EVERY_PAIR),
-        ("horovod", "mpirun", FOUR, EACH_ONCE),
-        ("horovod", "horovodrun", TWO, EACH_ONCE),
+        pytest.param("horovod", "mpirun", FOUR, EACH_ONCE, marks=needs_horovod_and_mpi),
+        pytest.param("horovod", "horovodrun", TWO, EACH_ONCE, marks=needs_horovod),
     ],
     ids=lambda value: value if isinstance(value, str) else str(len(value)),
 )

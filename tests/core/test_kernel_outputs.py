@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
-import shutil
 import subprocess
 
-import pytest
+from builders.needs import needs_cross
 from sanitized import drivers
 
 from hpcai500 import _core
@@ -35,13 +33,8 @@ def test_every_instruction_set_of_this_processor_gives_the_same_bits() -> None:
     assert all(rounded_alike(found) == rounded_alike(portable) for found in vectors)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="this is no x86-64 processor")
+@needs_cross
 def test_neon_gives_the_bits_of_x86() -> None:
-    for program in ("aarch64-linux-gnu-g++", "qemu-aarch64-static"):
-        if shutil.which(program) is None and shutil.which("apt-get") is None:
-            pytest.skip("this system's packages have no C++ compiler for 64-bit Arm")
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed: scripts/bootstrap --with cross")
     neon, portable = (outputs("aarch64", isa, "qemu-aarch64-static") for isa in ("neon", "portable"))
     here = outputs("kernels", "portable")
     assert portable == here

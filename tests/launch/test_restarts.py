@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from builders import evidence
 from builders.commands import HPCAI500
+from builders.needs import needs_horovod, needs_mpi
 from builders.ranks import clean_environment, started
 from builders.runs import TINY, same_weights
 
@@ -225,6 +226,7 @@ def test_a_rank_lost_before_training_is_not_started_again(capfd: pytest.CaptureF
     assert "rank 1 on host n1: gone: not started again, because the run had not begun" in capfd.readouterr().err
 
 
+@needs_mpi
 def test_under_a_launcher_the_copies_of_the_command_start_the_lost_rank_again(
     images: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -241,6 +243,7 @@ def test_under_a_launcher_the_copies_of_the_command_start_the_lost_rank_again(
     assert_same_run(out, undisturbed, 1)
 
 
+@needs_horovod
 def test_horovod_starts_all_ranks_again(images: Path, undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "record"
     settings = (*SETTINGS, "communication.backend=horovod")

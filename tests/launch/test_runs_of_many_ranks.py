@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from builders.commands import HPCAI500, ThreadsAtExit, python_with
+from builders.needs import needs_horovod, needs_mpi
 from builders.ranks import clean_environment, start, started
 from builders.runs import TINY
 
@@ -48,6 +49,7 @@ def test_a_run_of_two_local_ranks_is_one_run_of_one_record(images: Path, tmp_pat
     assert (recipe.hardware.accelerators_per_node, recipe.communication.backend) == (2, "torch")
 
 
+@needs_mpi
 def test_trials_under_a_launcher_are_told_once_and_have_their_own_seeds(images: Path, tmp_path: Path) -> None:
     short = ["--set", "problem.epochs=1", "--set", "hyperparameters.warmup_epochs=0"]
     ended = start(command(images, "t", "--trials", "2", *short), 2, "mpirun", cwd=tmp_path)
@@ -60,6 +62,7 @@ def test_trials_under_a_launcher_are_told_once_and_have_their_own_seeds(images: 
     assert [(one.trial, one.status) for one in campaign.attempts] == [(1, "done"), (2, "done")]
 
 
+@needs_horovod
 def test_horovod_gets_the_launcher_that_it_wants(images: Path, tmp_path: Path) -> None:
     short = ["--set", "problem.epochs=1", "--set", "hyperparameters.warmup_epochs=0"]
     tokens = command(images, "record", "--procs", "2", "--set", "communication.backend=horovod", *short)

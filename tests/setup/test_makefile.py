@@ -103,6 +103,33 @@ def test_fresh_tree_does_everything_in_order(tree: Path) -> None:
     assert "dali" not in would_run(tree, "ic"), "no part of a first run"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "installed"),
+    [
+        ("-k docs", {"dali", "horovod", "cross", "metrics"}),
+        ("tests", {"dali", "horovod", "metrics"}),
+        ("tests/test_b.py::test_it[x-1] -k crop", {"horovod"}),
+        ("tests/test_a.py tests/test_b.py", {"dali", "horovod"}),
+        ("tests/test_c.py", set()),
+    ],
+)
+def test_only_what_the_named_tests_need_is_installed(tree: Path, arguments: str, installed: set[str]) -> None:
+    needs = {"a": "needs_dali", "b": "needs_mpi", "c": "horovod", "d": "needs_promtool"}
+    for name, text in needs.items():
+        path = tree / "tests" / f"test_{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{text}\n", encoding="utf-8")
+    (tree / "docs").mkdir()
+    shutil.rmtree(tree / ".venv")
+    commands = would_run(tree, "test", f"ARGS={arguments}")
+    steps = {
+        "dali": "install .venv dali", "horovod": "scripts/horovod .venv",
+        "cross": "--with cross", "metrics": "--with metrics",
+    }  # fmt: skip
+    assert {name for name, step in steps.items() if step in commands} == installed
+    assert in_order(commands, "--editable", "install .venv test", "-m pytest")
+
+
 @pytest.mark.parametrize(("before", "compilations"), [([], 1), ([".core"], 1), ([".extra-dali", ".core"], 0)])
 def test_the_operators_for_dali_are_compiled_with_the_core_once(
     tree: Path, before: list[str], compilations: int
