@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -32,8 +33,12 @@ if TYPE_CHECKING:
     from hpcai500.plugins import Found
 
 
-def _start(command: str, benchmark: str, options: DataOptions) -> NoReturn:
-    """Replace this process by the one that does the work."""
+def _start(command: str, benchmark: str, options: DataOptions, *, reads: Path | None = None) -> NoReturn:
+    """Replace this process by the one that does the work, if this container shows the set that it `reads`."""
+    if reads is not None:
+        from hpcai500.system.doctor import require_visible
+
+        require_visible(reads, benchmark, sys.argv[1:])
     become(module_command("data", command, benchmark, as_argument(options)), hold=True)
 
 
@@ -139,7 +144,7 @@ def check_ic(folder: Images, workers: Threads = None, as_json: JsonDocument = Fa
 
     Exit code 0: a run can train on every file. 64: the set is missing or has broken files, which are listed.
     """
-    _start("check", "ic", SetOptions(folder, workers, as_json=as_json))
+    _start("check", "ic", SetOptions(folder, workers, as_json=as_json), reads=folder)
 
 
 def check_ewa(
@@ -158,7 +163,7 @@ def check_ewa(
 
     Exit code 0: a run can train on the set. 64: the set is missing or broken; the report lists the errors.
     """
-    _start("check", "ewa", CheckYearsOptions(folder, workers, _range(years), as_json=as_json))
+    _start("check", "ewa", CheckYearsOptions(folder, workers, _range(years), as_json=as_json), reads=folder)
 
 
 class _Made(WithPlugins):
@@ -182,7 +187,7 @@ class _Checked(WithPlugins):
             folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the set.")],
             as_json: JsonDocument = False,
         ) -> None:
-            _start("check", found.name, SetOptions(folder, as_json=as_json))
+            _start("check", found.name, SetOptions(folder, as_json=as_json), reads=folder)
 
         return _of_plugin(found, check, f"Read and check a whole data set, by the {found.title}.")
 
@@ -211,7 +216,7 @@ def index_ic(
 
     If files were changed later, a run decodes them without the index, and warns: run the same command again.
     """
-    _start("index", "ic", IndexOptions(folder, cache, threads, as_json=as_json))
+    _start("index", "ic", IndexOptions(folder, cache, threads, as_json=as_json), reads=folder)
 
 
 def anchors_ewa(
@@ -226,7 +231,7 @@ def anchors_ewa(
     The fit is k-means with the distance 1 - IoU; every class has the same weight. Use the training years only:
     otherwise evaluation data leaks into the model.
     """
-    _start("anchors", "ewa", AnchorsOptions(folder, _range(years), levels, per_level, as_json=as_json))
+    _start("anchors", "ewa", AnchorsOptions(folder, _range(years), levels, per_level, as_json=as_json), reads=folder)
 
 
 def repack_ewa(
@@ -263,7 +268,7 @@ def repack_ewa(
     with the unfinished year.
     """
     given = RepackOptions(source, target, kind, _range(years), convert_boxes, estimate, workers, as_json=as_json)
-    _start("repack", "ewa", given)
+    _start("repack", "ewa", given, reads=source)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -324,7 +329,7 @@ def _staging(benchmark: str) -> Any:
         """
         size = None if limit is None else _bytes(limit)
         given = StageOptions(source, dest, tuple(recipe or ()), name, release, size, verify, threads, as_json=as_json)
-        _start("stage", benchmark, given)
+        _start("stage", benchmark, given, reads=source)
 
     return stage
 

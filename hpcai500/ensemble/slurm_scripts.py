@@ -20,6 +20,7 @@ from hpcai500.launch.slurm.script import (
     Expression,
     array,
     bind_of,
+    binds_of_data,
     checks,
     comment,
     directives,
@@ -107,7 +108,7 @@ class Submission:
         """
         data, folder, stage = str(self.ensemble.data), str(self.folder), self.ensemble.stage
         # Data first: if the ensemble is in the data folder, its own bind comes on top of that and is writable.
-        binds = [] if self.site.container.command == NO_CONTAINER else [bind_of(data, data, "ro"), bind_of(folder)]
+        binds = [] if self.site.container.command == NO_CONTAINER else [*binds_of_data(data), bind_of(folder)]
         if binds and with_stage and stage is not None:
             binds.append(_read_by_shell(bind_of(stage)))
         return in_container(self.site.container, ["hpcai500"], mpi=self.site.mpi, binds=binds, folder=folder)

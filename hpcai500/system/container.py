@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,32 @@ class Container:
         line = shlex.join([self.program, *start, *driver, *options, self.path or _IMAGE_WORD, *command])
         # Only the names inside are known here, not the sources on the host.
         return f"{line} (in addition to your --bind options)" if self.binds else line
+
+
+def links_of(data: Path, names: Sequence[str] = ("*",)) -> Iterator[tuple[Path, Path]]:
+    """The links of a data set that lead elsewhere, each with the folder that must be bound for it.
+
+    These are the set's own path, the entries that one of `names` matches, and what is in these folders. It need not be
+    visible here where they lead.
+    """
+    place = Path(os.path.realpath(data))
+    path = Path(os.path.abspath(data))  # noqa: PTH100 - resolve() would follow links
+    # No container shows a link in /, and hosts may have different ones.
+    if place != Path(os.path.realpath(Path(*path.parts[:2])), *path.parts[2:]):
+        yield path, place
+    first = [entry for entry in _listed(place) if any(fnmatch(entry.name, name) for name in names)]
+    for entry in (*first, *(inner for folder in first if folder.is_dir() for inner in _listed(Path(folder)))):
+        if entry.is_symlink() and not (target := Path(os.path.realpath(entry))).is_relative_to(place):
+            # One bind for all classes, or all years.
+            yield Path(entry), target if entry in first and not target.suffix else target.parent
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []
 
 
 def find_container(

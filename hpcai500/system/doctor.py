@@ -26,7 +26,7 @@ from hpcai500.streams import say
 from hpcai500.system.accelerator import NAME as ACCELERATOR
 from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_check, ask_driver, find_traces
 from hpcai500.system.checks import DISK, MODEL_MEMORY, Check
-from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
+from hpcai500.system.container import IMAGE_FILE, Container, find_container, links_of, short_image
 from hpcai500.system.devices import PCI_DEVICES, PciDevice, gpus_of, visible_gpus
 from hpcai500.system.limits import cpu_quota, memory_limit
 from hpcai500.system.looking import link_name, numbers_of, read
@@ -79,11 +79,28 @@ def _unseen_data(
     if reason := _why_hidden(data):
         fix = f"ask the owner of {nearest(data)}, or give another folder with --data DIR"
         return Check(DATA, "fail", f"{data}: not readable by this user ({reason})", fix)
-    if not exists(data) and container:
-        return _not_visible(DATA, data, container, arguments)
+    if container and (hidden := _hidden(data, recipe.benchmark if recipe else None, container, arguments)):
+        return hidden
     if why := why_not("folder", data):
         return Check(DATA, "fail", f"{data}: {why}", f"give {dataset} with --data DIR")
     return None
+
+
+def require_visible(data: Path, benchmark: str, arguments: Sequence[str]) -> None:
+    """Raise DataError, with what to bind, if the set or a link in it leads to where this container shows nothing."""
+    container = find_container(os.environ)
+    if container and (hidden := _hidden(data, benchmark, container, arguments)):
+        raise DataError(hidden.sentence)
+
+
+def _hidden(data: Path, benchmark: str | None, container: Container, arguments: Sequence[str]) -> Check | None:
+    if _why_hidden(data):
+        return None
+    if not exists(data):
+        return _not_visible(DATA, data, container, arguments)
+    patterns = _LAYOUTS[benchmark][0] if benchmark in _LAYOUTS else ()
+    links = links_of(data, [pattern.rstrip("/") for pattern in patterns])
+    return next((_not_visible(DATA, it, container, arguments, shown) for it, shown in links if not exists(it)), None)
 
 
 def _wrong_content(data: Path, recipe: Recipe | None) -> Check | None:
@@ -235,11 +252,22 @@ def _space(out: Path, folder: Path) -> Check:
     return Check(OUT, "pass", f"{out.absolute()} is writable, {free / 1e9:.3g} GB free")
 
 
-def _not_visible(name: str, path: Path, container: Container, arguments: Sequence[str]) -> Check:
-    """The failure if a path, which may exist on the host, is not visible in the container."""
+def _not_visible(
+    name: str, path: Path, container: Container, arguments: Sequence[str], folder: Path | None = None
+) -> Check:
+    """The failure if a path, which may exist on the host, is not visible in the container.
+
+    `folder` is what shows it; None: the path, or where it leads.
+    """
     path = path.absolute()
-    top = Path(*path.parts[:2])
-    bound, what = (top, "not visible") if not exists(top) else (path, "no such folder")
+    target = Path(os.path.realpath(path))
+    folder = folder or target
+    top = Path(*folder.parts[:2])
+    bound = folder if exists(top) else top
+    if target != path:
+        what = f"leads to {target}, which is not visible"
+    else:
+        what = "no such folder" if exists(top) else "not visible"
     return Check(
         name,
         "fail",

@@ -210,6 +210,21 @@ def test_a_mistake_is_one_line_and_exit_64(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize(
+    "words", ["check ic set", "index ic set", "check ewa set", "repack ewa set copy", "stage ic set copy"]
+)
+def test_a_set_that_the_container_does_not_show_is_named_with_the_bind(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("APPTAINER_CONTAINER", "/apps/hpcai500.sif")
+    (tmp_path / "set").symlink_to(tmp_path / "hidden")
+    said = mistake(*words.split())
+    assert (
+        f"add --bind {tmp_path}/hidden: apptainer run --bind {tmp_path}/hidden /apps/hpcai500.sif data {words}" in said
+    )
+
+
 COMMANDS = ["", "make", "make ic", "check ic", "repack", "check ewa", "repack ewa", "make ewa", "anchors ewa"]
 
 

@@ -22,6 +22,7 @@ from hpcai500.ensemble.slurm_scripts import (
     submit_script,
 )
 from hpcai500.errors import FAULTY_DEVICE, UsageError
+from hpcai500.launch.slurm.script import sources_on_host
 from hpcai500.launch.slurm.site import Site, load_site
 
 GOLDEN = Path(__file__).with_name("slurm_member.golden.sh")
@@ -101,6 +102,14 @@ def test_a_stage_folder_is_made_and_shown_to_the_container() -> None:
     written = '"$TMPDIR/a \\`b\\` \\"c\\" \\$(d)"'
     assert f'"${{launcher[@]}}" mkdir -p -- {written} || fail 69' in script
     assert f"--bind {written}" in script
+
+
+def test_data_that_is_a_link_is_bound_with_its_target(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("set")
+    start = {"benchmark": "ic", "data": str(tmp_path / "link"), "stage": None}
+    ensemble = Ensemble(tmp_path / "runs", "0123456789abcdef" * 4, "", {}, start, SHAPE, ())
+    sources = sources_on_host(submission(ensemble=ensemble).container())
+    assert sources[-3:] == [f"{tmp_path}/{name}" for name in ("link", "set", "runs")]
 
 
 def test_a_folder_that_cannot_be_bound_is_refused() -> None:

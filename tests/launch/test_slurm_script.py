@@ -397,6 +397,19 @@ def test_a_record_in_the_root_folder_is_refused(cpu: str) -> None:
             plan(cpu, out=Path(out))
 
 
+def test_a_data_set_of_links_is_bound_with_what_they_lead_to(gpu: str, tmp_path: Path) -> None:
+    for place in ("fast/set/val", "slow/train", "old/n1", "old/n2"):
+        (tmp_path / place).mkdir(parents=True)
+    links = {"link": "fast/set", "fast/set/train": "slow/train", "slow/train/n1": "old/n1", "slow/train/n2": "old/n2"}
+    for link, target in links.items():
+        (tmp_path / link).symlink_to(tmp_path / target)
+    planned = plan(gpu, data=tmp_path / "link")
+    assert planned.job.arguments == ["--data", f"{tmp_path}/link"]
+    assert planned.job.binds == [
+        f"{tmp_path}/{it}:{tmp_path}/{it}:ro" for it in ("link", "fast/set", "slow/train", "old")
+    ]
+
+
 def test_what_is_not_seen_from_here_and_gpus_that_the_container_hides_are_a_warning(gpu: str, tmp_path: Path) -> None:
     planned = plan(gpu, data=Path("/nowhere/data"))
     assert [warning.partition(":")[0] for warning in planned.warnings] == ["/apps/hpcai500.sif", "/nowhere/data"]

@@ -16,6 +16,7 @@ from hpcai500.errors import EnvironmentLacksError
 from hpcai500.files import can_be_made, exists, is_folder, nearest, scratch_folder
 from hpcai500.hosts import LauncherName, Placement
 from hpcai500.interpreter import without_code
+from hpcai500.recipe import load_recipe
 from hpcai500.system import doctor
 from hpcai500.system.checks import Check
 from hpcai500.system.container import Container, find_container, short_image
@@ -80,6 +81,32 @@ def test_data_that_is_not_there_is_told_with_the_bind_to_type_inside_a_container
     assert doctor.data_check(tmp_path / "set", None, OURS, ("ic",)).sentence.startswith(
         f"{tmp_path}/set: no such folder inside the container; add --bind {tmp_path}/set: apptainer run "
     )
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "link", "target", "bound"),
+    [
+        ("ic", "set", "hidden/set", "hidden/set"),
+        ("ic", "set/train", "hidden/train", "hidden/train"),
+        ("ic", "set/train/n1", "hidden/train/n1", "hidden/train"),
+        ("ewa", "set/climo_1979.h5", "hidden/climo_1979.h5", "hidden"),
+    ],
+)
+def test_where_a_link_leads_out_of_the_container_its_target_is_what_to_bind(
+    tmp_path: Path, benchmark: str, link: str, target: str, bound: str
+) -> None:
+    data, arguments = tmp_path / "set", (benchmark, "--data", str(tmp_path / "set"))
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    if benchmark == "ic" and link != "set":
+        (data / "val").mkdir()
+    (tmp_path / link).symlink_to(tmp_path / target)
+    wanted = load_recipe(f"{benchmark}/smoke", [])
+    check = doctor.data_check(data, wanted, OURS, arguments)
+    assert (check.status, str(check.fix).split(": ")[0]) == ("fail", f"add --bind {tmp_path}/{bound}")
+    assert check.detail.startswith(f"{tmp_path}/{link}: leads to {tmp_path}/{target}, ")
+    for split in ("train", "val"):
+        (tmp_path / target / split).mkdir(parents=True)
+    assert doctor.data_check(data, wanted, OURS, arguments).status == "pass"
 
 
 def test_a_file_and_an_empty_folder_are_no_data_set(tmp_path: Path) -> None:

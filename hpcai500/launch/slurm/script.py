@@ -22,7 +22,7 @@ from hpcai500.launch.layout import Layout, mpirun, srun
 from hpcai500.launch.slurm.site import NO_CONTAINER, ContainerTable, MpiTable, NodeTable, Site, SlurmTable, load_site
 from hpcai500.layers import Recipe
 from hpcai500.recipe import default_recipe, find_recipe, is_shipped, load_recipe
-from hpcai500.system.container import IMAGE_FILE, find_container
+from hpcai500.system.container import IMAGE_FILE, find_container, links_of
 from hpcai500.text import shell_bytes
 
 # ----------------------------------------------------------------------------------------------------
@@ -162,6 +162,11 @@ def bind_of(path: str, *rest: str) -> str:
     if bad := [character for character in ",:" if character in path]:
         raise UsageError(f"{path}: a path with {bad[0]!r} cannot be bound into a container: rename it, or link to it")
     return ":".join([path, *rest])
+
+
+def binds_of_data(data: str) -> list[str]:
+    """Binds that show a data set under its name, and what its links lead to."""
+    return [bind_of(path, path, "ro") for path in dict.fromkeys((data, *(str(it) for _, it in links_of(Path(data)))))]
 
 
 def container_environment(container: ContainerTable, mpi: MpiTable) -> Mapping[str, str]:
@@ -611,11 +616,15 @@ def plan_job(request: RenderRequest) -> Planned:
         site,
         arguments=["--data", data] if data else [],
         new_arguments=["--recipe", own or name, *settings, *trials],
-        binds=[bind_of(path, path, "ro") for path in needed] if site.container.command != NO_CONTAINER else [],
+        binds=[] if site.container.command == NO_CONTAINER else _binds(data, own),
         record=str(request.out) if request.out else None,
         rendered_by=request.rendered_by,
     )
     return Planned(job, list(_warnings(request, site, needed)))
+
+
+def _binds(data: str | None, recipe: str | None) -> list[str]:
+    return [*(binds_of_data(data) if data else ()), *([bind_of(recipe, recipe, "ro")] if recipe else ())]
 
 
 def _fitting_recipe(request: RenderRequest, name: str, site: Site) -> Recipe:
