@@ -41,8 +41,8 @@ module load openmpi/4.1 apptainer
 set -u
 
 export GLOO_SOCKET_IFNAME=ib0
-export NCCL_SOCKET_IFNAME=ib0
 export OMPI_MCA_btl_tcp_if_include=ib0
+export NCCL_SOCKET_IFNAME==ib0
 export APPTAINERENV_LD_LIBRARY_PATH=/opt/openmpi/lib:/opt/ucx/lib
 export APPTAINERENV_OPAL_PREFIX=/opt/openmpi
 export NCCL_DEBUG=WARN

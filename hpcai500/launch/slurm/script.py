@@ -247,10 +247,12 @@ def _exports(site: Site) -> Mapping[str, str]:
     # mpirun does not set MASTER_ADDR. Rank 0 is on the first node, like this script.
     leader = {"MASTER_ADDR": Expression("$SLURMD_NODENAME")} if launcher.program == "mpirun" else {}
     by_mpi = ["OMPI_MCA_btl_tcp_if_include"] if launcher.program == "srun" and launcher.pmi != "none" else []
-    networks = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *by_mpi] if launcher.interface else []
+    networks = dict.fromkeys(["GLOO_SOCKET_IFNAME", *by_mpi], launcher.interface)
+    # Without `=`, NCCL takes each interface whose name begins so: eth1 would also be eth10.
+    networks["NCCL_SOCKET_IFNAME"] = f"={launcher.interface}"
     return {
         **leader,
-        **dict.fromkeys(networks, launcher.interface),
+        **(networks if launcher.interface else {}),
         **container_environment(site.container, site.mpi),
         **site.environment,
     }
