@@ -159,6 +159,8 @@ PATHS = [
     ("verify {0}", "file"),
     ("replicate {0} -o r", "file"),
     ("rank {0}", "file"),
+    ("accept smoke {0}", "folder"),
+    ("accept {0} run", "file"),
     ("roofline --machine {0}", "file"),
     ("ic --estimate --machine {0}", "file"),
     ("slurm render ic --nodes 1 --site {0}", "file"),

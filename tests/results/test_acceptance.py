@@ -254,7 +254,7 @@ def test_runs_that_are_no_trials_of_one_thing_do_not_belong_together(campaign: P
 def test_a_run_that_is_named_twice_or_is_no_record_is_a_mistake(campaign: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the same run as"):
         accepted(campaign, campaign / "trial-01")
-    with pytest.raises(UsageError, match=r"nowhere: does not exist: give folders that"):
+    with pytest.raises(UsageError, match=r"nowhere: no such folder; give folders that"):
         accepted(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"empty: neither a record nor a campaign"):

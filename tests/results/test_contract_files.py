@@ -214,9 +214,7 @@ def test_a_misspelt_key_is_told_once_and_others_that_are_missing_too(tmp_path: P
 
 
 def test_a_missing_contract_is_told_with_the_line_to_type(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"no such contract file; shipped: example, smoke; or write one: hpcai500 accept"
-    ):
+    with pytest.raises(UsageError, match=r"no such file; shipped: example, smoke; or write one: hpcai500 accept"):
         find_contract(tmp_path / "nothing.toml")
     with pytest.raises(UsageError, match="a folder, but the contract file must come first"):
         find_contract(tmp_path)

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hpcai500.errors import UsageError
+from hpcai500.files import why_not
 from hpcai500.job_options import COLLECTIVES
 from hpcai500.methodology.goodput import FIGURES, figure
 from hpcai500.methodology.passes import Better
@@ -496,7 +497,7 @@ def find_contract(name: Path) -> Path:
         if path.is_file():
             return path
     known = ", ".join(sorted(path.stem for path in contracts_folder().glob("*.toml")))
-    problem = "a folder, but the contract file must come first" if name.is_dir() else "no such contract file"
+    problem = "a folder, but the contract file must come first" if name.is_dir() else why_not("file", name)
     raise UsageError(f"{name}: {problem}; shipped: {known}; or write one: hpcai500 accept --example > contract.toml")
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcai500.campaign.journal import Campaign, is_campaign, read_campaign
 from hpcai500.campaign.standing import standing
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.files import why_not
 from hpcai500.machine import Origin, origin_of_run, other_machine
 from hpcai500.methodology.passes import Better, goal, reaches
 from hpcai500.methodology.result import Result
@@ -331,17 +332,21 @@ def _against_campaigns(evidence: Evidence) -> Iterator[str]:
         yield from (f"{evidence.with_submissions(campaign.path)}: {reason}" for reason in ordered)
 
 
+_GIVEN = "folders that `hpcai500 ic`, `ewa` or `campaign` wrote"
+
+
 def _records_of(path: Path, campaigns: list[Campaign]) -> list[Path]:
     if path.is_file():
         raise UsageError(f"{path}: a file, but not a submission: records are folders, submissions are ZIP files")
+    if why := why_not("file" if path.suffix == ".zip" else "folder", path):
+        raise UsageError(f"{path}: {why}; give {_GIVEN}")
     if is_campaign(path):
         campaign = read_campaign(path)
         campaigns.append(campaign)
         return [campaign.record(attempt) for attempt in campaign.done()]
     found = expand([path])
     if found == [path] and not (path / "events.jsonl").is_file() and not (path / "recipe.toml").is_file():
-        what = "does not exist" if not path.exists() else "neither a record nor a campaign"
-        raise UsageError(f"{path}: {what}: give folders that `hpcai500 ic`, `ewa` or `campaign` wrote")
+        raise UsageError(f"{path}: neither a record nor a campaign; give {_GIVEN}")
     return found
 
 
