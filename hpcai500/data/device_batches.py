@@ -89,7 +89,7 @@ class OneEpochAtATime(ABC, Generic[Item]):
     _running: Generator[Item, None, None] | None = None
     _closed = False
 
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[Item]:
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Generator[Item, None, None]:
         """Yield one batch of at most `batch_size` images for each array of sample ids, in that order.
 
         Reading begins when the first batch is requested. The consumer may stop early; an epoch in progress ends when
@@ -273,8 +273,8 @@ B_co = TypeVar("B_co", bound=ImagesOfBatch, covariant=True)
 class Source(Protocol[B_co]):
     """A loader, such as `JpegBatches` and `ClimateBatches`, or `MemoryBatches`."""
 
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[B_co]:
-        """Yield one batch for each array of sample ids, in that order."""
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Generator[B_co, None, None]:
+        """Yield one batch for each array of sample ids, in that order; its memory is free once it is closed."""
 
     def close(self) -> None:
         """Free threads and memory."""
@@ -332,7 +332,7 @@ class DeviceBatches(Generic[B]):
         self._running: Generator[B, None, None] | None = None
         self._closed = False
 
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[B]:
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Generator[B, None, None]:
         """Yield one batch for each array of sample ids, as the loader does, with images on the device.
 
         `wait_seconds` is how long the consumer waited for the loader: for the batch ahead, and at the start of an epoch
@@ -352,7 +352,7 @@ class DeviceBatches(Generic[B]):
             self._running.close()
             self._running = None
 
-    def _run(self, source: Iterator[B]) -> Generator[B, None, None]:
+    def _run(self, source: Generator[B, None, None]) -> Generator[B, None, None]:
         buffers = [_Buffer(self._device, self._batch_size, self._form) for _ in range(_BUFFERS)]
         staging = _Staging(self._device, self._batch_size)
         number = 0
@@ -391,8 +391,7 @@ class DeviceBatches(Generic[B]):
                 moved, waited = following, 0.0
         finally:
             with self._stream.beside():
-                if isinstance(source, Generator):
-                    source.close()
+                source.close()
             # The next user of this memory on the stream must wait for the computation that still uses it.
             with self._stream.beside(*(mark for buffer in buffers for mark in buffer.marks)):
                 pass
@@ -483,7 +482,7 @@ class MemoryBatches(Generic[R]):
         if not self._held:
             raise ValueError("at least one batch must be held")
 
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[R]:
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Generator[R, None, None]:
         """Yield a held batch for each of `batches`, of its size. Raises ValueError for one larger than those held."""
         del seed, epoch
         for number, ids in enumerate(batches):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -430,14 +431,15 @@ class ExtremeWeatherWorkload:
         """Batches of `epoch` from step `first_step` on; payload: images (N, C, H, W) and `Targets`."""
         order = windowed_order(self._windows, self._seed, epoch, self._shares.total)
         shares = list(self._shares.of_epoch(order, first_step))
-        images = self._training.epoch([share.ids for share in shares], seed=self._seed, epoch=epoch)
-        for share, batch in zip(shares, images, strict=True):
-            yield TrainingBatch(
-                samples=self._samples.ids(share.ids[: share.real]),
-                padded=len(share.ids) - share.real,
-                payload=(batch.images, self._targets(batch, epoch)),
-                wait_seconds=batch.wait_seconds,
-            )
+        # The loader keeps its epoch, and an evaluation needs the memory.
+        with closing(self._training.epoch([share.ids for share in shares], seed=self._seed, epoch=epoch)) as images:
+            for share, batch in zip(shares, images, strict=True):
+                yield TrainingBatch(
+                    samples=self._samples.ids(share.ids[: share.real]),
+                    padded=len(share.ids) - share.real,
+                    payload=(batch.images, self._targets(batch, epoch)),
+                    wait_seconds=batch.wait_seconds,
+                )
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
         """The sum of the four losses: objectness and boxes of proposals, classes and boxes of detections."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -199,16 +200,17 @@ class ImageClassificationWorkload:
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` from step `first_step` on; payload: images (N, 3, S, S) and labels (N,)."""
         shares = list(self._shares.of_epoch(epoch_order(self._shares.samples, self._seed, epoch), first_step))
-        images = self._training.epoch([share.ids for share in shares], seed=self._seed, epoch=epoch)
-        for share, batch in zip(shares, images, strict=True):
-            yield TrainingBatch(
-                samples=self._samples.ids(share.ids[: share.real]),
-                padded=len(share.ids) - share.real,
-                payload=(batch.images, batch.labels),
-                warnings=batch.warnings,
-                indexed=batch.seek.used,
-                wait_seconds=batch.wait_seconds,
-            )
+        # The loader keeps its epoch, and an evaluation needs the memory.
+        with closing(self._training.epoch([share.ids for share in shares], seed=self._seed, epoch=epoch)) as images:
+            for share, batch in zip(shares, images, strict=True):
+                yield TrainingBatch(
+                    samples=self._samples.ids(share.ids[: share.real]),
+                    padded=len(share.ids) - share.real,
+                    payload=(batch.images, batch.labels),
+                    warnings=batch.warnings,
+                    indexed=batch.seek.used,
+                    wait_seconds=batch.wait_seconds,
+                )
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
         """Cross entropy with label smoothing."""

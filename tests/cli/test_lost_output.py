@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from builders.ranks import clean_environment
 from builders.runs import TINY, TINY_WEATHER, member_recipe, written
 
 from hpcai500.data.climate.synthetic import SyntheticYears, make_years
+from hpcai500.findings import read_findings
 from hpcai500.record import iterate, read_record
 
 # ----------------------------------------------------------------------------------------------------
@@ -190,3 +192,18 @@ def test_a_run_whose_progress_is_lost_passes_and_notes_since_when(
     record = read_record(tmp_path / "r")
     assert record.status == "done"
     assert len(list(iterate(record.events, "output_lost"))) == (0 if fault == "closed" else 1)
+
+
+# One part: the whole self-test takes half a minute.
+@pytest.mark.parametrize("fault", ["full", "gone", "terminal", "asleep"])
+def test_a_self_test_whose_lines_are_lost_makes_all_its_checks(tmp_path: Path, fault: str) -> None:
+    code = (
+        "import sys\nfrom hpcai500 import streams\nfrom hpcai500.self_test.command import begin\n"
+        "streams._PATIENCE_SECONDS = 0.1\nhere = begin(sys.argv[1:])\n"
+        "for name in 'ab': here.findings.check(name, str)"
+    )
+    with FAULTS[fault]() as descriptor:
+        words = [sys.executable, "-c", code, str(tmp_path), "60"]
+        ended = subprocess.run(words, stderr=descriptor, check=False, timeout=30)
+    assert ended.returncode == 0
+    assert [one.name for one in read_findings(tmp_path / "findings.jsonl").ended] == ["a", "b"]

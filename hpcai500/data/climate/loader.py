@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -390,7 +390,7 @@ class ClimateBatches(OneEpochAtATime[ClimateBatch]):
         """Chunks inflated since the loader was created."""
         return self._reader.chunks_inflated
 
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ClimateBatch]:
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Generator[ClimateBatch, None, None]:
         """As in `OneEpochAtATime`; the error names file, dataset, image and chunk."""
         for ids in batches:
             if not 1 <= len(ids) <= self._batch_size:
