@@ -223,7 +223,7 @@ class PyClimateReader {
     }
 
     DType dtype_;
-    WithThreads<ClimateReader> reader_;
+    OfOneProcess<ClimateReader> reader_;
 };
 
 std::unique_ptr<PyClimateReader> make_reader(const py::sequence& files, const std::vector<int>& channels,

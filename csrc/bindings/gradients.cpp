@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -297,7 +298,14 @@ std::uint32_t read_stream(const py::object& source, int threads) {
     return stream_read(lines.data, static_cast<std::size_t>(lines.count()), threads);
 }
 
-void shared_all_reduce(SharedSum& sum, const py::object& values) {
+using PySharedSum = OfOneProcess<SharedSum>;
+
+std::unique_ptr<PySharedSum> make_shared_sum(const std::string& path, int rank, int ranks) {
+    return std::make_unique<PySharedSum>("SharedSum", std::make_unique<SharedSum>(path, rank, ranks));
+}
+
+void shared_all_reduce(PySharedSum& self, const py::object& values) {
+    SharedSum& sum = *self;
     const DenseFloats floats = read_dense_floats(values, {"values"}, processor, true);
     const ReleasedGil released;
     sum.all_reduce({floats.data, static_cast<std::size_t>(floats.count)});
@@ -345,10 +353,10 @@ void register_gradients(py::module_& module) {
                "Copies bytes past the cache.");
     module.def("stream_read", &read_stream, "source"_a, py::kw_only(), "threads"_a,
                "Reads bytes and returns the largest 32-bit word without its highest bit.");
-    py::class_<SharedSum>(module, "SharedSum", "Sums of float32 values over the processes of one host.")
-        .def(py::init<const std::string&, int, int>(), "path"_a, "rank"_a, "ranks"_a)
+    py::class_<PySharedSum>(module, "SharedSum", "Sums of float32 values over the processes of one host.")
+        .def(py::init(&make_shared_sum), "path"_a, "rank"_a, "ranks"_a)
         .def("all_reduce", &shared_all_reduce, "values"_a, "Replaces values by their sum over all ranks.")
-        .def("close", &SharedSum::close, "The other ranks no longer wait for this one.");
+        .def("close", &PySharedSum::close, "The other ranks no longer wait for this one.");
     register_device(module);
 }
 

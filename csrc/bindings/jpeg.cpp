@@ -314,7 +314,7 @@ class PyLoader {
 
     ResultTypes types_;
     py::list slots_;  // keeps the caller's memory alive as long as threads may write to it
-    WithThreads<Loader> loader_;
+    OfOneProcess<Loader> loader_;
 };
 
 void register_spec(py::module_& module) {

@@ -70,14 +70,14 @@ auto without_gil(const Work& work) {
     return work();
 }
 
-/// An object of the core with threads of its own, which are not there in a child of fork().
+/// An object of the core with threads or memory of its own, which are not there in a child of fork().
 template <class Native>
-class WithThreads {
+class OfOneProcess {
   public:
-    WithThreads(const char* name, std::unique_ptr<Native> native)
+    OfOneProcess(const char* name, std::unique_ptr<Native> native)
         : name_(name), process_(::getpid()), native_(std::move(native)) {}
-    // In a child, joining the threads would wait for ever: the memory is left alone.
-    ~WithThreads() {
+    // In a child, joining the threads would wait for ever: the object is left alone.
+    ~OfOneProcess() {
         if (forked()) {
             static_cast<void>(native_.release());
             return;
@@ -85,15 +85,14 @@ class WithThreads {
         const ReleasedGil released;
         native_.reset();
     }
-    WithThreads(const WithThreads&) = delete;
-    WithThreads& operator=(const WithThreads&) = delete;
+    OfOneProcess(const OfOneProcess&) = delete;
+    OfOneProcess& operator=(const OfOneProcess&) = delete;
 
     /// Throws std::runtime_error in a child of fork().
     Native& operator*() const {
         if (forked())
             throw std::runtime_error(std::string("a ") + name_ +
-                                     " does not survive fork(), its threads stay in the parent: make one in "
-                                     "the child");
+                                     " does not survive fork(): make one in the process that uses it");
         return *native_;
     }
     Native* operator->() const { return &**this; }

@@ -189,14 +189,15 @@ class SharedSum:
     """One rank's view of a file in memory through which the processes of a host add up float32 values.
 
     Rank 0 makes the file at `path`; the others must come later. Raises ValueError, and RuntimeError where memory is
-    short or the file cannot be had.
+    short or the file cannot be had. Does not survive fork(): in the child `all_reduce` raises RuntimeError.
     """
 
     def __init__(self, path: str, rank: int, ranks: int) -> None: ...
     def all_reduce(self, values: _HostTensor) -> None:
         """Replace `values` by their sum over all ranks, the same on each to the bit.
 
-        All ranks call it with as many values. Raises RuntimeError when a rank has ended, or has closed.
+        All ranks call it with as many values. Raises RuntimeError when a rank has ended, or has closed, and in every
+        later call.
         """
 
     def close(self) -> None:

@@ -129,3 +129,9 @@ def test_buckets_threads_are_free_of_races(tsan: Path) -> None:
     result = run([str(tsan / "compression_stress"), "8", "4"])
     assert result.returncode == 0, result.stderr[-4000:]
     assert result.stdout == "8 rounds\n"
+
+
+def test_shared_sums_are_right_in_every_interleaving_of_three_ranks(asan: Path) -> None:
+    result = run([str(asan / "sums_stress")])
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert int(re.fullmatch(r"(\d+) states\n", result.stdout)[1]) > 100_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -102,13 +103,17 @@ def test_a_rank_that_closes_ends_the_wait_of_the_others(tmp_path: Path) -> None:
 
 
 def test_a_rank_whose_process_is_killed_ends_the_wait_of_the_others(tmp_path: Path) -> None:
+    """Also while a child that it has forked lives on."""
     path = tmp_path / "sums"
     first = SharedSum(str(path), 0, 2)
     program = (
-        "import sys, time\nfrom hpcai500._core import SharedSum\n"
-        "second = SharedSum(sys.argv[1], 1, 2)\nprint('open', flush=True)\ntime.sleep(600)"
+        "import os, sys, time\nfrom hpcai500._core import SharedSum\n"
+        "second = SharedSum(sys.argv[1], 1, 2)\nread, write = os.pipe()\n"
+        "if os.fork() == 0:\n    os.write(write, b'.')\n    sys.stdin.read()\n    os._exit(0)\n"
+        "os.read(read, 1)\nprint('open', flush=True)\ntime.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
         with ThreadPoolExecutor(1) as pool:
@@ -116,8 +121,30 @@ def test_a_rank_whose_process_is_killed_ends_the_wait_of_the_others(tmp_path: Pa
             time.sleep(0.3)
             assert not waiting.done()
             process.send_signal(signal.SIGKILL)
-            with pytest.raises(RuntimeError, match="rank 1 of this host has ended"):
-                waiting.result(60)
+            try:
+                with pytest.raises(RuntimeError, match="rank 1 of this host has ended"):
+                    waiting.result(10)
+            finally:
+                first.close()
+
+
+def test_a_forked_child_leaves_the_sums_of_its_parent_alone(tmp_path: Path) -> None:
+    members = opened(tmp_path / "sums", 2)
+    parts = [np.full(5, rank, np.float32) for rank in (1, 2)]
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        status = 1
+        try:
+            members[0].all_reduce(parts[0])
+        except RuntimeError:
+            status = 0
+        members[0].close()
+        members.clear()
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    at_once([lambda one=one, part=part: one.all_reduce(part) for one, part in zip(members, parts, strict=True)])
+    assert parts[0].tolist() == [3] * 5
 
 
 def test_only_one_process_can_be_a_rank(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,22 +13,16 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <new>
+#include <mutex>
 #include <stdexcept>
 #include <system_error>
+#include <vector>
 
 namespace hpcai500 {
 
-// The file begins with it. All zeros is how it starts.
-struct SharedSum::Header {
-    alignas(64) std::atomic<std::uint32_t> arrived;
-    alignas(64) std::atomic<std::uint32_t> turn;  ///< how often all have met; what ranks sleep on
-    alignas(64) std::atomic<std::uint32_t> closed;
-};
-
 namespace {
 
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "processes share it");
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "processes share them");
 
 constexpr std::size_t page = 4096;
 
@@ -49,6 +44,26 @@ struct flock lock_of(int rank, short type) {
     lock.l_len = 1;
     return lock;
 }
+
+// The open files of this process. A child of fork() has copies, which would keep the locks of a rank whose
+// process has ended: it closes them. Mappings keep a file open, too, and are not inherited (MADV_DONTFORK).
+struct OpenFiles {
+    std::mutex mutex;  // held while a file is opened, mapped or closed, and by fork()
+    std::vector<int> files;
+
+    // Never destroyed: at exit, other threads may use it.
+    static OpenFiles& get() {
+        static OpenFiles& open = *new OpenFiles;
+        static const int registered = ::pthread_atfork([] { open.mutex.lock(); }, [] { open.mutex.unlock(); },
+                                                       [] {
+                                                           for (const int file : open.files) ::close(file);
+                                                           open.files.clear();
+                                                           open.mutex.unlock();
+                                                       });
+        if (registered != 0) throw std::runtime_error("no memory for a handler of fork()");
+        return open;
+    }
+};
 
 Descriptor open_shared(const std::string& path, int rank, int ranks) {
     if (ranks < 2 || ranks > SharedSum::most_ranks || rank < 0 || rank >= ranks)
@@ -73,44 +88,85 @@ Descriptor open_shared(const std::string& path, int rank, int ranks) {
     return file;
 }
 
-void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t while_it_is, timespec longest) {
-    ::syscall(SYS_futex, &word, FUTEX_WAIT, while_it_is, &longest, nullptr, 0);
-}
-void wake_all(std::atomic<std::uint32_t>& word) {
-    ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
 }  // namespace
 
+// As wait_for_all() wants them. The locks tell who is there.
+class SharedSum::Others {
+  public:
+    // Short of the time that sleeping and waking take.
+    static constexpr int looks = 200;
+
+    explicit Others(SharedSum& own) : own_(own) {}
+    void pause() {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+    void sleep(std::uint32_t turn) {
+        constexpr timespec longest{0, 100'000'000};
+        ::syscall(SYS_futex, &own_.words_->turn, FUTEX_WAIT, turn, &longest, nullptr, 0);
+    }
+    void wake() { ::syscall(SYS_futex, &own_.words_->turn, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+    bool is_there(int rank) {
+        struct flock lock = lock_of(rank, F_WRLCK);
+        if (::fcntl(own_.file_.value(), F_OFD_GETLK, &lock) != 0) {
+            const int reason = errno;
+            own_.close();
+            errno = reason;
+            fail("locks of shared memory");
+        }
+        return lock.l_type != F_UNLCK;
+    }
+
+  private:
+    SharedSum& own_;
+};
+
 SharedSum::SharedSum(const std::string& path, int rank, int ranks)
-    : rank_(rank), ranks_(ranks), file_(open_shared(path, rank, ranks)), bytes_(size_of_file(ranks)) {
+    : rank_(rank), ranks_(ranks), bytes_(size_of_file(ranks)), file_(-1), words_(nullptr) {
+    OpenFiles& open = OpenFiles::get();
+    const std::lock_guard lock(open.mutex);
+    open.files.reserve(open.files.size() + 1);
+    file_ = open_shared(path, rank, ranks);
     void* const memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_.value(), 0);
     if (memory == MAP_FAILED) fail(path);
-    header_ = static_cast<Header*>(memory);
+    words_ = static_cast<BarrierWords<Word>*>(memory);
+    if (::madvise(memory, bytes_, MADV_DONTFORK) != 0) {
+        const int reason = errno;
+        ::munmap(memory, bytes_);
+        errno = reason;
+        fail(path);
+    }
+    open.files.push_back(file_.value());
 }
 
 SharedSum::~SharedSum() {
     close();
-    ::munmap(header_, bytes_);
+    OpenFiles& open = OpenFiles::get();
+    const std::lock_guard lock(open.mutex);
+    ::munmap(words_, bytes_);
+    std::erase(open.files, file_.value());
+    const Descriptor closed(std::move(file_));
 }
 
 void SharedSum::close() {
-    header_->closed.store(1);
+    words_->closed.store(1);
     // Sleepers look at it when they wake up.
-    wake_all(header_->turn);
+    Others(*this).wake();
 }
 
 float* SharedSum::slot(int rank) const {
-    auto* const first = reinterpret_cast<std::uint8_t*>(header_) + page;
+    auto* const first = reinterpret_cast<std::uint8_t*>(words_) + page;
     return reinterpret_cast<float*>(first) + static_cast<std::size_t>(rank) * slot_values;
 }
 
 void SharedSum::all_reduce(std::span<float> values) {
     const auto ranks = static_cast<std::size_t>(ranks_), rank = static_cast<std::size_t>(rank_);
+    Others others(*this);
     for (std::size_t begin = 0; begin < values.size(); begin += slot_values) {
         const auto part = values.subspan(begin, std::min(slot_values, values.size() - begin));
         std::memcpy(slot(rank_), part.data(), part.size_bytes());
-        wait_for_all();
+        wait_for_all(*words_, rank_, ranks_, others);
         // A share begins at a line of 64 bytes, which only one rank writes.
         constexpr std::size_t line = 16;
         const std::size_t lines = (part.size() + line - 1) / line;
@@ -123,46 +179,9 @@ void SharedSum::all_reduce(std::span<float> values) {
             const float* const next = slot(other);
             for (std::size_t i = from; i < to; ++i) sum[i] += next[i];
         }
-        wait_for_all();
+        wait_for_all(*words_, rank_, ranks_, others);
         // The next sums are written only after all ranks have met again.
         std::memcpy(part.data(), sum, part.size_bytes());
-    }
-}
-
-void SharedSum::wait_for_all() {
-    const std::uint32_t turn = header_->turn.load();
-    if (header_->arrived.fetch_add(1) + 1 == static_cast<std::uint32_t>(ranks_)) {
-        header_->arrived.store(0);
-        header_->turn.store(turn + 1);
-        wake_all(header_->turn);
-        return;
-    }
-    // Short of the time that sleeping and waking take.
-    constexpr int looks = 200;
-    for (int i = 0; i < looks; ++i) {
-        if (header_->turn.load(std::memory_order_acquire) != turn) return;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    }
-    constexpr timespec longest{0, 100'000'000};
-    while (header_->turn.load(std::memory_order_acquire) == turn) {
-        sleep_on(header_->turn, turn, longest);
-        if (header_->turn.load(std::memory_order_acquire) == turn) check_others();
-    }
-}
-
-void SharedSum::check_others() const {
-    if (header_->closed.load() != 0) throw std::runtime_error("another rank has left");
-    for (int other = 0; other < ranks_; ++other) {
-        if (other == rank_) continue;
-        struct flock lock = lock_of(other, F_WRLCK);
-        if (::fcntl(file_.value(), F_OFD_GETLK, &lock) != 0) fail("locks of shared memory");
-        if (lock.l_type == F_UNLCK) {
-            header_->closed.store(1);
-            wake_all(header_->turn);
-            throw std::runtime_error("rank " + std::to_string(other) + " of this host has ended");
-        }
     }
 }
 

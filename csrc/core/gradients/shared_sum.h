@@ -1,11 +1,13 @@
 // Sums of float32 values over the processes of one host, through memory that they share.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
+#include "barrier.h"
 #include "core/files.h"
 
 namespace hpcai500 {
@@ -13,6 +15,8 @@ namespace hpcai500 {
 /// One rank's view of a file in memory (tmpfs) in which each rank has room for a part of its values. A rank
 /// writes its part there, sums its share of all parts in the order of the ranks, and reads the whole sum: the
 /// sums are the same on all ranks to the bit, whatever a sum of several NaN gives.
+///
+/// Not to be used, nor destroyed, after fork(): the child has neither the memory nor the file.
 class SharedSum {
   public:
     static constexpr std::size_t slot_values = std::size_t{1} << 18;
@@ -33,16 +37,15 @@ class SharedSum {
     void close();
 
   private:
-    struct Header;
+    using Word = std::atomic<std::uint32_t>;
+    class Others;
     float* slot(int rank) const;
     float* sums() const { return slot(ranks_); }
-    void wait_for_all();
-    void check_others() const;
 
     const int rank_, ranks_;
+    const std::size_t bytes_;
     Descriptor file_;
-    std::size_t bytes_;
-    Header* header_;
+    BarrierWords<Word>* words_;  ///< the file begins with them
 };
 
 }  // namespace hpcai500

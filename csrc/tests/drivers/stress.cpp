@@ -21,6 +21,7 @@ constexpr Program programs[] = {
     {"climate_stress", "FILE     (FILE is written)", 1, stress_climate},
     {"compression_stress", "ROUNDS THREADS", 2, stress_buckets},
     {"detection_stress", "ROUNDS THREADS", 2, stress_boxes},
+    {"sums_stress", "", 0, stress_sums},
 };
 
 int run(const Program& program, const Words& words) {

@@ -13,5 +13,6 @@ std::string stress_loader(const Words& folder_and_files);
 std::string stress_climate(const Words& file);
 std::string stress_buckets(const Words& rounds_and_threads);
 std::string stress_boxes(const Words& rounds_and_threads);
+std::string stress_sums(const Words& none);
 
 }  // namespace hpcai500::drivers
