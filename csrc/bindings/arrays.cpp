@@ -63,7 +63,6 @@ bool is_aligned(const py::array& array) {
 }
 
 ArrayView numpy_array(const py::array& array, const std::string& name) {
-    if (!is_aligned(array)) throw py::value_error(name + " must be aligned to its items");
     const py::dtype type = array.dtype();
     ArrayView view{name, type.kind() + std::to_string(array.itemsize()), {}, {}};
     if (type.byteorder() == '>') view.type.insert(0, ">");
@@ -76,6 +75,11 @@ ArrayView numpy_array(const py::array& array, const std::string& name) {
     view.data = const_cast<void*>(array.data());
     view.read_only = !array.writeable();
     return view;
+}
+
+ArrayView aligned_array(const py::array& array, const std::string& name) {
+    if (!is_aligned(array)) throw py::value_error(name + " must be aligned to its items");
+    return numpy_array(array, name);
 }
 
 // A string that is made once: a call looks it up for each of its hundreds of tensors.
@@ -353,7 +357,7 @@ DenseFloats numpy_floats(const py::array& array, const ArrayName& name, bool wri
                           is_aligned(array) &&
                           (array.flags() & (py::array::c_style | py::array::f_style)) != 0;
     if (!is_plain || (written && !array.writeable()))
-        return dense_floats_of(numpy_array(array, name.text()), written);
+        return dense_floats_of(aligned_array(array, name.text()), written);
     return {static_cast<float*>(const_cast<void*>(array.data())), array.size()};
 }
 
@@ -382,7 +386,7 @@ void* ArrayView::writable() const {
 ArrayView read_array(const py::handle& object, const ArrayName& name, const Place& place) {
     if (place.kind == Place::processor) {
         if (!py::isinstance<py::array>(object)) refuse_foreign(object, name);
-        return numpy_array(py::reinterpret_borrow<py::array>(object), name.text());
+        return aligned_array(py::reinterpret_borrow<py::array>(object), name.text());
     }
     DlpackTensor shown;
     if (!show_by_dlpack(object, name, shown)) return described_array(object, name.text());
@@ -403,6 +407,20 @@ DenseFloats read_dense_floats(const py::handle& object, const ArrayName& name, c
     }
     if (is_here) refuse_foreign(object, name);
     return dense_floats_of(described_array(object, name.text()), written);
+}
+
+ArrayView read_images(const py::handle& object, const ArrayName& name, DType dtype, bool written) {
+    if (!py::isinstance<py::array>(object)) refuse_foreign(object, name);
+    ArrayView view = numpy_array(py::reinterpret_borrow<py::array>(object), name.text());
+    if (written) view.writable();
+    expect_contiguous(view);
+    const char* const type = dtype == DType::float32   ? "f4"
+                             : dtype == DType::float16 ? "f2"
+                             : dtype == DType::uint8   ? "u1"
+                                                       : "u2";
+    if (view.type != type)
+        throw py::value_error(view.name + " must have the type " + type + ", got " + view.type);
+    return view;
 }
 
 void expect_axes(const ArrayView& view, std::size_t axes, const char* shape) {

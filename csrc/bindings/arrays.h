@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "core/jpeg/spec.h"
+
 namespace hpcai500::bindings {
 
 /// An argument, or with an index one of a sequence of them.
@@ -57,6 +59,9 @@ struct ArrayView {
 /// bfloat16 has the type of its bits, u2. Throws type_error for what is no such array, value_error where what
 /// is said lacks something, contradicts itself, or is of another device.
 ArrayView read_array(const pybind11::handle& object, const ArrayName& name, const Place& place);
+
+/// NumPy's images of `dtype`, C-contiguous, at any address. NumPy has no bfloat16: its bits are u2.
+ArrayView read_images(const pybind11::handle& object, const ArrayName& name, DType dtype, bool written);
 
 /// A float32 tensor that is dense: some order of its axes visits memory without a gap.
 struct DenseFloats {

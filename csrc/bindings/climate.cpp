@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrays.h"
 #include "core/climate/climate_reader.h"
 #include "python.h"
 
@@ -175,23 +176,14 @@ class PyClimateReader {
 
     ImageMemory image_memory(const py::array& array, const char* name, bool written,
                              std::int64_t columns) const {
-        const std::string argument = name;
-        if (written && !array.writeable()) throw py::value_error(argument + " must be writable");
-        if ((array.flags() & py::array::c_style) == 0)
-            throw py::value_error(
-                argument + " must be C-contiguous: pass numpy.ascontiguousarray(...) or a fresh array");
-        // NumPy has no bfloat16: its bits are an array of uint16.
-        const char* const type = dtype_ == DType::float32 ? "<f4" : dtype_ == DType::float16 ? "<f2" : "<u2";
-        if (!array.dtype().equal(py::dtype(std::string(type))))
-            throw py::value_error(argument + " must have the type " + type + ", got " +
-                                  text_of(array.dtype()));
+        const ArrayView view = read_images(array, {name}, dtype_, written);
         const std::int64_t channels = reader_->channels(), rows = reader_->rows();
-        if (array.ndim() != 4 || array.shape(1) != channels || array.shape(2) != rows ||
-            array.shape(3) != columns)
-            throw py::value_error(argument + " must have the shape (images, " + std::to_string(channels) +
+        if (view.shape.size() != 4 || view.shape[1] != channels || view.shape[2] != rows ||
+            view.shape[3] != columns)
+            throw py::value_error(view.name + " must have the shape (images, " + std::to_string(channels) +
                                   ", " + std::to_string(rows) + ", " + std::to_string(columns) + "), got " +
-                                  text_of(array.attr("shape")));
-        return {const_cast<void*>(array.data()), array.shape(0)};
+                                  view.shape_text());
+        return {view.data, view.shape[0]};
     }
 
     // Without places, as many requests as `out` has room for.

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrays.h"
 #include "core/jpeg/decode_crop.h"
 #include "core/jpeg/loader.h"
 #include "core/jpeg/seek_index.h"
@@ -106,30 +107,23 @@ SampleKey sample_key(const py::int_& seed, const py::int_& epoch, const py::int_
 
 // Memory of an output array: writable, C-contiguous, with items and bytes as the spec wants. `images` is how
 // many images it must hold; 0 accepts any whole number, and then is what it holds.
-void* output_memory(const py::array& array, const DecodeSpec& spec, const std::string& name,
+void* output_memory(const py::handle& array, const DecodeSpec& spec, const ArrayName& name,
                     std::size_t& images) {
-    if (!array.writeable()) throw py::value_error(name + " must be writable");
-    if ((array.flags() & py::array::c_style) == 0)
-        throw py::value_error(name +
-                              " must be C-contiguous: pass numpy.ascontiguousarray(...) or a fresh array");
-    const std::size_t item = item_size(spec.dtype);
-    if (static_cast<std::size_t>(array.itemsize()) != item)
-        throw py::value_error(name + " must have items of " + std::to_string(item) +
-                              " bytes for this spec, got " + text_of(array.dtype()));
-    const auto bytes = static_cast<std::size_t>(array.nbytes());
+    const ArrayView view = read_images(array, name, spec.dtype, true);
+    const std::size_t bytes = static_cast<std::size_t>(view.count()) * item_size(spec.dtype);
     const std::size_t image = spec.image_bytes();
     const bool fits = images > 0 ? bytes == images * image : bytes > 0 && bytes % image == 0;
     if (!fits)
-        throw py::value_error(name + " must have " +
+        throw py::value_error(view.name + " must have " +
                               (images > 0 ? std::to_string(images) + " x " : "a multiple of ") +
                               std::to_string(image) + " bytes, got " + std::to_string(bytes));
     images = bytes / image;
-    return const_cast<void*>(array.data());
+    return view.data;
 }
 
 void* image_memory(const py::array& array, const DecodeSpec& spec) {
     std::size_t images = 1;
-    return output_memory(array, spec, "out", images);
+    return output_memory(array, spec, {"out"}, images);
 }
 
 // A share of an index that others may use, too.
@@ -242,7 +236,6 @@ void add_points(SeekIndexWriter& writer, std::uint32_t checksum, std::uint32_t b
                 const py::object& points) {
     if (points.is_none()) return writer.add({checksum, bytes}, {});
     const BytesView view(points);
-    // The interpreter's lock is the writer's, too.
     writer.add({checksum, bytes}, view.bytes());
 }
 
@@ -286,10 +279,8 @@ class PyLoader {
         std::size_t batch_size = 0;
         std::vector<void*> memory;
         for (const py::handle slot : slots) {
-            if (!py::isinstance<py::array>(slot)) throw py::type_error("slots must be NumPy arrays");
-            const std::string name = "slot " + std::to_string(memory.size());
             slots_.append(slot);
-            memory.push_back(output_memory(py::reinterpret_borrow<py::array>(slot), spec, name, batch_size));
+            memory.push_back(output_memory(slot, spec, {"slots", memory.size()}, batch_size));
         }
         PathTable table;
         for (const py::handle path : paths) table.add(file_name(path));

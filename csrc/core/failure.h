@@ -1,4 +1,4 @@
-// Why an image could not be made: four kinds that a caller treats differently, and a sentence for a person.
+// Why an image could not be made: kinds that a caller treats differently, and a sentence for a person.
 #pragma once
 
 #include <stdexcept>
@@ -11,6 +11,7 @@ enum class FailureKind {
     truncated,    ///< the data ends before the pixels that are needed
     unreadable,   ///< the file cannot be opened or read
     corrupt,      ///< a JPEG that breaks the format's rules, or demands absurd resources
+    memory,  ///< no memory is left: nothing is said of the file. std::bad_alloc where one image is decoded
 };
 
 constexpr const char* name(FailureKind kind) {
@@ -23,6 +24,8 @@ constexpr const char* name(FailureKind kind) {
             return "unreadable";
         case FailureKind::corrupt:
             return "corrupt";
+        case FailureKind::memory:
+            return "memory";
     }
     return "corrupt";
 }

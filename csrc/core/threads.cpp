@@ -10,6 +10,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace hpcai500 {
 namespace {
@@ -37,6 +38,7 @@ class Indices {
 
     // Takes indices until none is left.
     void take_part() noexcept {
+        const DefaultArithmetic arithmetic;
         try {
             for (std::int64_t index; (index = next_.fetch_add(1)) < count_;) work_(index);
         } catch (...) {
@@ -66,14 +68,11 @@ class SharedThreads {
         if (helpers < 1 || ::getpid() != process_) return indices.take_part();
         const std::unique_lock busy(busy_, std::try_to_lock);
         if (!busy) return indices.take_part();
-        if (threads_ < helpers) {
-            const SignalsBlocked blocked;
-            for (; threads_ < helpers; ++threads_) std::thread([this] { serve(); }).detach();
-        }
+        start(helpers);
         {
             const std::lock_guard lock(mutex_);
             indices_ = &indices;
-            places_ = helpers;
+            places_ = std::min(helpers, threads_);
         }
         work_arrived_.notify_all();
         indices.take_part();
@@ -85,6 +84,15 @@ class SharedThreads {
     }
 
   private:
+    // As many threads as there shall be, or as many as there can be.
+    void start(int threads) try {
+        if (threads_ >= threads) return;
+        const SignalsBlocked blocked;
+        for (; threads_ < threads; ++threads_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {
+        // A limit of threads or of memory. The caller always takes part.
+    }
+
     [[noreturn]] void serve() {
         std::unique_lock lock(mutex_);
         for (;;) {
@@ -123,7 +131,10 @@ void OwnThreads::start(std::size_t count, const char* name, const std::function<
     threads_.reserve(count);
     const SignalsBlocked blocked;
     for (std::size_t number = 0; number < count; ++number) {
-        threads_.emplace_back(work, number);
+        threads_.emplace_back([work, number] {
+            const DefaultArithmetic arithmetic;
+            work(number);
+        });
         pthread_setname_np(threads_.back().native_handle(), name);
     }
 }

@@ -2,6 +2,7 @@
 // own.
 #pragma once
 
+#include <cfenv>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +13,25 @@
 
 namespace hpcai500 {
 
+/// While it lives, this thread rounds to nearest and keeps subnormal numbers. The caller may have asked its
+/// own arithmetic for less (torch.set_flush_denormal).
+class DefaultArithmetic {
+  public:
+    DefaultArithmetic() {
+        std::fegetenv(&before_);
+        std::fesetenv(FE_DFL_ENV);
+    }
+    ~DefaultArithmetic() { std::fesetenv(&before_); }
+    DefaultArithmetic(const DefaultArithmetic&) = delete;
+    DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+
+  private:
+    std::fenv_t before_;
+};
+
 /// Calls work(index) once for each index in [0, count), on up to `threads` threads of which the caller is
-/// one, and returns when all are done. Which thread does which index, and when, is not specified. The threads
+/// one, in the default arithmetic, and returns when all are done. Which thread does which index, and
+/// when, is not specified; where no further thread can be started, those that are there do all. The threads
 /// are ours: torch's OpenMP runtime is inside its wheel, and linking the system's would bring a second one,
 /// with threads of its own, into the process.
 ///
@@ -23,7 +41,8 @@ namespace hpcai500 {
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& work);
 
 /// Threads that one object starts, and joins before it ends. They block all signals, which are the main
-/// thread's: Python's handlers run there, and a worker that took Ctrl-C would delay it.
+/// thread's: Python's handlers run there, and a worker that took Ctrl-C would delay it. Their
+/// arithmetic is the default.
 class OwnThreads {
   public:
     /// Starts threads that call work(their number). Throws std::system_error; those that have started by then

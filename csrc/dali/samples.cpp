@@ -61,6 +61,8 @@ void SampleThreads::run(::dali::Workspace& batch, ::dali::TensorList<::dali::CPU
                     return;
                 } catch (const DecodeError& error) {
                     said[0] = 1 + static_cast<std::int32_t>(error.kind());
+                } catch (const std::bad_alloc&) {
+                    said[0] = 1 + static_cast<std::int32_t>(FailureKind::memory);
                 } catch (const std::exception&) {
                     said[0] = 1 + static_cast<std::int32_t>(FailureKind::corrupt);
                 }

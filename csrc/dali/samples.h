@@ -27,7 +27,7 @@ constexpr const char* key_note =
 constexpr const char* status_note =
     "The status of a sample is two numbers: what failed (0 nothing, 1 unsupported, 2 truncated, 3 "
     "unreadable, 4 "
-    "corrupt), and libjpeg's warnings.";
+    "corrupt, 5 no memory), and libjpeg's warnings.";
 
 /// One sample of a batch.
 struct Sample {

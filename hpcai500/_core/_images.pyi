@@ -181,7 +181,7 @@ class Failure(NamedTuple):
     """In the batch."""
     sample: int
     """Index of its path."""
-    kind: _Kind
+    kind: _Kind | Literal["memory"]
     reason: str
 
 class Batch(NamedTuple):

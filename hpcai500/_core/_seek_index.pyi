@@ -33,7 +33,7 @@ class SeekIndex:
 
 @final
 class SeekIndexWriter:
-    """Writes an index. Same files in the same order make the same bytes."""
+    """Writes an index. Same files in the same order make the same bytes. Several threads may use it."""
 
     def __init__(self, path: str | bytes) -> None:
         """Makes the file, which must not be there. Raises OSError, as all functions."""
@@ -42,4 +42,4 @@ class SeekIndexWriter:
         """Adds a file: its `seek_key` and its `seek_points`; b"" and None are the same here."""
 
     def finish(self) -> int:
-        """Writes what makes it an index; returns its bytes."""
+        """Writes what makes it an index; returns its bytes. RuntimeError, also of `add`, when called again."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders.memory import room_for
 from climate_twin import cast, normalised
 
 from hpcai500 import _core
@@ -85,6 +86,26 @@ def test_out_takes_the_result_in_its_type_and_layout() -> None:
     found = convert_images(images, mean, std, out=out[:2])
     assert found.data_ptr() == out.data_ptr()
     assert_same_bits(out[:2], twin(images, mean, std, torch.float16))
+
+
+def test_a_callers_flushed_subnormals_are_its_own() -> None:
+    # Work for the caller and for the threads that help it.
+    images = torch.full((40, 1, 64, 64), 3e-39)
+    assert torch.set_flush_denormal(True)
+    try:
+        found = [convert_images(images), convert_images(images, [0.0], [1e39])]
+    finally:
+        torch.set_flush_denormal(False)
+    assert found[0].equal(images)
+    assert_same_bits(found[1], twin(images, [0.0], [1e39], torch.float32))
+
+
+def test_the_caller_works_alone_where_no_thread_can_be_started() -> None:
+    images = np.random.default_rng(0).random((500, 1, 1, 1), np.float32)
+    out = np.zeros_like(images)
+    with room_for(16 << 20):
+        _core.convert_images(images, out, threads=500)
+    assert np.array_equal(out, images)
 
 
 def test_no_image_is_no_error() -> None:

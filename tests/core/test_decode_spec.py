@@ -34,8 +34,9 @@ KEY = {"seed": 0, "epoch": 0, "sample": 0}
         ({"flip_probability": -0.1}, "flip_probability must be in [0, 1], got -0.1"),
         ({"mode": "centre", "resize_shorter": 200}, "size <= resize_shorter, got size 224 and resize_shorter 200"),
         ({"resize_shorter": 0}, "resize_shorter must be in [1, 16384], got 0"),
-        ({"mean": (0, float("nan"), 0)}, "mean must be finite, got nan for channel 1"),
-        ({"std": (1, 1, 0)}, "std must be finite and above 0, got 0 for channel 2"),
+        ({"mean": (0, float("nan"), 0)}, "got mean nan and std 57.12 for channel 1"),
+        ({"std": (1, 1, 0)}, "std above 0, and 1 / std and mean / std within float32, got mean 103.53 and std 0 for"),
+        ({"std": (1e-300, 1, 1)}, "got mean 123.675 and std 1e-300 for channel 0"),
     ],
 )
 def test_a_wrong_setting_is_refused(wrong: dict[str, Any], message: str) -> None:
@@ -64,7 +65,9 @@ def test_a_spec_tells_its_settings_and_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        (np.zeros((3, 8, 8), np.float64), "items of 4 bytes for this spec, got float64"),
+        (np.zeros((3, 8, 8), np.float64), "out must have the type f4, got f8"),
+        (np.zeros((3, 8, 8), np.int32), "out must have the type f4, got i4"),
+        (np.zeros((3, 8, 8), ">f4"), "out must have the type f4, got >f4"),
         (np.zeros((3, 8, 9), np.float32), "out must have 1 x 768 bytes, got 864"),
         (np.zeros((3, 8, 16), np.float32)[:, :, ::2], "out must be C-contiguous"),
     ],

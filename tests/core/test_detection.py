@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+import torch
 from builders.instruction_sets import on_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +63,19 @@ def test_a_roi_of_millions_of_pixels_costs_what_its_image_costs() -> None:
     assert pooled[0].sum() == pytest.approx(features.sum() / (2 * far * 0.5 / 3) / (2 * far * 0.5 / 2), rel=0.5)
     assert not pooled[1].any()
     assert gradient.sum() > 0
+
+
+def test_a_callers_flushed_subnormals_are_its_own() -> None:
+    features = np.full((1, 3, 7, 9), 3e-39, np.float32)
+    rois = np.array([[0, 1, 1, 9, 9], [0, 2, 0, 9, 3]], np.float32)
+    expected = pool(features, rois, 0, aligned=True)
+    assert torch.set_flush_denormal(True)
+    try:
+        found = pool(features, rois, 0, aligned=True)
+    finally:
+        torch.set_flush_denormal(False)
+    assert expected[0].all()
+    assert [one.tobytes() for one in found] == [one.tobytes() for one in expected]
 
 
 @pytest.mark.parametrize("image", [-1.0, 1.0, 1e30, np.nan, np.inf, -0.5])

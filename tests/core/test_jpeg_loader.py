@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders.memory import room_for
 from jpeg_files import jpeg, photograph
 
 from hpcai500 import _core
@@ -182,13 +183,24 @@ def test_a_batch_that_cannot_be_made_is_refused_when_submitted(folder: Path, sam
         assert loader.pending == 0
 
 
+def test_a_lack_of_memory_is_not_the_files_fault(tmp_path: Path) -> None:
+    with (tmp_path / "large.jpg").open("wb") as file:
+        file.truncate(400 << 20)
+    with (
+        _core.JpegLoader(str(tmp_path), ["large.jpg"], SPEC, slots=slots_for(SPEC, 1, 1), threads=1) as loader,
+        room_for(256 << 20),
+    ):
+        loader.submit(np.zeros(1, np.int64), seed=0, epoch=0)
+        assert [failure.kind for failure in loader.next().failures] == ["memory"]
+
+
 def test_wrong_arguments_are_refused(folder: Path) -> None:
     good = slots_for(SPEC, 2, 5)
     for slots, message in [
         ([], "at least one buffer"),
-        ([good[0], good[1][:3]], f"slot 1 must have 5 x {SPEC.image_bytes} bytes"),
-        ([good[0].astype(np.float64)], "slot 0 must have items of 4 bytes"),
-        ([good[0].ravel()[:-1]], "slot 0 must have a multiple of"),
+        ([good[0], good[1][:3]], rf"slots\[1\] must have 5 x {SPEC.image_bytes} bytes"),
+        ([good[0].astype(np.float64)], r"slots\[0\] must have the type f4, got f8"),
+        ([good[0].ravel()[:-1]], r"slots\[0\] must have a multiple of"),
     ]:
         with pytest.raises(ValueError, match=message):
             _core.JpegLoader(str(folder), names(), SPEC, slots=slots, threads=1)

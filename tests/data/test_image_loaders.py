@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from builders.data import encoded_picture, picture, settle, write_tree
+from builders.memory import room_for
 from builders.needs import needs_dali
 from builders.runs import train_arguments
 
@@ -251,6 +252,13 @@ def test_a_file_that_cannot_be_decoded_ends_the_epoch_with_its_path_in_the_words
     assert "\n" not in said[0]
     bad.write_bytes(good)
     assert compared(*sources, asked) == 8
+
+
+def test_a_lack_of_memory_is_not_the_files_fault(index: ImageIndex, build: Any) -> None:
+    with (index.root / index.train.paths[9]).open("r+b") as file:
+        file.truncate(400 << 20)
+    with room_for(256 << 20), pytest.raises(MemoryError):
+        next(build("native").epoch(ids([8, 9]), seed=0, epoch=0))
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9.jpg", b"a b%20#?.jpg"])

@@ -12,6 +12,8 @@ import struct
 import subprocess
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +200,24 @@ def test_one_that_is_put_in_its_place_is_read_by_who_opens_it_then(path: Path, t
     assert (len(before), len(after)) == (4, 1)
     assert seeks(before) == ["used", "used", "used", "without"]
     assert seeks(after)[:3] == ["used", "unknown", "unknown"]
+
+
+def test_files_are_added_while_another_thread_finishes(tmp_path: Path) -> None:
+    path, many = tmp_path / "index", 50_000
+    writer = _core.SeekIndexWriter(str(path))
+    for number in range(many):
+        writer.add(number, 1, None)
+    added = many
+    with ThreadPoolExecutor(1) as pool:
+        finishing = pool.submit(writer.finish)
+        with suppress(RuntimeError):
+            while added < 100 * many:
+                writer.add(added, 1, None)
+                added += 1
+        with pytest.raises(RuntimeError, match="the seek index is finished"):
+            writer.finish()
+        assert finishing.result() == path.stat().st_size
+    assert len(_core.SeekIndex(str(path))) == added
 
 
 def test_two_files_that_an_index_cannot_tell_apart_have_no_points(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 #include "core/vectors/kernels.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -110,9 +109,10 @@ bool PieceReader::read(const PieceJob& job) {
 
 std::span<const std::uint8_t> PieceReader::bytes_at(const PieceJob& job, std::uint64_t address,
                                                     std::uint64_t count) {
-    constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
+    // Before memory is taken for them: address and count are what the file claims.
+    const std::uint64_t size = size_of(job.descriptor);
+    if (address > size || count > size - address) ends_early(size, address, count);
     // Read and not mapped: of a mapping, a file that someone truncates meanwhile would kill the process.
-    if (address > most || count > most - address) ends_early(size_of(job.descriptor), address, count);
     const std::span<std::uint8_t> bytes{stored_bytes_.reserve(count), count};
     if (read_at(job.descriptor, address, bytes) < count) ends_early(size_of(job.descriptor), address, count);
     return bytes;
@@ -143,9 +143,6 @@ void PieceReader::read_chunk(const PieceJob& job, const StoredChunk& stored) {
     if (stored.bytes > 8 * most_stored_bytes(chunk_bytes))
         throw DecodeError(FailureKind::corrupt, "the chunk claims " + std::to_string(stored.bytes) +
                                                     " stored bytes for " + std::to_string(chunk_bytes));
-    const std::uint64_t size = size_of(job.descriptor);
-    if (stored.address > size || stored.bytes > size - stored.address)
-        ends_early(size, stored.address, stored.bytes);
     const auto bytes = bytes_at(job, stored.address, stored.bytes);
     const DecodedChunk chunk =
         decoder_.decode(bytes, job.storage.filters(), stored.mask, static_cast<std::size_t>(values));
@@ -224,15 +221,10 @@ Conversion conversion_of(const ClimateSpec& spec) {
     }
     for (std::size_t channel = 0; channel < spec.channels.size(); ++channel) {
         // Adding -0 changes no number, adding +0 would change -0.
-        const auto scale = normalised ? static_cast<float>(1.0 / spec.std[channel]) : 1.0f;
-        const auto bias = normalised ? static_cast<float>(-spec.mean[channel] / spec.std[channel]) : -0.0f;
-        if (normalised)
-            require(
-                spec.std[channel] > 0 && std::isfinite(scale) && std::isfinite(bias) && scale != 0,
-                "mean must be finite and std above 0, and 1 / std and mean / std within float32, got mean " +
-                    std::to_string(spec.mean[channel]) + " and std " + std::to_string(spec.std[channel]));
-        result.scale.push_back(scale);
-        result.bias.push_back(bias);
+        const auto factors = normalised ? normalisation(spec.mean[channel], spec.std[channel], channel)
+                                        : Normalisation{1, -0.0f};
+        result.scale.push_back(factors.scale);
+        result.bias.push_back(factors.bias);
     }
     return result;
 }
@@ -313,9 +305,12 @@ JobEnd ClimateReader::read_window(std::int64_t file, std::int64_t first, std::in
     require(first >= 0 && count >= 1 && count <= images && first <= images - count,
             "a window must lie in the " + std::to_string(images) + " images of its file, got first " +
                 std::to_string(first) + " and count " + std::to_string(count));
-    require(part.begin < part.end && part.end <= part.total,
-            "part must be (begin, end, total) with begin < end <= total, got " + std::to_string(part.begin) +
-                ", " + std::to_string(part.end) + ", " + std::to_string(part.total));
+    // Times the number of pieces, it must stay within 64 bits.
+    constexpr std::size_t most_shares = std::size_t{1} << 31;
+    require(part.begin < part.end && part.end <= part.total && part.total <= most_shares,
+            "part must be (begin, end, total) with begin < end <= total <= 2**31, got " +
+                std::to_string(part.begin) + ", " + std::to_string(part.end) + ", " +
+                std::to_string(part.total));
     std::vector<ImageRequest> requests;
     for (std::int64_t image = 0; image < count; ++image) requests.push_back({file, first + image, image, 0});
     const ColumnCrop crop{0, columns()};

@@ -1,7 +1,6 @@
 #include "bucket.h"
 
 #include <algorithm>
-#include <cfenv>
 #include <cmath>
 #include <limits>
 
@@ -9,25 +8,6 @@
 #include "core/vectors/kernels.h"
 
 namespace hpcai500 {
-namespace {
-
-/// While it lives, this thread rounds to nearest and keeps subnormal numbers. The caller may have asked its
-/// own arithmetic for less (torch.set_flush_denormal).
-class DefaultArithmetic {
-  public:
-    DefaultArithmetic() {
-        std::fegetenv(&before_);
-        std::fesetenv(FE_DFL_ENV);
-    }
-    ~DefaultArithmetic() { std::fesetenv(&before_); }
-    DefaultArithmetic(const DefaultArithmetic&) = delete;
-    DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
-
-  private:
-    std::fenv_t before_;
-};
-
-}  // namespace
 
 Bucket::Bucket(SourceTensors tensors) {
     cut(tensors);
@@ -62,7 +42,6 @@ std::span<const BucketPiece> Bucket::pieces(std::int64_t task) const {
 void Bucket::run(const Work& work, double* norms, int threads) const {
     std::vector<double> squares(pieces_.size());
     parallel_for(tasks(), threads, [&](std::int64_t task) {
-        const DefaultArithmetic arithmetic;
         work(pieces(task), squares.data() + task_begin_[static_cast<std::size_t>(task)]);
         kernels().compression.publish();
     });

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/jpeg/spec.h"
 #include "core/threads.h"
 #include "core/vectors/short_floats.h"
 
@@ -107,14 +108,10 @@ void set_factors(ImageConversion& conversion, std::span<const double> mean, std:
                                     std::to_string(mean.size()) + " and " + std::to_string(std.size()));
     for (std::size_t channel = 0; channel < static_cast<std::size_t>(channels); ++channel) {
         // Adding -0 changes no number, adding +0 would change -0.
-        const auto scale = normalised ? static_cast<float>(1.0 / std[channel]) : 1.0f;
-        const auto bias = normalised ? static_cast<float>(-mean[channel] / std[channel]) : -0.0f;
-        if (normalised && !(std[channel] > 0 && std::isfinite(scale) && std::isfinite(bias) && scale != 0))
-            throw std::invalid_argument(
-                "mean must be finite and std above 0, and 1 / std and mean / std within float32, got mean " +
-                std::to_string(mean[channel]) + " and std " + std::to_string(std[channel]));
-        conversion.factors.scale[channel] = scale;
-        conversion.factors.bias[channel] = bias;
+        const auto factors =
+            normalised ? normalisation(mean[channel], std[channel], channel) : Normalisation{1, -0.0f};
+        conversion.factors.scale[channel] = factors.scale;
+        conversion.factors.bias[channel] = factors.bias;
     }
 }
 

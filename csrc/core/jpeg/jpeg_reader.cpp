@@ -156,7 +156,7 @@ class JpegArena {
         if (current_ == blocks_.size()) {
             // libjpeg's error exit skips destructors, so an exception must not pass through its frames and
             // nothing here may own memory when it is taken.
-            if (!add_block(std::max(bytes, block_bytes))) ERREXIT1(common, JERR_OUT_OF_MEMORY, 0);
+            if (!add_block(std::max(bytes, block_bytes))) fail(common, FailureKind::memory, "");
             used_ = 0;
         }
         void* const memory = blocks_[current_]->memory.data() + used_;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <new>
 #include <optional>
 #include <type_traits>
 // jpeglib.h uses FILE and size_t without including their headers.
@@ -37,14 +38,17 @@ void install_memory_source(jpeg_decompress_struct& decompressor, jpeg_source_mgr
 /// Ends the running libjpeg call with a failure: only from inside libjpeg's call-backs.
 [[noreturn]] void fail(j_common_ptr common, FailureKind kind, const char* reason);
 
-/// Runs `call` (which calls libjpeg) and turns libjpeg's error exit into a DecodeError.
+/// Runs `call` (which calls libjpeg) and turns libjpeg's error exit into a DecodeError, or std::bad_alloc.
 ///
 /// libjpeg leaves by longjmp, which skips destructors: `call` and everything below it may own nothing, and
 /// this function itself has no local object to destroy.
 template <class Call>
 void guarded(JpegErrors& errors, const Call& call) {
     static_assert(std::is_trivially_destructible_v<Call>);
-    if (setjmp(errors.jump) != 0) throw DecodeError(errors.kind, errors.reason);
+    if (setjmp(errors.jump) != 0) {
+        if (errors.kind == FailureKind::memory) throw std::bad_alloc();
+        throw DecodeError(errors.kind, errors.reason);
+    }
     call();
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <new>
 #include <stdexcept>
 #include <system_error>
 
@@ -249,6 +250,8 @@ FinishedBatch Loader::make_image(const Work& work, ImageDecoder& decoder,
         made.seek.add(decoder.last_seek());
     } catch (const DecodeError& error) {
         fail(error.kind(), error.what());
+    } catch (const std::bad_alloc&) {
+        fail(FailureKind::memory, "no memory is left");
     } catch (const std::exception& error) {
         fail(FailureKind::corrupt, error.what());
     }

@@ -23,8 +23,10 @@ constexpr int round_up(int value, int multiple) {
 void set_normalisation(const DecodeSpec& spec, float* scale, float* bias) {
     const bool levels = spec.dtype == DType::uint8;
     for (std::size_t channel = 0; channel < 3; ++channel) {
-        scale[channel] = levels ? 1.0f : static_cast<float>(1.0 / spec.std[channel]);
-        bias[channel] = levels ? 0.0f : static_cast<float>(-spec.mean[channel] / spec.std[channel]);
+        const auto factors =
+            levels ? Normalisation{1, 0} : normalisation(spec.mean[channel], spec.std[channel], channel);
+        scale[channel] = factors.scale;
+        bias[channel] = factors.bias;
     }
 }
 

@@ -218,7 +218,13 @@ void SeekIndexWriter::flush() {
     waiting_.clear();
 }
 
+void SeekIndexWriter::check_unfinished() const {
+    if (finished_) throw std::runtime_error("the seek index is finished");
+}
+
 void SeekIndexWriter::add(const SeekKey& key, std::span<const std::uint8_t> points) {
+    const std::lock_guard lock(mutex_);
+    check_unfinished();
     if (added_.size() == most_files)
         throw std::system_error(EFBIG, std::generic_category(),
                                 "a seek index has room for " + std::to_string(most_files) + " files");
@@ -252,6 +258,9 @@ std::vector<std::uint8_t> SeekIndexWriter::packed_table() {
 }
 
 std::uint64_t SeekIndexWriter::finish() {
+    const std::lock_guard lock(mutex_);
+    check_unfinished();
+    finished_ = true;
     flush();
     const std::vector<std::uint8_t> table = packed_table();
     write_at(file_, written_, table);

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -172,7 +173,7 @@ struct SeekCounts {
 /// The index at `path`, which all that use it at the same time share. Throws as SeekIndex.
 std::shared_ptr<const SeekIndex> open_seek_index(const std::string& path);
 
-/// Writes an index. Same files in the same order make the same bytes.
+/// Writes an index. Same files in the same order make the same bytes. May be used by several threads.
 class SeekIndexWriter {
   public:
     /// Makes the file, which must not be there. Throws std::system_error, as all functions.
@@ -180,7 +181,8 @@ class SeekIndexWriter {
 
     /// Adds a file; without points it is one that is known to have none.
     void add(const SeekKey& key, std::span<const std::uint8_t> points);
-    /// Writes what makes it an index. Returns its bytes.
+    /// Writes what makes it an index: the last call. Returns its bytes. Both throw std::runtime_error
+    /// afterwards.
     std::uint64_t finish();
 
   private:
@@ -193,7 +195,11 @@ class SeekIndexWriter {
     void flush();
     std::vector<std::uint8_t> packed_table();
 
+    void check_unfinished() const;
+
+    std::mutex mutex_;
     Descriptor file_;
+    bool finished_ = false;
     std::vector<std::uint8_t> waiting_;
     std::uint64_t written_ = 0;
     std::vector<Added> added_;

@@ -5,6 +5,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "core/threads.h"
+
 namespace hpcai500 {
 namespace {
 
@@ -67,6 +69,15 @@ CropBox centre_box(const DecodeSpec& spec, int width, int height) {
 
 }  // namespace
 
+Normalisation normalisation(double mean, double std, std::size_t channel) {
+    const DefaultArithmetic arithmetic;
+    const Normalisation result{static_cast<float>(1.0 / std), static_cast<float>(-mean / std)};
+    require(std > 0 && std::isfinite(result.scale) && std::isfinite(result.bias) && result.scale != 0,
+            "mean must be finite and std above 0, and 1 / std and mean / std within float32, got mean ", mean,
+            " and std ", std, " for channel ", channel);
+    return result;
+}
+
 void validate(const DecodeSpec& spec) {
     // 16384 squared times 3 channels of 4 bytes is 3 GiB an image: above it a size is a mistake, not a wish.
     constexpr int largest = 16384;
@@ -83,12 +94,8 @@ void validate(const DecodeSpec& spec) {
             ")");
     require(spec.flip_probability >= 0 && spec.flip_probability <= 1,
             "flip_probability must be in [0, 1], got ", spec.flip_probability);
-    for (std::size_t channel = 0; channel < 3; ++channel) {
-        require(std::isfinite(spec.mean[channel]), "mean must be finite, got ", spec.mean[channel],
-                " for channel ", channel);
-        require(std::isfinite(spec.std[channel]) && spec.std[channel] > 0,
-                "std must be finite and above 0, got ", spec.std[channel], " for channel ", channel);
-    }
+    for (std::size_t channel = 0; channel < 3; ++channel)
+        normalisation(spec.mean[channel], spec.std[channel], channel);
 }
 
 CropBox crop_box(const DecodeSpec& spec, int width, int height, const SampleKey& key) {

@@ -42,6 +42,15 @@ struct DecodeSpec {
     }
 };
 
+/// What a value of a channel becomes: value * scale + bias.
+struct Normalisation {
+    float scale, bias;
+};
+
+/// 1 / std and -mean / std, each rounded to float32. Throws std::invalid_argument unless mean is finite, std
+/// above 0 and both results are finite, the scale not 0.
+Normalisation normalisation(double mean, double std, std::size_t channel);
+
 /// Throws std::invalid_argument, naming the setting, what is allowed and what was given.
 void validate(const DecodeSpec& spec);
 

@@ -186,6 +186,8 @@ class JpegBatches(OneEpochAtATime[ImageBatch]):
 
     def _decode_by_pillow(self, finished: Batch, seed: int, epoch: int) -> None:
         """Decode the files that only Pillow can decode. Raises DataError for the first other failure."""
+        if any(failure.kind == "memory" for failure in finished.failures):
+            raise MemoryError
         for failure in finished.failures:
             if failure.kind != "unsupported":
                 raise self._undecodable(failure.sample, failure.reason)
