@@ -334,6 +334,9 @@ class RecordWriter:
 
     Every event is on disk when `event` returns. One process at a time can write a record (flock); any of its threads
     may write events and end the record.
+
+    Attributes:
+        stopped_seconds: for how long this process was stopped so far, which becomes an event.
     """
 
     def __init__(self, path: Path) -> None:
@@ -343,7 +346,9 @@ class RecordWriter:
         # The monitor's thread closes the record when another rank is lost.
         self._turn = threading.RLock()
         self._failure: str | None = None
-        self._is_complete = self._has_noted_loss = False
+        self._is_complete = self._is_begun = self._has_noted_loss = False
+        self.stopped_seconds: Callable[[], float] = lambda: 0.0
+        self._noted_stops = 0.0
         self._progress: ProgressFile | None = None
         self._is_closed = threading.Event()
         self._lock()
@@ -408,13 +413,24 @@ class RecordWriter:
         with self._turn:
             if self._failure is not None and key != _END:
                 raise RunError(self._failure)
-            if self._end.events and not self._has_noted_loss and (loss := lost_output("stderr")):
-                self._has_noted_loss = True
-                self._append("output_lost", {"reason": loss.reason, "lost_ms": loss.time_ms})
+            if self._is_begun:
+                self._note()
             event = self._append(key, value)
+            self._is_begun = True
             if self._progress:
                 self._progress.take(event)
             return event
+
+    def _note(self) -> None:
+        """Append what has happened since the last event."""
+        stopped = self.stopped_seconds()
+        if stopped > self._noted_stops:
+            # First: it lies after the last event.
+            self._append("suspended", {"seconds": round(stopped - self._noted_stops, 6)})
+            self._noted_stops = stopped
+        if not self._has_noted_loss and (loss := lost_output("stderr")):
+            self._has_noted_loss = True
+            self._append("output_lost", {"reason": loss.reason, "lost_ms": loss.time_ms})
 
     def _append(self, key: str, value: Any) -> Event:
         # Ctrl-C may interrupt this anywhere, even after the line is on disk: the file says where the chain ends.

@@ -120,6 +120,18 @@ def test_lost_output_is_noted_once_with_its_time(path: Path, monkeypatch: pytest
     assert read_record(path).events[2]["value"] == {"reason": "Broken pipe", "lost_ms": 17}
 
 
+def test_a_stop_of_the_process_is_noted_before_the_next_event_but_not_before_the_first(path: Path) -> None:
+    with RecordWriter.reopen(read_record(path)) as writer:
+        stopped = iter([142.0, 142.0, 200.5])
+        writer.stopped_seconds = lambda: next(stopped)
+        writer.event("run_resume")
+        for _ in range(3):
+            writer.event("epoch_start", {"epoch": 1})
+    events = read_record(path).events
+    noted = [(event["seq"], event["value"]) for event in events if event["key"] == "suspended"]
+    assert noted == [(2, {"seconds": 142.0}), (5, {"seconds": 58.5})]
+
+
 def test_each_line_carries_the_hash_of_the_line_before(epoch: Path) -> None:
     first, *rest = lines(epoch)
     assert json.loads(first)["prev"] == FIRST_PREVIOUS

@@ -280,6 +280,44 @@ def _deadlock(seconds: float) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
+# When this process did not run: it was stopped, or its host was suspended.
+
+
+# Shorter gaps have other causes, such as a busy host.
+_LEAST_STOP_SECONDS = 10.0
+
+
+class Stops:
+    """The time in which this process did not run: long gaps between looks at the clock.
+
+    A gap in which the main thread computed is none: a library held Python's lock.
+    `clock` runs on while the host is suspended; `main_clock` is the processor time of the main thread.
+    """
+
+    def __init__(self, clock: Callable[[], float], main_clock: Callable[[], float]) -> None:
+        self._clock, self._main_clock = clock, main_clock
+        self._lock = threading.Lock()
+        self._looked, self._computed = clock(), main_clock()
+        self._seconds = 0.0
+
+    @classmethod
+    def of_this_thread(cls) -> Stops:
+        """Made by the main thread."""
+        main = time.pthread_getcpuclockid(threading.get_ident())
+        return cls(partial(time.clock_gettime, time.CLOCK_BOOTTIME), partial(time.clock_gettime, main))
+
+    def look(self) -> float:
+        """The seconds of all stops so far. Some thread must call this every second or more often."""
+        with self._lock:
+            looked, computed = self._looked, self._computed
+            self._looked, self._computed = self._clock(), self._main_clock()
+            gap = self._looked - looked
+            if gap > _LEAST_STOP_SECONDS and self._computed - computed < gap / 2:
+                self._seconds += gap
+            return self._seconds
+
+
+# ----------------------------------------------------------------------------------------------------
 # The messages between monitors, and the proofs that both sides know the job's secret.
 
 
@@ -462,6 +500,8 @@ def start_watcher(name: str, work: Callable[[], None], ended: Callable[[RunError
 class Watch:
     """Rank 0 watches every other rank and itself, and decides; every other rank watches rank 0.
 
+    Made by the main thread. `stops` are those of this process.
+
     Args:
         timeout_seconds: silence, or lack of progress, after which a rank is lost.
         peers: connection to each watched rank; closed here.
@@ -488,6 +528,7 @@ class Watch:
             {each: hosts[each] for each in watched}, timeout_seconds, time.monotonic(), sees_progress=rank == 0
         )
         self._interval = heartbeat_seconds(timeout_seconds)
+        self.stops = Stops.of_this_thread()
         self._lost: Lost | None = None
         self._failures: deque[str] = deque()
         self._failure_sent = threading.Event()
@@ -530,6 +571,7 @@ class Watch:
                 beat_at = time.monotonic() + self._interval
                 self._send_heartbeats()
             self._receive(beat_at - time.monotonic())
+            self.stops.look()
             self._send_failures()
             self._decide()
         self._part()
@@ -854,6 +896,10 @@ class Monitor:
     def progress(self) -> None:
         """Announce that the main thread has made progress within its phase. Any thread may call it."""
         self._progress = next(self._counter)
+
+    def stopped_seconds(self) -> float:
+        """For how long this process was stopped, or its host suspended, since this was made."""
+        return self._watch.stops.look()
 
     def failed(self, reason: str) -> None:
         """Report to the others that this rank ends with an error. The first failure of the job is final."""

@@ -331,6 +331,7 @@ def _errors_recorded(out: Path, writer: RecordWriter | None, ranks: Ranks) -> It
             yield
         return
     ranks.on_lost(writer.fail)
+    writer.stopped_seconds = ranks.stopped_seconds
     with writer:
         try:
             with _limits_reported():

@@ -244,6 +244,10 @@ class Ranks:
         self._moved = time.monotonic()
         self._monitor.progress()
 
+    def stopped_seconds(self) -> float:
+        """For how long this process was stopped, as by `scontrol suspend`, or its host suspended."""
+        return self._monitor.stopped_seconds()
+
     def on_lost(self, callback: Callable[[str], None], *, only: int | None = None) -> None:
         """Call `callback` with the reason, in another thread, as soon as another rank, or `only` this one, is lost."""
         self._on_lost.append((callback, only))

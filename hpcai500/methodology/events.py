@@ -350,6 +350,12 @@ class OutputLost(Value):
     lost_ms: Count
 
 
+class Suspended(Value):
+    """`suspended`: seconds since the last event in which the process was stopped; written before the next event."""
+
+    seconds: Amount
+
+
 VALUES: dict[str, type[Value]] = {
     "init_start": InitStart,
     "dataset": Dataset,
@@ -377,6 +383,7 @@ VALUES: dict[str, type[Value]] = {
     "predictions": Predictions,
     "out_of_bag": OutOfBag,
     "output_lost": OutputLost,
+    "suspended": Suspended,
 }
 
 
@@ -518,7 +525,7 @@ _FOLLOWERS: dict[str, set[str]] = {
     "run_error": set(),
 }
 # Notes, which may come between any two.
-_NOTES = {"output_lost"}
+_NOTES = {"output_lost", "suspended"}
 _AFTER_THE_END = {"run_stop", "steps", "communication", "trace", "power", "picture", "picture_error"}
 _AFTER_THE_END |= {"predictions", "out_of_bag"}
 

@@ -35,6 +35,7 @@ class Parts(BaseModel):
         lost: training, evaluations and checkpoints that were done again after a restart.
         downtime: no process of the run existed, and it was not in a queue.
         queue: the scheduler had the job, and had not started it again.
+        suspended: the processes of the run were stopped, as by `scontrol suspend`, or their host was.
         unknown: the record cannot tell.
     """
 
@@ -49,7 +50,13 @@ class Parts(BaseModel):
     lost: float = 0.0
     downtime: float = 0.0
     queue: float = 0.0
+    suspended: float = 0.0
     unknown: float = 0.0
+
+    @property
+    def without_machine(self) -> float:
+        """Time in which the run did not have its machine."""
+        return self.downtime + self.queue + self.suspended
 
 
 PARTS = tuple(Parts.model_fields)
@@ -63,8 +70,8 @@ class Goodput(BaseModel):
         wall_seconds: from the first start of the run to its end.
         seconds: its parts.
         interruptions: how often a process of the run ended before the run did.
-        mean_between_interruptions_seconds: time in which the run had its machine (neither downtime nor queue), for each
-            interruption; None without one.
+        mean_between_interruptions_seconds: time in which the run had its machine (not `Parts.without_machine`), for
+            each interruption; None without one.
         recovery_seconds: mean time from an interruption to the end of the first training step after it.
         checkpoints: how many were written.
         checkpoint_seconds: mean time of one.
@@ -122,14 +129,14 @@ def goodput(events: Sequence[Event], timeline: Timeline | None = None) -> Goodpu
             parts[span.part] += span.seconds
     untold = _add_training(parts, walk.spans, events)
     wall = math.fsum(parts.values())
-    had_machine = wall - parts["downtime"] - parts["queue"]
-    saving = math.fsum(span.seconds for span in walk.spans if span.did == "checkpoint")
+    saving = math.fsum(span.seconds for span in walk.spans if span.did == "checkpoint" and not span.is_suspended)
     saved = sum(event["key"] == "checkpoint" for event in events)
-    told = {name: None if name in untold else seconds for name, seconds in parts.items()}
+    told = Parts.model_validate({name: None if name in untold else seconds for name, seconds in parts.items()})
+    had_machine = wall - told.without_machine
     return Goodput(
         fraction=parts["steps"] / wall if wall and "steps" not in untold else None,
         wall_seconds=wall,
-        seconds=Parts.model_validate(told),
+        seconds=told,
         interruptions=walk.interruptions,
         mean_between_interruptions_seconds=had_machine / walk.interruptions if walk.interruptions else None,
         recovery_seconds=math.fsum(walk.recoveries) / len(walk.recoveries) if walk.recoveries else None,
@@ -192,9 +199,7 @@ def total(runs: Iterable[Goodput | None]) -> Goodput | None:
         wall_seconds=wall,
         seconds=parts,
         interruptions=interruptions,
-        mean_between_interruptions_seconds=(
-            (wall - parts.downtime - parts.queue) / interruptions if interruptions else None
-        ),
+        mean_between_interruptions_seconds=(wall - parts.without_machine) / interruptions if interruptions else None,
         recovery_seconds=_mean(recovered),
         checkpoints=saved,
         checkpoint_seconds=_mean([(run.checkpoint_seconds, run.checkpoints) for run in known if run.checkpoints]),
@@ -241,6 +246,7 @@ class _Span:
         epoch: in which it was done.
         is_saved: whether it followed its checkpoint, so that no restart does it again.
         is_lost: whether a restart did it again.
+        is_suspended: whether the process was stopped while it did that.
     """
 
     did: str
@@ -248,10 +254,11 @@ class _Span:
     epoch: int
     is_saved: bool = False
     is_lost: bool = False
+    is_suspended: bool = False
 
     @property
     def part(self) -> str:
-        return "lost" if self.is_lost else self.did
+        return "suspended" if self.is_suspended else "lost" if self.is_lost else self.did
 
 
 @dataclass
@@ -282,6 +289,8 @@ class _Walk:
                 self._first(event)
             elif event["key"] == "init_start":
                 self._between(before, event)
+            elif event["key"] == "suspended":
+                self._suspend(self._at(before), self._at(event), event["value"]["seconds"])
             else:
                 self._add(self.did, self._at(before), self._at(event))
             self._take(event)
@@ -295,9 +304,15 @@ class _Walk:
     def _at(self, event: Event) -> float:
         return self.timeline.between(self.events[0], event)
 
-    def _add(self, did: str, start: float, stop: float) -> None:
+    def _add(self, did: str, start: float, stop: float, *, is_suspended: bool = False) -> None:
         if stop > start:
-            self.spans.append(_Span(did, stop - start, self.epoch, self.is_saved))
+            self.spans.append(_Span(did, stop - start, self.epoch, self.is_saved, is_suspended=is_suspended))
+
+    def _suspend(self, start: float, stop: float, seconds: float) -> None:
+        """Divide the time before the event `suspended`, which is written with the next event after the stop."""
+        resumed = max(start, stop - seconds)
+        self._add(self.did, start, resumed)
+        self._add(self.did, resumed, stop, is_suspended=True)
 
     def _take(self, event: Event) -> None:
         key, value = event["key"], event.get("value") or {}
@@ -413,11 +428,16 @@ class _Launch:
 def _add_training(parts: dict[str, float], spans: Iterable[_Span], events: Sequence[Event]) -> set[str]:
     """Add the time of training that counts to `parts`; returns those that the record cannot tell.
 
-    An epoch's waits are means over ranks; its time is that of rank 0, which writes the events.
+    An epoch's waits are means over ranks; its time is that of rank 0, which writes the events. A stop falls into waits
+    and into the rest in proportion to how long they are, so each is reduced by the same factor.
     """
     seconds: dict[int, float] = {}
+    with_stops: dict[int, float] = {}
     for span in spans:
-        if span.part == _TRAINING:
+        if span.did != _TRAINING or span.is_lost:
+            continue
+        with_stops[span.epoch] = with_stops.get(span.epoch, 0.0) + span.seconds
+        if not span.is_suspended:
             seconds[span.epoch] = seconds.get(span.epoch, 0.0) + span.seconds
     stops = last_pass(events, "epoch_stop")
     ends = {**last_pass(events, "interrupted"), **stops}
@@ -433,8 +453,9 @@ def _add_training(parts: dict[str, float], spans: Iterable[_Span], events: Seque
             # Of the epoch in which an unfinished run is, nothing is written yet.
             untold |= {"input", "steps", "communication"} if epoch in stops else set()
             continue
-        waiting = min(data, whole)
-        communicating = min(communication, whole - waiting)
+        running = whole / with_stops[epoch]
+        waiting = min(data * running, whole)
+        communicating = min(communication * running, whole - waiting)
         parts["input"] += waiting
         parts["communication"] += communicating
         parts["steps"] += whole - waiting - communicating

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -409,7 +410,12 @@ def _communication(record: Record) -> dict[str, Any]:
     if not isinstance(value, dict) or not value.keys() >= _KEYS:
         raise RecordError(f"{record.path}/events.jsonl:{found[-1]['seq'] + 1}: the event communication is incomplete")
     split = split_of_run(record.tables, record.events)
-    return {**with_stragglers(value), "communication_fraction": split.communication if split else None}
+    stops = [event["value"]["seconds"] for event in iterate(record.events, "suspended")]
+    return {
+        **with_stragglers(value),
+        "communication_fraction": split.communication if split else None,
+        "suspended_seconds": math.fsum(stops),
+    }
 
 
 def _record_lines(value: dict[str, Any]) -> Iterator[str]:
@@ -431,6 +437,8 @@ def _record_lines(value: dict[str, Any]) -> Iterator[str]:
     if network := value.get("network"):
         ratio = "" if network["ratio"] is None else f"{network['ratio']:.3f} of the count over {network['over']}: "
         yield f"network counters        {ratio}{network['verdict']}"
+    if stopped := value["suspended_seconds"]:
+        yield f"suspended               {stopped:.1f} s, which only the medians leave out"
     slow = [rank for rank in value["ranks"] if rank["straggler"]]
     names = ", ".join(rank_name(rank) for rank in slow) or ("unknown" if value["stragglers"] is None else "none")
     yield f"stragglers              {names}"

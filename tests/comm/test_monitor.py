@@ -30,6 +30,7 @@ from hpcai500.comm.liveness import (
     LossDetector,
     Lost,
     Monitor,
+    Stops,
     bound_seconds,
     heartbeat_seconds,
 )
@@ -317,6 +318,13 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on() -> None:
     job.silent = set()
     job.is_at(COMPUTING, *NODES)
     assert job.run(PATIENCE) is None
+
+
+def test_stops_are_long_gaps_in_which_the_main_thread_did_not_compute() -> None:
+    clock, computed = iter([0.0, 1.0, 143.0, 144.0, 163.0, 175.0, 176.0]), iter([0.0, 1.0, 2.0, 2.5, 20.0, 20.1, 20.2])
+    stops = Stops(lambda: next(clock), lambda: next(computed))
+    # From 144 to 163 a library held Python's lock.
+    assert [stops.look() for _ in range(6)] == [0.0, 142.0, 142.0, 142.0, 154.0, 154.0]
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(60.0, 1.0), (10.0, 1.0), (2.0, 0.2)])

@@ -17,6 +17,8 @@ import pytest
 from builders import evidence
 from builders.runs import train_arguments
 
+from hpcai500 import train
+from hpcai500.comm.liveness import Stops
 from hpcai500.errors import ExitCode, WrongAnswerError
 from hpcai500.record import Event, iterate, read_record
 from hpcai500.results.score import score_record
@@ -80,7 +82,7 @@ def test_a_run_in_one_go_has_no_part_that_is_lost_or_unknown(images: Path, tmp_p
     assert process.returncode == 0, error.decode()
     parts = parts_of(record)
     assert {name for name, seconds in parts.items() if seconds == 0} == {
-        "communication", "lost", "downtime", "queue", "unknown",
+        "communication", "lost", "downtime", "queue", "suspended", "unknown",
     }  # fmt: skip
     events = read_record(record).events
     epochs = [event["value"] for event in iterate(events, "epoch_stop")]
@@ -88,6 +90,15 @@ def test_a_run_in_one_go_has_no_part_that_is_lost_or_unknown(images: Path, tmp_p
     compiled = next(iterate(events, "init_stop"))["value"]["seconds"]
     assert parts["startup"] > compiled
     assert parts["evaluation"] > sum(event["value"]["seconds"] for event in iterate(events, "eval_accuracy"))
+
+
+def test_a_stop_of_the_process_is_in_its_record(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stops, "look", lambda stops: 33.0)
+    record = tmp_path / "record"
+    arguments = train_arguments(images, record, "problem.epochs=1", "hyperparameters.warmup_epochs=0")
+    train.main([*arguments, "--power", "none"])
+    stops = list(iterate(read_record(record).events, "suspended"))
+    assert [event["value"] for event in stops] == [{"seconds": 33.0}]
 
 
 def test_after_a_kill_steps_are_lost_and_a_sleep_is_downtime(images: Path, tmp_path: Path) -> None:

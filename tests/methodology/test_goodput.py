@@ -180,6 +180,37 @@ def test_a_start_that_is_killed_before_it_trains_is_part_of_the_recovery() -> No
     assert (one.seconds.downtime, one.seconds.startup) == (pytest.approx(30), pytest.approx(30))
 
 
+def suspended(log: EventLog, seconds: float) -> EventLog:
+    """Stopped for so long since the last event."""
+    return log.after(seconds).add("suspended", {"seconds": seconds})
+
+
+def test_time_in_which_the_run_was_suspended_is_none_of_its_work() -> None:
+    """Half of an epoch's waits and steps lie in a stop of the same length; another one is in a checkpoint."""
+    log = launched(EventLog()).add("run_start", ONE_RANK).add("epoch_start", {"epoch": 1, "step": 0}).after(100)
+    suspended(log, 100).add("epoch_stop", {"epoch": 1, "data_wait_seconds": 20.0, "communication_wait_seconds": 110.0})
+    suspended(evaluated(log, 1), 42).add("run_stop")
+    assert parts(log) == {
+        "startup": 10, "input": 10, "steps": 35, "communication": 55, "evaluation": 20, "checkpoint": 3,
+        "suspended": 142,
+    }  # fmt: skip
+    one = found(log)
+    assert (one.interruptions, one.checkpoint_seconds) == (0, pytest.approx(3))
+    assert one.seconds.without_machine == pytest.approx(142)
+
+
+def test_a_stop_before_a_kill_is_not_lost_and_leaves_the_epoch_that_counts_alone() -> None:
+    log = launched(EventLog()).add("run_start", ONE_RANK).add("epoch_start", {"epoch": 1, "step": 0}).after(30)
+    suspended(log, 50).add("first_step").after(10)
+    alive = wall_ms(log)
+    launched(log.after(4), alive_ms=alive, pause_seconds=0.0)
+    trained(log.add("run_resume", {"epoch": 1, "step": 0, **ONE_RANK}), 1).add("run_stop")
+    assert parts(log) == {
+        "startup": 20, "input": 10, "steps": 85, "communication": 5, "evaluation": 20, "checkpoint": 3,
+        "lost": 40, "suspended": 50,
+    }  # fmt: skip
+
+
 def test_an_unfinished_run_that_failed_has_lost_what_no_checkpoint_holds() -> None:
     log = launched(EventLog()).add("run_start", ONE_RANK)
     trained(log, 1).add("epoch_start", {"epoch": 2, "step": 0}).after(33).add("diverged", {}).add("run_error", {})
@@ -267,6 +298,7 @@ attempts = st.lists(
             "ends": st.sampled_from(["killed", "error", "signal", "evaluation", "start"]),
             "pauses": st.lists(st.floats(0, 1e4), min_size=3, max_size=3),
             "waits": st.lists(st.floats(0, 1e4), min_size=2, max_size=2),
+            "stopped": st.none() | st.floats(0, 2e4),
         }
     ),
     min_size=1,
@@ -293,6 +325,8 @@ def test_parts_are_never_negative_and_add_up_to_the_time_of_any_sequence_of_star
             trained(log, epoch, **waits)
             epoch += 1
         log.add("epoch_start", {"epoch": epoch, "step": 0}).after(one["pauses"][1])
+        if one["stopped"] is not None:
+            log.add("suspended", {"seconds": one["stopped"]})
         if one["ends"] == "signal":
             log.add("interrupted", {"epoch": epoch, "step": 3}).after(1).add("checkpoint", {"epoch": epoch, "step": 3})
         elif one["ends"] == "evaluation":

@@ -49,10 +49,19 @@ def of_a_record(folder: Path, **costs: Any) -> list[str]:
 def test_the_document_is_what_the_job_wrote_also_of_a_run_that_was_stopped(tmp_path: Path) -> None:
     record = write_record(tmp_path / "r", *settings_of_ranks(2), costs=COSTS)
     document = timeline_document(record, None)
-    assert document == COSTS | {"communication_fraction": 0.125}
+    assert document == COSTS | {"communication_fraction": 0.125, "suspended_seconds": 0}
     assert json.loads(json.dumps(document)) == document
     stopped = write_record(tmp_path / "stopped", *settings_of_ranks(2), costs=COSTS, finish=False)
     assert timeline_document(stopped, None)["steps"] == 100
+
+
+def test_a_stop_of_the_run_is_said_beside_the_sums_that_it_is_in(tmp_path: Path) -> None:
+    record = write_record(tmp_path / "r", *settings_of_ranks(2), costs=COSTS)
+    stop = {"key": "suspended", "value": {"seconds": 71.0}}
+    edit_record(record, lambda events: events.__setitem__(slice(-1, -1), [{**events[-1], **stop}] * 2))
+    document = timeline_document(record, None)
+    assert document["suspended_seconds"] == 142.0
+    assert any(line.startswith("suspended               142.0 s") for line in timeline_lines(document))
 
 
 def test_people_get_table_12_the_stragglers_and_the_sums(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def _between_interruptions(runs: Sequence[Run], confidence: float) -> Measured:
     names, over = (f"{count(len(runs), 'run')}",), f"over {count(len(runs), 'run')} together"
     if found.mean_between_interruptions_seconds is not None:
         return Measured((found.mean_between_interruptions_seconds,), names, nodes, note=over)
-    seconds = found.wall_seconds - found.seconds.downtime - found.seconds.queue
+    seconds = found.wall_seconds - found.seconds.without_machine
     note = f"a lower bound with {confidence * 100:g} % confidence: no interruption in {duration(seconds)} {over}"
     return Measured((least_mean_time(seconds, confidence),), names, nodes, note=note, is_bound=True)
 

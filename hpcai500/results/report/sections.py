@@ -254,7 +254,7 @@ _GOODPUT = {
     "waits within steps": ("input", "communication"),
     "evaluation, checkpoint": ("evaluation", "checkpoint"),
     "start-up": ("startup",),
-    "lost, down, in a queue": ("lost", "downtime", "queue"),
+    "lost, down, in a queue, suspended": ("lost", "downtime", "queue", "suspended"),
     "unknown": ("unknown",),
 }
 

@@ -43,6 +43,7 @@ _FIGURES = {
     "goodput_lost_seconds": "s",
     "goodput_downtime_seconds": "s",
     "goodput_queue_seconds": "s",
+    "goodput_suspended_seconds": "s",
     "goodput_unknown_seconds": "s",
     "interruptions": "interruptions",
     "mean_between_interruptions_seconds": "s",
