@@ -56,17 +56,47 @@ def average_statistics(model: nn.Module, ranks: Communicator) -> None:
 
     Otherwise the quality would depend on which rank evaluates a sample.
     """
-    if ranks.size == 1:
-        return
-    # A DTensor is the same on all ranks, or in parts.
-    statistics = [one for one in model.buffers() if one.is_floating_point() and not hasattr(one, "to_local")]
-    if not statistics:
+    statistics = running_statistics(model)
+    if ranks.size == 1 or not statistics:
         return
     flat = torch.cat([buffer.flatten().double() for buffer in statistics])
     ranks.all_reduce(flat)
     flat /= ranks.size
     for buffer, mean in zip(statistics, flat.split([buffer.numel() for buffer in statistics]), strict=True):
         buffer.copy_(mean.view_as(buffer))
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """The buffers that differ between ranks within an epoch."""
+    # A DTensor is the same on all ranks, or in parts.
+    return [one for one in model.buffers() if one.is_floating_point() and not hasattr(one, "to_local")]
+
+
+# Each rank's copy of its running statistics, by rank; only the first rank has those of all.
+Statistics = list[list[Tensor]]
+
+
+def collect_statistics(model: nn.Module, world: Communicator) -> Statistics:
+    """Each rank's statistics, on the first rank; nothing on the others, and of one rank, whose model has them."""
+    if world.size == 1:
+        return []
+    # Copies: the mean will take their place.
+    mine, found = [one.detach().to("cpu", copy=True) for one in running_statistics(model)], []
+    for rank in range(world.size):
+        one = world.broadcast_object(mine if rank == world.rank else None, rank)
+        if world.rank == 0:
+            found.append(one)
+    return found
+
+
+def spread_statistics(found: Statistics, world: Communicator) -> list[Tensor]:
+    """This rank's statistics of those on the first rank; none if they are of another number of ranks."""
+    mine: list[Tensor] = []
+    if world.broadcast_object(len(found)) == world.size:
+        for rank in range(world.size):
+            one = world.broadcast_object(found[rank] if found else None)
+            mine = one if rank == world.rank else mine
+    return mine
 
 
 def require_equal(model: nn.Module, ranks: Communicator) -> str | None:

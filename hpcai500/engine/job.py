@@ -30,7 +30,7 @@ from hpcai500.comm.identity import (
     require_same,
 )
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore, state_bytes
-from hpcai500.engine.evidence import Costs, measure_ceilings
+from hpcai500.engine.evidence import Costs, measure_ceilings, spread_statistics
 from hpcai500.engine.precision import Precision, device_of
 from hpcai500.engine.predictions import Member, missing_kinds, write_predictions
 from hpcai500.engine.ranks import Ranks, joined, layout_of, require_size, shares_of, stage_groups, tensor_row
@@ -533,11 +533,14 @@ def _checkpoint_store(recipe: Recipe, record: Path, first_size_bytes: int, world
 
 
 def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Loaded | None:
-    """The newest intact checkpoint, read by rank 0 and broadcast to all ranks."""
+    """The newest intact checkpoint, read by rank 0 and broadcast to all ranks; of the statistics, each gets its own."""
     if job.old is None:
         return None
     loaded = checkpoints.load_latest(job.old.events, job.recipe.problem.model_dump()) if ranks.leads else None
+    statistics = loaded[1].pop("statistics") if loaded else []
     resumed: Loaded | None = ranks.world.broadcast_object(loaded)
+    if resumed:
+        resumed[1]["statistics"] = spread_statistics(statistics, ranks.world)
     return resumed
 
 

@@ -16,7 +16,15 @@ from hpcai500.comm.communicator import library_errors
 from hpcai500.comm.liveness import EVALUATING, TOGETHER, WRITING
 from hpcai500.comm.timeline import SpanSink
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
-from hpcai500.engine.evidence import Attribution, average_statistics, make_equal, require_equal
+from hpcai500.engine.evidence import (
+    Attribution,
+    Statistics,
+    average_statistics,
+    collect_statistics,
+    make_equal,
+    require_equal,
+    running_statistics,
+)
 from hpcai500.engine.graphs import step_graphs, step_model
 from hpcai500.engine.precision import Precision, device_name, same_kernels
 from hpcai500.engine.ranks import Ranks, StageGroups, layout_of
@@ -119,6 +127,11 @@ class Trainer:
             make_equal(model, self._ranks.world)
         return model
 
+    @property
+    def _part(self) -> nn.Module:
+        """What this rank trains: the model, or its stage of it."""
+        return self._staged.stage if self._staged else self._bare
+
     def _distributed(self) -> ShardedModel:
         # This imports torch's DTensor, which takes a second.
         from hpcai500.engine.sharded import ShardedModel
@@ -167,6 +180,9 @@ class Trainer:
             self._bare.load_state_dict(state["model"])
             whole = state["optimizer"]
             self._optimizer.load_state_dict(self._staged.own_state(whole, self._optimizer) if self._staged else whole)
+        if own := state["statistics"]:
+            for buffer, value in zip(running_statistics(self._part), own, strict=True):
+                buffer.copy_(value)
         self._precision.restore(state["precision"])
         self._first_epoch = state["epoch"]
         self._before = EpochTally.from_state(state["tally"])
@@ -319,7 +335,7 @@ class Trainer:
         if self._sharded:
             return self._check_shards(epoch)
         if self._staged:
-            average_statistics(self._staged.stage, self._staged.groups.watched_replicas)
+            average_statistics(self._part, self._staged.groups.watched_replicas)
             self._staged.make_whole()
         tensors = [tensor for tensor in self._bare.state_dict().values() if tensor.is_floating_point()]
         is_finite = bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())
@@ -433,10 +449,12 @@ class Trainer:
 
     def _interrupt(self, epoch: int, name: str) -> None:
         step = self._step
+        # Averaged once more at the end of the epoch, they would differ in the last bit from those of a run in one go.
+        statistics = collect_statistics(self._part, self._place.communicator)
         self._check_weights(epoch)
         times = self._whole_tally().times()
         self._journal.event("interrupted", {"signal": name, "epoch": epoch, "step": step, **times})
-        self._save(epoch)
+        self._save(epoch, statistics)
         # Wait for rank 0: a launcher that sees another rank end may kill it while it writes.
         self._place.communicator.barrier()
         raise StoppedError(
@@ -447,7 +465,8 @@ class Trainer:
         """The epoch so far, over all ranks; all ranks call it."""
         return self._before.merged(self._place.communicator.gather_objects(self._tally.state()))
 
-    def _save(self, epoch: int, *, at_target: bool = False) -> None:
+    def _save(self, epoch: int, statistics: Statistics | None = None, *, at_target: bool = False) -> None:
+        """Save what resumes in `epoch`; `statistics` are those of each rank if it has begun."""
         tally = self._whole_tally()
         if self._sharded:
             learnt = self._sharded.state(self._optimizer)
@@ -462,6 +481,7 @@ class Trainer:
             "epoch": epoch,
             "tally": tally.state(),
             "quality": self._quality,
+            "statistics": statistics or [],
         }
         self._ranks.phase(WRITING)
         checkpoint = self._checkpoints.save(state, epoch, tally.steps, at_target=at_target)

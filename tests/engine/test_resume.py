@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 from builders import evidence
-from builders.ranks import start, started
+from builders.ranks import start
 from builders.runs import same_weights, train_arguments, weather_arguments
 
 from hpcai500 import train
@@ -130,18 +130,41 @@ def test_a_stopped_run_of_a_campaign_names_the_command_that_resumes_the_campaign
     assert f"nothing is lost: go on with `hpcai500 campaign run {stopped.parent}`" in error.decode()
 
 
-def test_two_ranks_that_were_stopped_and_went_on_kept_every_rule(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "record"
+# A job whose second rank is stopped in the middle of the second epoch.
+STOPPED = """
+import os, signal, sys
+from hpcai500 import train
+from hpcai500.engine.trainer import Trainer
+
+real = Trainer._update
+
+def update(self, epoch, batches):
+    if (os.environ["RANK"], epoch, self._step) == ("1", 2, 2):
+        os.kill(os.getpid(), signal.SIGTERM)
+    real(self, epoch, batches)
+
+Trainer._update = update
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+def test_two_ranks_that_were_stopped_and_went_on_kept_every_rule_and_every_bit(images: Path, tmp_path: Path) -> None:
+    """Also of the running statistics of batch norm, which differ between ranks within an epoch."""
+    whole, out = tmp_path / "whole", tmp_path / "record"
     ranks = ("hardware.accelerators_per_node=2", "communication.backend=torch", "communication.timeout_seconds=20")
-    settings = ("hyperparameters.batch_size=2", "hyperparameters.accumulation_steps=2", "problem.epochs=40")
-    with started([*COMMAND, *train_arguments(images, out, *ranks, *settings)], 2, "processes") as (processes, log):
-        wait_for(out, "epoch_start", 2, *processes)
-        processes[1].send_signal(signal.SIGTERM)
-        assert [process.wait(240) for process in processes] == [1, 1], log.read_text()
-    ended = start([*COMMAND, "--resume", "--out", str(out)], 2, "processes", timeout=300)
-    assert ended.exit_codes == [0, 0], ended.output
-    assert [event["key"] for event in read_record(out).events].count("run_resume") == 1
+    settings = ("hyperparameters.batch_size=2", "hyperparameters.accumulation_steps=2", "problem.epochs=2")
+    commands = {
+        "whole": [*COMMAND, *train_arguments(images, whole, *ranks, *settings)],
+        "stopped": [sys.executable, "-c", STOPPED, *train_arguments(images, out, *ranks, *settings)],
+        "resumed": [*COMMAND, "--resume", "--out", str(out)],
+    }
+    ended = {name: start(command, 2, "processes", timeout=300) for name, command in commands.items()}
+    codes = {name: one.exit_codes for name, one in ended.items()}
+    assert codes == {"whole": [0, 0], "stopped": [1, 1], "resumed": [0, 0]}, ended
+    (resumed,) = iterate(read_record(out).events, "run_resume")
+    assert (resumed["value"]["epoch"], resumed["value"]["step"]) == (2, 3)
     assert findings(out) == []
+    assert same_weights(out, whole)
 
 
 def test_the_word_of_a_job_to_all_its_processes_is_a_warning(images: Path, tmp_path: Path) -> None:
