@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,17 +58,6 @@ class Residuals:
     def forget(self) -> None:
         """Reset all residuals to zero."""
         self._kept.clear()
-
-    def state(self) -> dict[str, Any]:
-        """Copies in host memory, for a checkpoint."""
-        return {f"{bucket}.{name}": residual.cpu().clone() for (bucket, name), residual in self._kept.items()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self._kept.clear()
-        for key, residual in state.items():
-            bucket, _, name = key.partition(".")
-            self._kept[int(bucket), name] = residual.to(self._device, copy=True)
 
 
 # ----------------------------------------------------------------------------------------------------

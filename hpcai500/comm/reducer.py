@@ -20,7 +20,7 @@ from hpcai500.comm import kernels
 from hpcai500.comm.codecs import Buffers, Residuals, make_codec
 from hpcai500.comm.communicator import Communicator, Traffic
 from hpcai500.comm.timeline import BucketSpan, SpanSink
-from hpcai500.comm.topologies import make_topology, ranks_by_host
+from hpcai500.comm.topologies import make_topology
 from hpcai500.errors import RunError, UsageError
 from hpcai500.layers import Communication
 from hpcai500.methodology.cost import fused
@@ -572,7 +572,7 @@ class Reducer:
     ) -> None:
         assert communicator.size > 1
         self._parameters = trained(parameters)
-        self._settings, self.sink = settings, sink
+        self.sink = sink
         device = self._parameters[0].device
         self._stream = make_exchange_stream(device)
         self.waited_seconds = 0.0
@@ -582,15 +582,14 @@ class Reducer:
         self._most_tensors = most and min(communicator.gather_objects(most))
         self._set_buckets(bucket_bytes)
         self._require_same_parameters(communicator)
-        self._residuals = Residuals(device) if settings.error_feedback else None
+        residuals = Residuals(device) if settings.error_feedback else None
         self._sends_in_passes = not (passes_communicate and needs_one_order(communicator))
         # With their own groups, because collectives of the training thread (synchronised batch norm) may be concurrent.
         self._channels = [
-            AllReduceChannel(communicator, settings, self._stream, self._residuals, device=device, threads=threads)
+            AllReduceChannel(communicator, settings, self._stream, residuals, device=device, threads=threads)
             for _ in range(_CHANNELS[device.type])
         ]
         self._threads = ExchangeThreads(len(self._channels))
-        self._place = (communicator.rank, ranks_by_host(communicator.hosts))
         self._update: GradientUpdate | None = None
         self._accumulating = False
         self._hooks = [
@@ -664,22 +663,6 @@ class Reducer:
         for channel in self._channels:
             channel.forget()
 
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint: this rank's compression errors, which are still to be added (error feedback)."""
-        return {"layout": self._layout(), "residuals": self._residuals.state() if self._residuals else {}}
-
-    def restore(self, state: dict[str, Any]) -> bool:
-        """Restore what `state` returned on this rank.
-
-        Returns False, and changes nothing, if it does not fit because the ranks, their hosts, buckets, topology or
-        compression changed. The run then continues without the compression errors of one step.
-        """
-        if state["layout"] != self._layout():
-            return False
-        if self._residuals:
-            self._residuals.restore(state["residuals"])
-        return True
-
     def close(self) -> None:
         """Remove the hooks, end the threads, close the groups. Does not wait for a lost rank."""
         for hook in self._hooks:
@@ -711,11 +694,6 @@ class Reducer:
 
     def _sent(self, bucket: Bucket) -> int:
         return round(self._channel(bucket).traffic(bucket).sent)
-
-    def _layout(self) -> str:
-        """Everything that the meaning of a residual depends on."""
-        settings = (self._settings.topology, self._settings.torus_columns, self._settings.compression)
-        return repr((*self._place, settings, [bucket.members for bucket in self.buckets]))
 
     def _require_same_parameters(self, communicator: Communicator) -> None:
         """Refuse ranks with other gradients: they would hang, or sum gradients that do not belong together."""
