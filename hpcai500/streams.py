@@ -51,6 +51,11 @@ def prepare_streams() -> None:
     warnings.formatwarning = _warning_line
 
 
+def kept_stderr() -> TextIO:
+    """The stderr of now, for a process that will put a file in its place."""
+    return cast(TextIO, _Printable(_Lossy(os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace"), "stderr")))
+
+
 def show(result: Mapping[str, Any] | Iterable[str], indent: int | None = None) -> None:
     """Print a result on stdout: a mapping as JSON, indented as by json.dumps, or one or more lines of text."""
     if isinstance(result, Mapping):

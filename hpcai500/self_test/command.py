@@ -20,7 +20,7 @@ from hpcai500.errors import ExitCode
 from hpcai500.findings import FindingsLog
 from hpcai500.plugins import installed_plugins
 from hpcai500.stopping import let_signals_in
-from hpcai500.streams import prepare_streams
+from hpcai500.streams import kept_stderr, prepare_streams
 from hpcai500.system.process import end_by_alarm
 
 
@@ -46,7 +46,7 @@ def begin(arguments: Sequence[str] | None = None) -> Process:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     end_by_alarm(float(limit_seconds))
     let_signals_in()
-    stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    stderr = kept_stderr()
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):
         os.dup2(log, stream)

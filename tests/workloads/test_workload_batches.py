@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from inspect import GEN_CLOSED, getgeneratorstate
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_every_epoch_delivers_the_draws_of_the_seed(benchmark: str, data: Path, 
     assert sorted(orders[0]) == sorted(orders[1]) == expected
     assert orders[0] != orders[1]
     assert (facts["training_samples"], facts["drawn"]["draws"]) == (SIZE[benchmark], len(expected))
+
+
+def test_an_epoch_that_is_closed_leaves_no_memory_to_its_loader(benchmark: str, data: Path) -> None:
+    with workload(of_one_model(benchmark), data) as made:
+        batches = made.training_batches(1, 0)
+        next(batches)
+        batches.close()
+        assert getgeneratorstate(made._training._running) == GEN_CLOSED
+        assert epoch(made, 2)
 
 
 def test_repeats_of_a_sample_are_seen_differently(benchmark: str, data: Path) -> None:
