@@ -118,13 +118,21 @@ def require_equal(model: nn.Module, ranks: Communicator) -> str | None:
     return f"{digests[0]:016x}"
 
 
+# Of a tensor at once: their positions take eight times as much memory.
+_DIGESTED_BYTES = 1 << 20
+
+
 def digest_of(tensors: Iterable[Tensor]) -> int:
     """Sum of all bytes, each weighted by its position, modulo 2**64: cheap, and computed on the weights' device."""
     digest = 0
     for tensor in tensors:
-        bits = tensor.detach().flatten().view(torch.uint8).to(torch.int64)
-        places = torch.arange(1, bits.numel() + 1, dtype=torch.int64, device=bits.device)
-        digest = (digest * 1_000_003 + int((bits * places).sum())) % 2**64
+        content = tensor.detach().flatten().view(torch.uint8)
+        weighted = torch.zeros((), dtype=torch.int64, device=content.device)
+        for start in range(0, content.numel(), _DIGESTED_BYTES):
+            piece = content[start : start + _DIGESTED_BYTES]
+            places = torch.arange(start + 1, start + 1 + piece.numel(), dtype=torch.int64, device=piece.device)
+            weighted += places.mul_(piece).sum()
+        digest = (digest * 1_000_003 + int(weighted)) % 2**64
     return digest
 
 

@@ -11,18 +11,21 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from builders.ranks import run_ranks, start, started
 from builders.runs import last_weights, train_arguments, weather_arguments
 from comm.thread_ranks import run_threads
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcai500 import train
 from hpcai500.comm.communicator import Communicator
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
+from hpcai500.engine.evidence import digest_of
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
@@ -89,6 +92,28 @@ def test_the_record_tells_who_trained_and_counts_all_their_samples(together: Pat
     digests = [event["value"]["digest"] for event in iterate(record.events, "replicas")]
     assert {len(digest) for digest in digests} == {16}
     assert len(set(digests)) == len(digests) == 3
+
+
+class LargestResult(TorchDispatchMode):
+    """The bytes of the largest tensor that an operator has made."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        made = operator(*arguments, **(named or {}))
+        self.bytes = max(self.bytes, made.nbytes if isinstance(made, torch.Tensor) else 0)
+        return made
+
+
+def test_a_digest_of_weights_takes_little_memory_and_tells_each_byte_and_place() -> None:
+    weights = torch.arange(2**21, dtype=torch.float32)
+    with LargestResult() as largest:
+        digest = digest_of([weights, torch.tensor(3)])
+    assert largest.bytes <= weights.nbytes
+    weighted = np.arange(1, 2**23 + 1, dtype=np.uint64) * weights.numpy().view(np.uint8)
+    assert digest == (int(weighted.sum(dtype=np.uint64)) * 1_000_003 + 3) % 2**64
+    weights[[5, 2**20]] = weights[[2**20, 5]]
+    assert digest_of([weights, torch.tensor(3)]) != digest
 
 
 def test_what_communication_costs_is_in_the_record_and_the_result(together: Path) -> None:
