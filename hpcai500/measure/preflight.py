@@ -608,7 +608,7 @@ def measure_product(
 ) -> Product:
     """Check `multiply` on `device` in `precision` (a recipe's word), then time it.
 
-    Where processors lack fp16, torch converts each number and takes a hundred times as long: the side is then a quarter.
+    Where a processor lacks fp16, torch takes a hundred times as long: the side is then a quarter.
     Sets torch's global fp32 precision of matrix products.
     """
     dtype = _TYPES[arithmetic_of(precision)]
