@@ -231,14 +231,7 @@ def check_types(features: Tensor, rois: Tensor) -> None:
 
 
 def coordinates(rois: Tensor, features: torch.dtype) -> Tensor:
-    """Rois in float64 if the features are, otherwise in float32; contiguous.
-
-    Raises:
-        ValueError: on a CPU, the number of a roi's image is not whole. On a GPU, the host would have to wait for it.
-    """
-    if rois.is_cpu and len(broken := rois[:, :1].frac().nonzero()):
-        index = int(broken[0, 0])
-        raise ValueError(f"rois[{index}] is of image {rois[index, 0].item()}, which is not a whole number")
+    """Rois in float64 if the features are, otherwise in float32; contiguous."""
     dtype = torch.float64 if features == torch.float64 else torch.float32
     return rois.detach().to(dtype).contiguous()
 
@@ -296,8 +289,7 @@ def roi_align(
         aligned: shift by half a pixel, which is exact; without it rois are also at least one pixel large.
 
     Raises:
-        ValueError: a wrong shape or range, or (on a CPU) a roi whose image does not exist, which on a GPU gives NaN, or
-            has a number that is not whole, of which a GPU takes the whole part.
+        ValueError: a wrong shape or range, or (on a CPU) a roi whose image does not exist; on a GPU it gives NaN.
         TypeError: tensors of a wrong type.
     """
     height, width = (output_size, output_size) if isinstance(output_size, int) else output_size

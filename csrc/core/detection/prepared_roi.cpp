@@ -1,5 +1,6 @@
 #include "prepared_roi.h"
 
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -9,7 +10,7 @@ namespace {
 template <class Real>
 Roi<Real> read_roi(const RoiAlignSpec& spec, const void* rois, std::int64_t index) {
     const Real* values = static_cast<const Real*>(rois) + 5 * index;
-    if (!(values[0] >= 0 && values[0] < static_cast<Real>(spec.images)))
+    if (!(values[0] >= 0 && values[0] < static_cast<Real>(spec.images) && values[0] == std::trunc(values[0])))
         throw std::invalid_argument("rois[" + std::to_string(index) + "] is of image " +
                                     std::to_string(values[0]) + ", but the features are of " +
                                     std::to_string(spec.images) + " images, counted from 0");

@@ -144,6 +144,7 @@ struct BlockRoi {
     __device__ void read(const Maps& maps, const Real* roi, int own_level) {
         valid = tabled = false;
         if (own_level == no_level || !(roi[0] >= 0 && roi[0] < static_cast<Real>(maps.images))) return;
+        if (roi[0] != trunc(roi[0])) return;
         level = own_level;
         image = static_cast<std::int64_t>(roi[0]);
         const LevelMaps& own = maps.levels[own_level];
