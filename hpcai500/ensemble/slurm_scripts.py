@@ -412,6 +412,7 @@ if ! "${hpcai500[@]}" "${record[@]}"; then
     exit 1
 fi
 queued=()
+say "submitted jobs $jobs, of which the last collects"
 """
 _NONE_LEFT = r"""# Two jobs must not run the same member.
 left=$(squeue --noheader --format=%i --jobs=@jobs@ --name=@name@ 2>/dev/null || true)

@@ -322,6 +322,7 @@ def test_submitting_queues_the_array_and_what_collects_and_tells_the_journal(
     ]
     words = f"ensemble submit {tmp_path} --queued 30,40 --member 0-7 --at-once 2 --exclude n8,n9 --after 5"
     assert ran.of("hpcai500") == [words]
+    assert "jobs 30,40" in ran.said
 
 
 def test_a_host_that_does_not_reach_hpcai500_queues_nothing(run: Run, here: Submission, tmp_path: Path) -> None:

@@ -489,9 +489,12 @@ def test_the_command_needs_no_slurm_and_renders_inside_the_image(
 ) -> None:
     monkeypatch.setenv("APPTAINER_CONTAINER", "/apps/h.sif")
     monkeypatch.setenv("PATH", "/nowhere")
-    code, out, err = slurm("render", "ewa", "--nodes", 1)
+    code, out, err = slurm("render", "ewa", "--recipe", "ewa/smoke", "--nodes", 1, "--data", "/hidden/weather")
     assert code == 0, err
     assert "--bind /apps/h.sif:/image.sif:ro" in out
+    # What the container does not show may be on the host.
+    assert "/hidden/weather" in out
+    assert "/hidden/weather" not in err
 
 
 def test_the_example_is_printed_for_whoever_has_only_the_image(slurm: Command, tmp_path: Path) -> None:

@@ -662,8 +662,10 @@ def _warnings(request: RenderRequest, site: Site, needed: Sequence[str]) -> Iter
     container = site.container
     inside = find_container(request.environment) is not None
     image = [container.image] if container.command != NO_CONTAINER and not inside else []
-    for path in (*image, *needed):
-        if not Path(path).exists():
+    for path in map(Path, (*image, *needed)):
+        # What a container does not show may be there.
+        is_hidden = inside and not Path(*path.parts[:2]).exists()
+        if not path.exists() and not is_hidden:
             yield f"{path}: not found here; it must exist on every node of the job"
     if container.command != NO_CONTAINER and site.node.gpus and not _GPU_FLAGS & set(container.flags):
         yield 'the site has GPUs, but the container does not show them: set flags = ["--nv"] under [container]'
