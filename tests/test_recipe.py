@@ -101,7 +101,7 @@ def test_an_unknown_key_is_named_with_file_line_and_the_likely_one(tmp_path: Pat
         ("[workload]\nevaluation_resize = 100\n", "evaluation_resize: expected at least image_size (224), got 100"),
         ("[hyperparameters]\nwarmup_epochs = 91\n", "warmup_epochs: expected at most problem.epochs (90), got 91"),
         ("[hardware]\nnodes = 2\n", "communication.backend: `local` is one process, but hardware asks for 2"),
-        ("[hardware]\nnodes = 2\naccelerators_per_node = 2\nranks = 4\n", "cannot have 4; leave it out where all have"),
+        ("[hardware]\nnodes = 2\naccelerators_per_node = 2\nranks = 4\n", "cannot have 4; set it to 0 where all have"),
         ("[hardware]\nnodes = 3\naccelerators_per_node = 3\nranks = 4\n", "cannot have 4"),
         ("[programming]\nsynchronous = false\n", ":3: [programming] synchronous: expected True, got False"),
         ("[nonsense]\nx = 1\n", ":2: nonsense: unknown table or key; allowed: benchmark, edition, problem"),

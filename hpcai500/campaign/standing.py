@@ -347,6 +347,9 @@ def differing_keys(written: Mapping[str, Any], computed: Mapping[str, Any]) -> l
     if "parallel_efficiency_note" not in written:
         # An older version estimated it from its fastest steps, however uncertain.
         older.add("parallel_efficiency")
+    if "suspended" not in ((written.get("goodput") or {}).get("seconds") or {}):
+        # An older version took it of the steps without the loop around them. Now it is a part of `step_split`.
+        older.add("communication_fraction")
     return sorted(key for key in written if key not in older and not _same(computed.get(key), written[key]))
 
 

@@ -401,7 +401,7 @@ def _launch_line(launcher: str, hardware: Hardware, campaign: Path) -> str:
     nodes, per_node = hardware.nodes, hardware.accelerators_per_node
     command = ["hpcai500", "campaign", "run", str(campaign)]
     hosts = [f"HOST{number}" for number in range(1, nodes + 1)] if nodes > 1 else []
-    layout = Layout(nodes, per_node, total=hardware.ranks)
+    layout = Layout(nodes, per_node, total=hardware.ranks or None)
     match launcher:
         case "srun" | "slurm":
             tokens = srun(layout, command)

@@ -9,7 +9,6 @@ import errno
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -164,7 +163,7 @@ _KEPT = "finished files are kept, none is half written; run the same command aga
 _KEPT_INDEX = "an existing index is unchanged; run the same command again to start over"
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
-_RESEND_SECONDS = 0.01
+_AGAIN_SECONDS = 0.01
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_streams()
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending)
+    signal.signal(signal.SIGALRM, ending)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, ending)
     argv = sys.argv[1:] if arguments is None else arguments
@@ -209,19 +209,25 @@ class _Ending:
         self.terminated = False
 
     def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
-        sys.unraisablehook = _resend
-        if number == signal.SIGINT:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = _raise_again
+        self.terminated |= number == signal.SIGTERM
+        if not self.terminated:
             raise KeyboardInterrupt
-        self.terminated = True
         raise SystemExit(_TERMINATED)
 
 
-_RAISED_BY = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
-
-
-def _resend(dropped: sys.UnraisableHookArgs) -> None:
-    """Send the signal again: Python drops exceptions raised in a destructor or a weak reference's callback."""
-    if number := _RAISED_BY.get(dropped.exc_type):
-        threading.Timer(_RESEND_SECONDS, os.kill, (os.getpid(), number)).start()
-    else:
+def _raise_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Let the handler raise once more: Python drops exceptions of a destructor or a weak reference's callback."""
+    if dropped.exc_type not in (KeyboardInterrupt, SystemExit):
         sys.__unraisablehook__(dropped)
+        return
+    seconds = _AGAIN_SECONDS
+    while True:
+        try:
+            # More than once: a first one might come just before a call that waits, which would not look at it.
+            signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+            return
+        except (KeyboardInterrupt, SystemExit):
+            # It came while this function ran, and would be dropped, too.
+            seconds *= 2

@@ -73,11 +73,13 @@ class CheckpointStore:
 
     suffix = ".pt"
 
-    def __init__(self, record: Path, first_size_bytes: int) -> None:
+    def __init__(self, record: Path, first_size_bytes: int, own_bytes: int = 0) -> None:
+        """`own_bytes` are those that a checkpoint within an epoch may have beyond one at its end."""
         self._record = record
         self._folder = record / "checkpoints"
         self._reserved = self._folder / ".next"
-        self._next_size_bytes = first_size_bytes + _SLACK_BYTES
+        self._slack_bytes = own_bytes + _SLACK_BYTES
+        self._next_size_bytes = first_size_bytes + self._slack_bytes
         self._good: list[str] = []
         self._at_target: str | None = None
 
@@ -122,7 +124,7 @@ class CheckpointStore:
 
     def _note(self, saved: Checkpoint, *, at_target: bool) -> None:
         """Keep the newest checkpoint, and know the size of the next one."""
-        self._next_size_bytes = saved.bytes + _SLACK_BYTES
+        self._next_size_bytes = saved.bytes + self._slack_bytes
         self._good = [name for name in self._good if name != saved.file] + [saved.file]
         if at_target and self._at_target is None:
             self._at_target = saved.file

@@ -199,13 +199,13 @@ def _measure_ceilings(world: Communicator, device: torch.device, precision: str)
     gathered: list[tuple[Product, float | None]] = world.gather_objects((mine, waited))
     products = [product for product, _ in gathered]
     waits = [one for _, one in gathered if one is not None]
-    wrong = [rank for rank, product in enumerate(products) if product.wrong_rows]
-    if wrong:
-        raise RunError(
-            f"rank {wrong[0]} on {world.hosts[wrong[0]]} computes wrong results: {products[wrong[0]].wrong_rows} of "
-            f"{mine.side} rows of an integer matrix product; exclude that host and test its memory and device "
-            "(`hpcai500 self-test` there gives details)"
-        )
+    for host, product in zip(world.hosts, products, strict=True):
+        if product.wrong_rows:
+            raise RunError(
+                f"rank {products.index(product)} on {host} computes wrong results: {product.wrong_rows} of "
+                f"{product.side} rows of an integer matrix product; exclude that host and test its memory and device "
+                "(`hpcai500 self-test` there gives details)"
+            )
     slowest = min(range(world.size), key=lambda rank: products[rank].best_flops)
     return Ceilings(
         precision=precision,

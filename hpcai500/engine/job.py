@@ -30,7 +30,7 @@ from hpcai500.comm.identity import (
     require_same,
 )
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore, state_bytes
-from hpcai500.engine.evidence import Costs, measure_ceilings, spread_statistics
+from hpcai500.engine.evidence import Costs, measure_ceilings, running_statistics, spread_statistics
 from hpcai500.engine.precision import Precision, device_of
 from hpcai500.engine.predictions import Member, missing_kinds, write_predictions
 from hpcai500.engine.ranks import Ranks, joined, layout_of, require_size, shares_of, stage_groups, tensor_row
@@ -419,7 +419,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     workload = factory(recipe.benchmark)(recipe, job.data, place)
     if recipe.accelerator.loader == "memory":
         workload.hold_in_memory(recipe.accelerator.prefetch_batches * len(place.shares))
-    checkpoints = _checkpoint_store(recipe, journal.path, state_bytes(workload.model), ranks.world)
+    checkpoints = _checkpoint_store(recipe, journal.path, workload.model, ranks.world)
     if ranks.leads:
         ranks.on_lost(lambda reason: checkpoints.release())
     costs = Costs(recipe.communication, ranks, stages=layout.stages, sharded=recipe.is_sharded)
@@ -523,13 +523,14 @@ def _train(
     _draw(journal, console, workload)
 
 
-def _checkpoint_store(recipe: Recipe, record: Path, first_size_bytes: int, world: Communicator) -> CheckpointStore:
+def _checkpoint_store(recipe: Recipe, record: Path, model: torch.nn.Module, world: Communicator) -> CheckpointStore:
+    own_bytes = world.size * sum(one.numel() * one.element_size() for one in running_statistics(model))
     if not recipe.is_sharded:
-        return CheckpointStore(record, first_size_bytes)
+        return CheckpointStore(record, state_bytes(model), own_bytes)
     # This imports torch's DTensor, which takes a second.
     from hpcai500.engine.sharded import ShardedCheckpointStore
 
-    return ShardedCheckpointStore(record, first_size_bytes, world)
+    return ShardedCheckpointStore(record, state_bytes(model), world, own_bytes)
 
 
 def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Loaded | None:

@@ -238,8 +238,8 @@ class ShardedCheckpointStore(CheckpointStore):
 
     suffix = ".dcp"
 
-    def __init__(self, record: Path, first_size_bytes: int, world: Communicator) -> None:
-        super().__init__(record, first_size_bytes)
+    def __init__(self, record: Path, first_size_bytes: int, world: Communicator, own_bytes: int = 0) -> None:
+        super().__init__(record, first_size_bytes, own_bytes)
         self._world, self._leads = world, world.rank == 0
         _require_shared(self._folder, world)
 

@@ -139,6 +139,7 @@ def _fitted(request: PlanRequest) -> tuple[Recipe, Shape]:
         f"ensemble.members={shape.members}",
         f"hardware.nodes={shape.nodes_a_member}",
         f"hardware.accelerators_per_node={shape.ranks_a_node}",
+        "hardware.ranks=0",
         f"communication.backend={'local' if shape.degree == 1 else 'torch' if backend == 'local' else backend}",
     ]
     # The user's settings come last: a value that does not fit the ranks of a member is refused, not changed.

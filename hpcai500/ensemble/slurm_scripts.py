@@ -108,7 +108,9 @@ class Submission:
         """
         data, folder, stage = str(self.ensemble.data), str(self.folder), self.ensemble.stage
         # Data first: if the ensemble is in the data folder, its own bind comes on top of that and is writable.
-        binds = [] if self.site.container.command == NO_CONTAINER else [*binds_of_data(data), bind_of(folder)]
+        binds: list[str] = []
+        if self.site.container.command != NO_CONTAINER:
+            binds = [*binds_of_data(data, self.ensemble.tables["benchmark"]), bind_of(folder)]
         if binds and with_stage and stage is not None:
             binds.append(_read_by_shell(bind_of(stage)))
         return in_container(self.site.container, ["hpcai500"], mpi=self.site.mpi, binds=binds, folder=folder)

@@ -244,6 +244,8 @@ def torchrun(layout: Layout, command: Sequence[str], *, job: str = "hpcai500", p
         raise UsageError("torchrun takes no hosts from a scheduler: name at least the first one")
     if layout.cores_per_rank:
         raise UsageError("torchrun binds no ranks to cores: leave cores_per_rank out")
+    if layout.total:
+        raise UsageError("torchrun starts as many ranks on each node: use srun, mpirun or horovodrun")
     meeting = (
         [
             f"--nnodes={layout.nodes}",

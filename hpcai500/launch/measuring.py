@@ -158,6 +158,7 @@ _ANYWHERE = (
     "communication.torus_columns=0",
     "hardware.nodes=1",
     "hardware.accelerators_per_node=1",
+    "hardware.ranks=0",
 )
 
 
@@ -167,7 +168,7 @@ def planned_recipe(name: str, overrides: Sequence[str], nodes: int, per_node: in
     Raises:
         UsageError: it cannot be used.
     """
-    size = [f"hardware.nodes={nodes}", f"hardware.accelerators_per_node={per_node}"]
+    size = [f"hardware.nodes={nodes}", f"hardware.accelerators_per_node={per_node}", "hardware.ranks=0"]
     if nodes * per_node == 1:
         return load_recipe(name, [*overrides, *size, "communication.backend=local"])
     return load_recipe(name, ["communication.backend=torch", *overrides, *size])

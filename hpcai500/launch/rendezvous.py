@@ -298,7 +298,8 @@ def _connect(placement: Placement) -> socket.socket:
             if waiting.seconds_left() < 0:
                 raise RunError(
                     f"rank {placement.rank}: rank 0 was not at {placement.rendezvous} within {PATIENCE_SECONDS:g} s "
-                    f"({error.strerror}): see the output of {placement.launcher}, and whether MASTER_ADDR is its host"
+                    f"({error.strerror or error}): see the output of {placement.launcher}, and whether MASTER_ADDR is "
+                    "its host"
                 ) from error
             time.sleep(_RETRY_SECONDS)
     connection.settimeout(None)

@@ -248,9 +248,9 @@ class Hardware(Layer):
 
     nodes: Count = Field(description="nodes of the job")
     accelerators_per_node: Count = Field(description="accelerators (processes) per node")
-    ranks: Count | None = Field(
-        default=None,
-        description="processes of the job, only if some nodes have fewer than `accelerators_per_node`",
+    ranks: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="processes of the job, if some nodes have fewer than `accelerators_per_node`; else 0",
     )
 
     @property
@@ -261,17 +261,17 @@ class Hardware(Layer):
     @model_validator(mode="after")
     def _ranks_fit_the_nodes(self) -> Hardware:
         nodes, per_node = self.nodes, self.accelerators_per_node
-        if self.ranks is not None and not nodes + per_node - 1 <= self.ranks < nodes * per_node:
+        if self.ranks and not nodes + per_node - 1 <= self.ranks < nodes * per_node:
             raise ValueError(
                 f"ranks: {nodes} nodes, some with fewer than accelerators_per_node = {per_node}, cannot have "
-                f"{self.ranks}; leave it out where all have as many"
+                f"{self.ranks}; set it to 0 where all have as many"
             )
         return self
 
     @model_serializer(mode="wrap")
     def _without_ranks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave them out if nodes are equal: TOML has no null."""
-        return {key: value for key, value in handler(self).items() if value is not None}
+        """Leave them out if nodes are equal, as almost all are."""
+        return {key: value for key, value in handler(self).items() if key != "ranks" or value}
 
 
 # ----------------------------------------------------------------------------------------------------

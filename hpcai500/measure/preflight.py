@@ -612,7 +612,7 @@ def measure_product(
     Sets torch's global fp32 precision of matrix products.
     """
     dtype = _TYPES[arithmetic_of(precision)]
-    if device.type == "cpu" and dtype == torch.float16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+    if device.type == "cpu" and dtype == torch.float16 and not _has_fp16():
         side //= 4
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     wrong_rows = count_wrong_rows(device, dtype, side, multiply)
@@ -631,6 +631,11 @@ def measure_product(
     timing = repeat(run, effort)
     flops = 2 * side**3
     return Product(side, flops / timing.median, timing.spread, wrong_rows, flops / min(timing.seconds))
+
+
+def _has_fp16() -> bool:
+    """Whether this processor multiplies in fp16, by oneDNN, which a torch for CPUs may lack."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def count_wrong_rows(device: torch.device, dtype: torch.dtype, side: int, multiply: Multiply) -> int:

@@ -525,7 +525,7 @@ _FOLLOWERS: dict[str, set[str]] = {
     "run_error": set(),
 }
 # Notes, which may come between any two.
-_NOTES = {"output_lost", "suspended"}
+NOTES = {"output_lost", "suspended"}
 _AFTER_THE_END = {"run_stop", "steps", "communication", "trace", "power", "picture", "picture_error"}
 _AFTER_THE_END |= {"predictions", "out_of_bag"}
 
@@ -562,7 +562,7 @@ def order_violations(moments: Iterable[Moment], epochs: int, *, is_member: bool 
     """
     position, before = _Position(epochs, is_member=is_member), ""
     for moment in moments:
-        if moment.key in _NOTES and before:
+        if moment.key in NOTES and before:
             continue
         if not _may_follow(moment.key, before, position):
             yield f"line {moment.line}: {moment.key} after {before or 'nothing'}"
@@ -574,7 +574,7 @@ def order_violations(moments: Iterable[Moment], epochs: int, *, is_member: bool 
 
 
 def unknown_keys(moments: Iterable[Moment]) -> list[str]:
-    return sorted({moment.key for moment in moments} - _FOLLOWERS.keys() - _NOTES)
+    return sorted({moment.key for moment in moments} - _FOLLOWERS.keys() - NOTES)
 
 
 def _may_follow(key: str, before: str, position: _Position) -> bool:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from hpcai500.methodology.events import (
+    NOTES,
     Ceilings,
     Communication,
     EpochStop,
@@ -135,7 +136,7 @@ def clock_faults(log: Log) -> Iterator[str]:
 def pauses(log: Log) -> Iterator[str]:
     """Long times in which a running process did nothing. They count in the score."""
     for session in log.sessions:
-        for before, moment in pairwise(session):
+        for before, moment in pairwise(moment for moment in session if moment.key not in NOTES):
             seconds = moment.clock_s - before.clock_s
             if (before.key, moment.key) in _QUIET and seconds > _LONG_SECONDS:
                 yield f"line {moment.line}: {seconds:.1f} s from {before.key} to {moment.key}: nothing there takes long"

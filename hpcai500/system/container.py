@@ -64,19 +64,24 @@ class Container:
         return f"{line} (in addition to your --bind options)" if self.binds else line
 
 
-def links_of(data: Path, names: Sequence[str] = ("*",)) -> Iterator[tuple[Path, Path]]:
+# What is at the top of a data set; of a plug-in's, everything.
+_TOP = {"ic": ("train", "val"), "ewa": ("climo_*.h5",)}
+
+
+def links_of(data: Path, benchmark: str | None) -> Iterator[tuple[Path, Path]]:
     """The links of a data set that lead elsewhere, each with the folder that must be bound for it.
 
-    These are the set's own path, the entries that one of `names` matches, and what is in these folders. It need not be
-    visible here where they lead.
+    These are the set's own path, what is at its top, and what is in these folders. It need not be visible here where
+    they lead; without a benchmark, only the set's own path is looked at.
     """
     place = Path(os.path.realpath(data))
     path = Path(os.path.abspath(data))  # noqa: PTH100 - resolve() would follow links
     # No container shows a link in /, and hosts may have different ones.
     if place != Path(os.path.realpath(Path(*path.parts[:2])), *path.parts[2:]):
         yield path, place
+    names = _TOP.get(benchmark, ("*",)) if benchmark else ()
     first = [entry for entry in _listed(place) if any(fnmatch(entry.name, name) for name in names)]
-    for entry in (*first, *(inner for folder in first if folder.is_dir() for inner in _listed(Path(folder)))):
+    for entry in (*first, *(inner for folder in first for inner in _listed(Path(folder)))):
         if entry.is_symlink() and not (target := Path(os.path.realpath(entry))).is_relative_to(place):
             # One bind for all classes, or all years.
             yield Path(entry), target if entry in first and not target.suffix else target.parent

@@ -98,8 +98,7 @@ def _hidden(data: Path, benchmark: str | None, container: Container, arguments: 
         return None
     if not exists(data):
         return _not_visible(DATA, data, container, arguments)
-    patterns = _LAYOUTS[benchmark][0] if benchmark in _LAYOUTS else ()
-    links = links_of(data, [pattern.rstrip("/") for pattern in patterns])
+    links = links_of(data, benchmark)
     return next((_not_visible(DATA, it, container, arguments, shown) for it, shown in links if not exists(it)), None)
 
 

@@ -291,8 +291,8 @@ def test_another_kind_of_file_is_decoded_by_libjpeg(kind: str) -> None:
     # libjpeg rounds pixels, our own decoder would not: so nobody has to believe that it was not asked.
     pixels = outcome(data, WHOLE, 40).pixels
     np.testing.assert_array_equal(pixels, np.rint(pixels))
-    # A sound file is named by its kind and never damaged.
-    assert _core.check_jpeg(data) == (40, 40, 0)
+    # A sound file is named by its kind and never damaged. Huffman's bytes do not end where an arithmetic decoder does.
+    assert _core.check_jpeg(data) == (40, 40, kind == "arithmetic")
     assert _core.seek_points(data) is None
     assert why_not_ours(data) == reason
 

@@ -355,6 +355,6 @@ command.COMMANDS["check", "ic"] = SetOptions, run
 sys.exit(command.main(["check", "ic", '{"dir": "x"}']))
 """
     command = [sys.executable, "-c", script, str(int(number))]
-    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert result.returncode == 128 + number
     assert ("interrupted: " in result.stderr) == (number == signal.SIGINT)

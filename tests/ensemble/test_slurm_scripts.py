@@ -41,7 +41,7 @@ def submission(
 ) -> Submission:
     start = {"benchmark": "ic", "data": "/data/imagenet", "stage": stage}
     given: dict[str, object] = {
-        "ensemble": Ensemble(folder, "0123456789abcdef" * 4, "", {}, start, shape, ()),
+        "ensemble": Ensemble(folder, "0123456789abcdef" * 4, "", {"benchmark": "ic"}, start, shape, ()),
         "site": load_site("example"),
         "members": range(8),
         "at_once": 4,
@@ -107,7 +107,7 @@ def test_a_stage_folder_is_made_and_shown_to_the_container() -> None:
 def test_data_that_is_a_link_is_bound_with_its_target(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("set")
     start = {"benchmark": "ic", "data": str(tmp_path / "link"), "stage": None}
-    ensemble = Ensemble(tmp_path / "runs", "0123456789abcdef" * 4, "", {}, start, SHAPE, ())
+    ensemble = Ensemble(tmp_path / "runs", "0123456789abcdef" * 4, "", {"benchmark": "ic"}, start, SHAPE, ())
     sources = sources_on_host(submission(ensemble=ensemble).container())
     assert sources[-3:] == [f"{tmp_path}/{name}" for name in ("link", "set", "runs")]
 

@@ -34,6 +34,9 @@ say() { echo "hpcai500: ${*//[[:cntrl:]]/ }" >&2; }
 job=$SLURM_JOB_ID
 if [[ ${SLURM_ARRAY_TASK_ID:-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
 
+# A signal to a whole step ends the mount of an image: each rank would leave a core file.
+ulimit -S -c 0
+
 # `module` is a function of login shells, and was not written for set -u.
 set +u
 type module >/dev/null 2>&1 || . /etc/profile || true

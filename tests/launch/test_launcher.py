@@ -305,11 +305,11 @@ def test_what_is_open_follows_the_ranks(overrides: list[str], world: World, expe
         (["hardware.nodes=2"], (2, 1), (2, 2, 3)),
         (["hardware.nodes=2"], (), (2, 2, 3)),  # the launcher does not say
         (["hardware.nodes=2", "hardware.accelerators_per_node=2", "hardware.ranks=3"], (2, 1), (2, 2, 3)),
-        (["hardware.nodes=3"], (2, 1), (3, 1, None)),
+        (["hardware.nodes=3"], (2, 1), (3, 1, 0)),
     ],
 )
 def test_nodes_may_have_different_numbers_of_ranks(
-    overrides: list[str], layout: tuple[int, ...], expected: tuple[int, int, int | None]
+    overrides: list[str], layout: tuple[int, ...], expected: tuple[int, int, int]
 ) -> None:
     overrides = [*overrides, *fitting_overrides("ic/smoke", overrides, World(3, layout, "torch", "srun", "the fix"))]
     recipe = load_recipe("ic/smoke", overrides)

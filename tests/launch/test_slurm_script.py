@@ -494,7 +494,8 @@ def test_the_command_needs_no_slurm_and_renders_inside_the_image(
     assert "--bind /apps/h.sif:/image.sif:ro" in out
     # What the container does not show may be on the host.
     assert "/hidden/weather" in out
-    assert "/hidden/weather" not in err
+    assert "not found" not in err
+    assert "render with --bind /hidden/weather" in err
 
 
 def test_the_example_is_printed_for_whoever_has_only_the_image(slurm: Command, tmp_path: Path) -> None:

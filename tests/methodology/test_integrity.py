@@ -48,6 +48,12 @@ def moved(events: list[Event], key: str, clock_s: float = 0.0, wall_s: float = 0
     return events
 
 
+def noted(events: list[Event], key: str) -> list[Event]:
+    """Events with the note of a stop before the second one named `key`."""
+    at = [number for number, event in enumerate(events) if event["key"] == key][1]
+    return [*events[:at], {**events[at], "key": "suspended", "value": {"seconds": 40.0}}, *events[at:]]
+
+
 @pytest.mark.parametrize(
     "events", [uninterrupted(), interrupted(), interrupted(boot="another")], ids=["one", "two", "boots"]
 )
@@ -67,6 +73,10 @@ def test_honest_clocks_agree(events: list[Event]) -> None:
         (moved(uninterrupted(), "epoch_stop", 20, 20), "epoch 2: training: reports 32."),
         (
             moved(uninterrupted(), "epoch_start", 40, 40),
+            "40.0 s from checkpoint to epoch_start: nothing there takes long",
+        ),
+        (
+            noted(moved(uninterrupted(), "epoch_start", 40, 40), "epoch_start"),
             "40.0 s from checkpoint to epoch_start: nothing there takes long",
         ),
         (with_last(uninterrupted(), "epoch_stop", compute_seconds=40.0), "epoch 3: parts of its steps add up to 41."),

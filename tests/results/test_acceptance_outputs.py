@@ -281,7 +281,7 @@ def test_json_is_one_document_whatever_happens(accepted: Accept, real: Path, tmp
     bad = accepted(contract(tmp_path, 0.001), tmp_path / "nowhere", "--json")
     document = json.loads(bad.out)
     assert (bad.code, document["verdict"], document["criteria"]) == (64, "INVALID", [])
-    assert "does not exist" in document["error"]
+    assert "no such folder" in document["error"]
 
 
 def test_the_contract_of_the_smoke_run_comes_along(accepted: Accept, tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ namespace {
 template <class Real>
 Roi<Real> read_roi(const RoiAlignSpec& spec, const void* rois, std::int64_t index) {
     const Real* values = static_cast<const Real*>(rois) + 5 * index;
-    if (!(values[0] >= 0 && values[0] < static_cast<Real>(spec.images) && values[0] == std::trunc(values[0])))
+    const auto refuse = [&](const std::string& why) {
         throw std::invalid_argument("rois[" + std::to_string(index) + "] is of image " +
-                                    std::to_string(values[0]) + ", but the features are of " +
-                                    std::to_string(spec.images) + " images, counted from 0");
+                                    std::to_string(values[0]) + why);
+    };
+    if (!(values[0] >= 0 && values[0] < static_cast<Real>(spec.images)))
+        refuse(", but the features are of " + std::to_string(spec.images) + " images, counted from 0");
+    if (values[0] != std::trunc(values[0])) refuse(", which is not a whole number");
     Roi<Real> roi{};
     roi.image = static_cast<std::int64_t>(values[0]);
     const auto scale = static_cast<Real>(spec.spatial_scale);

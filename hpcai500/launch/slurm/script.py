@@ -164,9 +164,15 @@ def bind_of(path: str, *rest: str) -> str:
     return ":".join([path, *rest])
 
 
-def binds_of_data(data: str) -> list[str]:
-    """Binds that show a data set under its name, and what its links lead to."""
-    return [bind_of(path, path, "ro") for path in dict.fromkeys((data, *(str(it) for _, it in links_of(Path(data)))))]
+def binds_of_data(data: str, benchmark: str) -> list[str]:
+    """Binds that show a data set under its name, and what its links lead to, unless it is known to be missing."""
+    linked = [str(it) for _, it in links_of(Path(data), benchmark) if it.exists() or is_hidden(it)]
+    return [bind_of(path, path, "ro") for path in dict.fromkeys((data, *linked))]
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a container may hide `path`: nothing is here at its top."""
+    return not Path(*path.parts[:2]).exists()
 
 
 def container_environment(container: ContainerTable, mpi: MpiTable) -> Mapping[str, str]:
@@ -226,6 +232,9 @@ _JOB = """\
 # Of an array, the number of one element is also that of all: Slurm is always given both numbers.
 job=$SLURM_JOB_ID
 if [[ ${SLURM_ARRAY_TASK_ID:-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi"""
+_NO_CORE = """\
+# A signal to a whole step ends the mount of an image: each rank would leave a core file.
+ulimit -S -c 0"""
 _MODULES = """\
 # `module` is a function of login shells, and was not written for set -u.
 set +u
@@ -237,8 +246,9 @@ set -u"""
 def opening(site: Site) -> str:
     """The first commands: shell options, `say`, `job` for Slurm's commands, the site's modules and variables."""
     modules = fill(_MODULES, names=shlex.join(site.launcher.modules)) if site.launcher.modules else ""
+    no_core = "" if site.container.command == NO_CONTAINER else _NO_CORE
     variables = [f"export {name}={word(value)}" for name, value in _exports(site).items()]
-    return "\n\n".join(filter(None, [PROLOGUE, _JOB, modules, "\n".join(variables)]))
+    return "\n\n".join(filter(None, [PROLOGUE, _JOB, no_core, modules, "\n".join(variables)]))
 
 
 def _exports(site: Site) -> Mapping[str, str]:
@@ -618,15 +628,15 @@ def plan_job(request: RenderRequest) -> Planned:
         site,
         arguments=["--data", data] if data else [],
         new_arguments=["--recipe", own or name, *settings, *trials],
-        binds=[] if site.container.command == NO_CONTAINER else _binds(data, own),
+        binds=[] if site.container.command == NO_CONTAINER else _binds(data, recipe.benchmark, own),
         record=str(request.out) if request.out else None,
         rendered_by=request.rendered_by,
     )
     return Planned(job, list(_warnings(request, site, needed)))
 
 
-def _binds(data: str | None, recipe: str | None) -> list[str]:
-    return [*(binds_of_data(data) if data else ()), *([bind_of(recipe, recipe, "ro")] if recipe else ())]
+def _binds(data: str | None, benchmark: str, recipe: str | None) -> list[str]:
+    return [*(binds_of_data(data, benchmark) if data else ()), *([bind_of(recipe, recipe, "ro")] if recipe else ())]
 
 
 def _fitting_recipe(request: RenderRequest, name: str, site: Site) -> Recipe:
@@ -663,9 +673,9 @@ def _warnings(request: RenderRequest, site: Site, needed: Sequence[str]) -> Iter
     inside = find_container(request.environment) is not None
     image = [container.image] if container.command != NO_CONTAINER and not inside else []
     for path in map(Path, (*image, *needed)):
-        # What a container does not show may be there.
-        is_hidden = inside and not Path(*path.parts[:2]).exists()
-        if not path.exists() and not is_hidden:
+        if inside and is_hidden(path):
+            yield f"{path}: not visible here, so links in it are not bound; to bind them, render with --bind {path}"
+        elif not path.exists():
             yield f"{path}: not found here; it must exist on every node of the job"
     if container.command != NO_CONTAINER and site.node.gpus and not _GPU_FLAGS & set(container.flags):
         yield 'the site has GPUs, but the container does not show them: set flags = ["--nv"] under [container]'

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.conduct import ranks_of
-from hpcai500.methodology.passes import Timeline, last_pass
-from hpcai500.methodology.result import Result, StepSplit, derive, step_split
+from hpcai500.methodology.passes import Timeline
+from hpcai500.methodology.result import Result, StepSplit, derive, split_of_run
 from hpcai500.recipe import rulebook
 from hpcai500.record import Event, Record, iterate, read_record
 from hpcai500.results.score import score
@@ -65,8 +65,8 @@ class Subject:
 
     @property
     def step_split(self) -> StepSplit | None:
-        """The split of the steps' time over the epochs so far."""
-        return step_split(epoch["value"] for epoch in last_pass(map(_timed, self.record.events), "epoch_stop").values())
+        """The split of the steps' time over the epochs so far; None if it is unknown."""
+        return split_of_run(self.record.tables, [_timed(event) for event in self.record.events])
 
     @property
     def world_size(self) -> int:

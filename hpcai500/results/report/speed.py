@@ -42,7 +42,11 @@ def step_section(subject: Subject) -> Section:
     """The split of a step into data wait, compute, communication and other: of the run, and of each rank."""
     split = subject.step_split
     if split is None:
-        unknown = "No epoch was trained to its end, so the time of steps is unknown."
+        unknown = (
+            "This record does not say for what the time of a step was used."
+            if subject.values("epoch_stop")
+            else "No epoch was trained to its end, so the time of steps is unknown."
+        )
         return Section("Where the time goes", [Text(unknown, "soft")])
     source = f"Input: {subject.result.input}." if subject.result and getattr(subject.result, "input", None) else ""
     ranks = _ranks(subject.last("steps").get("ranks"))
