@@ -105,6 +105,7 @@ def test_a_stage_folder_is_made_and_shown_to_the_container() -> None:
 
 
 def test_data_that_is_a_link_is_bound_with_its_target(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
     (tmp_path / "link").symlink_to("set")
     start = {"benchmark": "ic", "data": str(tmp_path / "link"), "stage": None}
     ensemble = Ensemble(tmp_path / "runs", "0123456789abcdef" * 4, "", {"benchmark": "ic"}, start, SHAPE, ())
