@@ -82,7 +82,7 @@ if-needed = $(if $(if $(CHOSEN),$(shell grep -rhowE --include='*.py' '$1' $(CHOS
 test: $(call if-needed,needs_dali,.dali) build $(VENV)/.tokenizers $(VENV)/.extra-test \
     $(call if-needed,needs_(horovod|mpi|horovod_and_mpi),.horovod) $(call if-needed,needs_cross,.with-cross) \
     $(call if-needed,needs_promtool,.with-metrics) $(VENV)/.with-signing
-	@$(BIN)/python -m pytest -n 3 --dist worksteal --ignore=tests/site $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/site $(ARGS)
 
 .PHONY: test-isa
 test-isa: build $(VENV)/.extra-test

@@ -23,6 +23,15 @@ with contextlib.suppress(ImportError):
 import pytest
 from hypothesis import settings
 
+# As the product loads it: OpenMP's threads hardly spin while they wait, for other tests use the same cores.
+_BEFORE = set(os.environ)
+with contextlib.suppress(ImportError):
+    from hpcai500.engine.measurement import load_torch
+
+    load_torch()
+for _name in os.environ.keys() - _BEFORE:
+    del os.environ[_name]
+
 # What a shell starts in the background ignores Ctrl-C, and what nohup starts SIGHUP: so would what a test stops.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

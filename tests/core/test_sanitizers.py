@@ -106,9 +106,9 @@ def test_the_climate_reader_is_free_of_races(tsan: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("isa", ["", "portable"])
 def test_hostile_boxes_and_rois_are_clean_under_asan(asan: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCAI500_ISA", isa)
-    result = run([str(asan / "detection_stress"), "400", "3"])
+    result = run([str(asan / "detection_stress"), "50", "3"])
     assert result.returncode == 0, result.stderr[-4000:]
-    assert int(re.fullmatch(r"(\d+) calls\n", result.stdout)[1]) > 1200
+    assert int(re.fullmatch(r"(\d+) calls\n", result.stdout)[1]) > 150
 
 
 def test_detections_threads_are_free_of_races(tsan: Path) -> None:

@@ -284,7 +284,7 @@ def test_scanned_digits_are_learnt_to_a_top1_above_0_9(tmp_path: Path) -> None:
     # A mirrored digit is another sign, so there is no flip; crops stay close to the whole scan.
     settings = [
         "problem.dataset=digits",
-        "problem.epochs=10",
+        "problem.epochs=4",
         "problem.target_quality=0.9",
         "hyperparameters.batch_size=32",
         "workload.flip_probability=0.0",
@@ -296,4 +296,4 @@ def test_scanned_digits_are_learnt_to_a_top1_above_0_9(tmp_path: Path) -> None:
     result = score_record(tmp_path / "record")
     assert result.quality.achieved is not None
     assert result.quality.achieved > 0.9
-    assert result.images == 10 * training
+    assert result.images == 4 * training
