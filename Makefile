@@ -31,7 +31,7 @@ help:
 ##   make ewa          the same for Extreme Weather Analytics: synthetic climate years, a detector, its score
 ##   make lm           the same for a language model, the plug-in in extras/hpcai500-lm (.venv/lm/bin/hpcai500 lm)
 ##   make test         run every test that needs no root
-##   make test-isa     train, and run the kernels' tests, once for each instruction set of this processor
+##   make test-isa     train, and run the kernels' tests, with each older instruction set of this processor
 ##   make test-site    run the tests of a whole site, which need root
 ##
 ## The image (docs/site-guide.md):
@@ -78,10 +78,12 @@ lm: $(VENV)/.lm
 CHOSEN := $(wildcard $(foreach word,$(filter tests% extras%,$(ARGS)),$(firstword $(subst ::, ,$(word)))))
 if-needed = $(if $(if $(CHOSEN),$(shell grep -rhowE --include='*.py' '$1' $(CHOSEN)),all),$(VENV)/$2)
 
-.PHONY: test
-test: $(call if-needed,needs_dali,.dali) build $(VENV)/.tokenizers $(VENV)/.extra-test \
+.PHONY: test-setup test
+test-setup: $(call if-needed,needs_dali,.dali) build $(VENV)/.tokenizers $(VENV)/.extra-test \
     $(call if-needed,needs_(horovod|mpi|horovod_and_mpi),.horovod) $(call if-needed,needs_cross,.with-cross) \
     $(call if-needed,needs_promtool,.with-metrics) $(VENV)/.with-signing
+
+test: test-setup
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/site $(ARGS)
 
 .PHONY: test-isa
