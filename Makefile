@@ -96,7 +96,7 @@ as-root:
 
 .PHONY: test-site
 test-site: as-root build $(VENV)/.extra-test $(VENV)/.extra-harness $(VENV)/.horovod $(VENV)/.with-signing $(VENV)/.with-site image
-	@unshare --mount $(BIN)/python -m pytest -n 2 --dist loadfile tests/site $(ARGS)
+	@unshare --mount $(BIN)/python -m pytest -n 4 --dist loadfile tests/site $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.extra-dev
