@@ -5,7 +5,6 @@ Without a CUDA device nothing is captured: `graph_twin` stands in for torch's fu
 
 from __future__ import annotations
 
-import ctypes.util
 import os
 import subprocess
 import sys
@@ -149,12 +148,10 @@ print(torch.backends.cpu.get_cpu_capability().lower(), float((compiled(images) -
 
 @pytest.mark.slow
 def test_compiled_code_is_kept_apart_by_instruction_set(tmp_path: Path) -> None:
-    """torch's cache gives AVX2's code to AVX-512: where the heap is checked, this ended by SIGABRT."""
-    library = ctypes.util.find_library("c_malloc_debug")
-    checked = {"LD_PRELOAD": library, "MALLOC_CHECK_": "3"} if library else {}
+    """torch's cache gives AVX2's code to AVX-512, which then writes beyond its arrays."""
     seen = set()
     for chosen in ({"ATEN_CPU_CAPABILITY": "avx2"}, {}):
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), **checked, **chosen}
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), **chosen}
         command = [sys.executable, "-c", COMPILED]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         capability, error = ended.stdout.split()
