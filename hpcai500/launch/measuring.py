@@ -178,13 +178,19 @@ def planned_layout(name: str, overrides: Sequence[str], nodes: int, per_node: in
     """Nodes, and accelerators of each: as `overrides` state, else as a recipe of several ranks states, else as given.
 
     Raises:
-        UsageError: there is no such recipe, or a number is invalid.
+        UsageError: there is no such recipe, a number is invalid, or nodes have different numbers of ranks.
     """
     stated = dict(text.replace(" ", "").split("=", 1) for text in overrides if "=" in text)
     hardware = load_recipe(name).hardware
     if hardware.nodes * hardware.accelerators_per_node > 1:
         nodes, per_node = hardware.nodes, hardware.accelerators_per_node
-    return _count(stated, "hardware.nodes", nodes), _count(stated, "hardware.accelerators_per_node", per_node)
+    nodes = _count(stated, "hardware.nodes", nodes)
+    if (ranks := stated.get("hardware.ranks", str(hardware.ranks))) != "0":
+        raise UsageError(
+            f"{name}: {ranks} ranks on {nodes} nodes: the model needs equal nodes: --set hardware.ranks=0, with the "
+            "accelerators of each"
+        )
+    return nodes, _count(stated, "hardware.accelerators_per_node", per_node)
 
 
 def count_step(placement: Placement, name: str, overrides: Sequence[str], classes: int | None = None) -> dict[str, Any]:
