@@ -199,10 +199,10 @@ def _measure_ceilings(world: Communicator, device: torch.device, precision: str)
     gathered: list[tuple[Product, float | None]] = world.gather_objects((mine, waited))
     products = [product for product, _ in gathered]
     waits = [one for _, one in gathered if one is not None]
-    for host, product in zip(world.hosts, products, strict=True):
+    for rank, product in enumerate(products):
         if product.wrong_rows:
             raise RunError(
-                f"rank {products.index(product)} on {host} computes wrong results: {product.wrong_rows} of "
+                f"rank {rank} on {world.hosts[rank]} computes wrong results: {product.wrong_rows} of "
                 f"{product.side} rows of an integer matrix product; exclude that host and test its memory and device "
                 "(`hpcai500 self-test` there gives details)"
             )

@@ -64,8 +64,8 @@ class Container:
         return f"{line} (in addition to your --bind options)" if self.binds else line
 
 
-# What is at the top of a data set; of a plug-in's, everything.
-_TOP = {"ic": ("train", "val"), "ewa": ("climo_*.h5",)}
+# What is at the top of a data set, as patterns; a set of a plug-in may have anything there.
+TOP_OF_SET: Mapping[str, Sequence[str]] = {"ic": ("train/", "val/"), "ewa": ("climo_*.h5",)}
 
 
 def links_of(data: Path, benchmark: str | None) -> Iterator[tuple[Path, Path]]:
@@ -79,8 +79,8 @@ def links_of(data: Path, benchmark: str | None) -> Iterator[tuple[Path, Path]]:
     # No container shows a link in /, and hosts may have different ones.
     if place != Path(os.path.realpath(Path(*path.parts[:2])), *path.parts[2:]):
         yield path, place
-    names = _TOP.get(benchmark, ("*",)) if benchmark else ()
-    first = [entry for entry in _listed(place) if any(fnmatch(entry.name, name) for name in names)]
+    names = TOP_OF_SET.get(benchmark, ("*",)) if benchmark else ()
+    first = [entry for entry in _listed(place) if any(fnmatch(entry.name, name.rstrip("/")) for name in names)]
     for entry in (*first, *(inner for folder in first for inner in _listed(Path(folder)))):
         if entry.is_symlink() and not (target := Path(os.path.realpath(entry))).is_relative_to(place):
             # One bind for all classes, or all years.

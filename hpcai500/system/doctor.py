@@ -26,7 +26,7 @@ from hpcai500.streams import say
 from hpcai500.system.accelerator import NAME as ACCELERATOR
 from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_check, ask_driver, find_traces
 from hpcai500.system.checks import DISK, MODEL_MEMORY, Check
-from hpcai500.system.container import IMAGE_FILE, Container, find_container, links_of, short_image
+from hpcai500.system.container import IMAGE_FILE, TOP_OF_SET, Container, find_container, links_of, short_image
 from hpcai500.system.devices import PCI_DEVICES, PciDevice, gpus_of, visible_gpus
 from hpcai500.system.limits import cpu_quota, memory_limit
 from hpcai500.system.looking import link_name, numbers_of, read
@@ -106,19 +106,16 @@ def _wrong_content(data: Path, recipe: Recipe | None) -> Check | None:
     """The error if `data` is not a data set of the recipe; a run would find out only after it began its record."""
     if recipe is None or recipe.benchmark not in _LAYOUTS:
         return None
-    patterns, layout = _LAYOUTS[recipe.benchmark]
-    missing = next((pattern for pattern in patterns if not any(data.glob(pattern))), None)
+    layout = _LAYOUTS[recipe.benchmark]
+    missing = next((pattern for pattern in TOP_OF_SET[recipe.benchmark] if not any(data.glob(pattern))), None)
     if missing is None:
         return None
     fix = f"give the folder of {recipe.problem.dataset} with --data DIR: it has {layout}"
     return Check(DATA, "fail", f"{data}: has no {missing}", fix)
 
 
-# Required patterns in the folder of a data set, and its whole layout.
-_LAYOUTS = {
-    "ic": (("train/", "val/"), "train/<class>/*.JPEG and val/<class>/*.JPEG"),
-    "ewa": (("climo_*.h5",), "climo_YYYY.h5, a file for each year"),
-}
+# The whole layout of a data set, for messages.
+_LAYOUTS = {"ic": "train/<class>/*.JPEG and val/<class>/*.JPEG", "ewa": "climo_YYYY.h5, a file for each year"}
 
 
 def _no_data_named(recipe: Recipe | None) -> Check:
