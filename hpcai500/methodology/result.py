@@ -33,7 +33,7 @@ _PARTS = ("data_wait_seconds", "compute_seconds", "communication_wait_seconds")
 class StepSplit(BaseModel):
     """Shares of the time of all training steps, means over ranks; they add up to 1.
 
-    Whoever says how long a run waits for sums says `communication`.
+    Wherever the share of waiting for sums is shown, it is `communication`.
     """
 
     model_config = ConfigDict(frozen=True)
